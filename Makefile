@@ -1,0 +1,31 @@
+# Everything a fresh machine needs is Python 3.10 to 3.13 and make.
+PYTHON ?= python3
+VENV ?= .venv
+PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check clean
+
+demo: $(VENV)/.installed  ## the main job on embedded data
+	$(VENV)/bin/abnn demo
+
+test: $(VENV)/.installed-dev  ## all tests, with line coverage
+	$(VENV)/bin/python -m pytest --cov --cov-report=term --cov-fail-under=90
+
+check: $(VENV)/.installed-dev  ## format, lint and types
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP_INSTALL) -e .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP_INSTALL) -e '.[dev]'
+	touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .coverage

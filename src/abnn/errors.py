@@ -1,0 +1,56 @@
+"""Errors that name the argument, what came, what is accepted and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class AbnnError(Exception):
+    """Base class of every error raised on purpose by this package."""
+
+
+class InputError(AbnnError, ValueError):
+    """An argument has a value that cannot be used."""
+
+
+class AttachError(AbnnError, ValueError):
+    """Attachments cannot be placed on, or removed from, a network as asked."""
+
+
+class NotFittedError(AbnnError, RuntimeError):
+    """Something was asked for that only exists after fitting or calibrating."""
+
+
+class DivergedError(AbnnError, RuntimeError):
+    """Training left the range of finite, sensible values; the last good state was kept."""
+
+
+class FileFormatError(AbnnError, ValueError):
+    """A file is damaged, foreign, newer than this version, or does not belong to the given network."""
+
+
+class MissingExtraError(AbnnError, ImportError):
+    """An optional dependency is needed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; install it with: pip install 'abnn[{extra}]'")
+
+
+class AbnnWarning(UserWarning):
+    """Something works, but not in the way that the caller may expect."""
+
+
+def explain(argument: str, given: object, accepted: str, fix: str = "") -> str:
+    """The one sentence pattern of this package's error messages."""
+    message = f"{argument}: got {given}; accepted: {accepted}"
+    return f"{message}. {fix}" if fix else f"{message}."
+
+
+def unknown(argument: str, given: object, known: Iterable[object]) -> InputError:
+    """An error for a name that is not in a fixed list, with the closest known name as a hint."""
+    import difflib
+
+    names = sorted(str(name) for name in known)
+    close = difflib.get_close_matches(str(given), names, n=1)
+    fix = f"Did you mean {close[0]!r}?" if close else "Choose one of these names."
+    return InputError(explain(argument, repr(given), ", ".join(names), fix))

@@ -1,0 +1,147 @@
+"""Files that are complete or absent, and state trees as safetensors plus JSON (loading never runs code)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from abnn.errors import FileFormatError
+
+Tree = Any
+"""Nested dicts, lists and tuples of tensors, numbers, strings, booleans and None."""
+
+
+@contextlib.contextmanager
+def writing_directory(target: Path) -> Iterator[Path]:
+    """Yield a scratch directory beside ``target`` that replaces it when the block ends without an error."""
+    target = Path(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        yield scratch
+        for path in scratch.iterdir():
+            _sync(path)
+        os.chmod(scratch, 0o755)
+        if target.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+            os.replace(target, old / "content")
+            os.replace(scratch, target)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.replace(scratch, target)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write beside, flush to disk, then rename: a reader sees the old file or the new one, never a part."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+def write_text(path: Path, content: str) -> None:
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: object) -> None:
+    write_text(path, json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(Path(path).read_text())
+    except FileNotFoundError:
+        raise FileFormatError(f"{path} does not exist; check the path, or save the model again.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise FileFormatError(
+            f"{path} is not valid JSON ({error}); the file is damaged, restore or save it again."
+        ) from None
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    write_bytes(path, save({name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(str(path))
+    except FileNotFoundError:
+        raise FileFormatError(f"{path} does not exist; check the path, or save the model again.") from None
+    except (SafetensorError, OSError) as error:
+        raise FileFormatError(
+            f"{path} is not a readable safetensors file ({error}); it is damaged, cut short or of another format: "
+            "restore or save it again."
+        ) from None
+
+
+def write_tree(path: Path, tree: Tree) -> None:
+    """One safetensors file: tensors as they are, everything else as JSON in a byte tensor."""
+    tensors: dict[str, Tensor] = {}
+    skeleton = json.dumps(_strip(tree, tensors), allow_nan=True)
+    tensors["tree"] = torch.frombuffer(bytearray(skeleton.encode()), dtype=torch.uint8)
+    write_tensors(path, tensors)
+
+
+def read_tree(path: Path) -> Tree:
+    tensors = read_tensors(path)
+    if "tree" not in tensors:
+        raise FileFormatError(f"{path} holds tensors but no state tree; it was not written by abnn.")
+    return _restore(json.loads(bytes(tensors["tree"].numpy()).decode()), tensors)
+
+
+def _strip(node: Tree, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(node, Tensor):
+        name = str(len(tensors))
+        tensors[name] = node
+        return {"tensor": name}
+    if isinstance(node, dict):
+        return {"dict": [[_strip(key, tensors), _strip(value, tensors)] for key, value in node.items()]}
+    if isinstance(node, list | tuple):
+        return {type(node).__name__: [_strip(value, tensors) for value in node]}
+    if node is None or isinstance(node, bool | int | float | str):
+        return node
+    raise TypeError(f"cannot store {type(node).__name__} in a state tree")
+
+
+def _restore(node: Any, tensors: dict[str, Tensor]) -> Tree:
+    if not isinstance(node, dict):
+        return node
+    kind, value = next(iter(node.items()))
+    if kind == "tensor":
+        return tensors[value]
+    if kind == "dict":
+        return {_restore(key, tensors): _restore(item, tensors) for key, item in value}
+    items = [_restore(item, tensors) for item in value]
+    return tuple(items) if kind == "tuple" else items
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
