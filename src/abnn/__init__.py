@@ -1,5 +1,19 @@
 """Clip small Bayesian modules onto a trained network and learn when to trust its predictions."""
 
 from abnn._version import __version__
+from abnn.attach import Attached, attach, detach
+from abnn.fit import History, fit
+from abnn.objective import Objective, preset
+from abnn.predict import Prediction
 
-__all__ = ["__version__"]
+__all__ = [
+    "Attached",
+    "History",
+    "Objective",
+    "Prediction",
+    "__version__",
+    "attach",
+    "detach",
+    "fit",
+    "preset",
+]

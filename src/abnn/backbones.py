@@ -1,0 +1,101 @@
+"""Networks by name: the paper's own, and those of torchvision and timm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from abnn.errors import InputError, explain, unknown
+from abnn.vision import timm, torchvision
+
+
+class ResidualBlock(nn.Module):
+    """x + conv(relu(norm(conv(relu(norm(x)))))): pre-activation, constant width, no bias."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1 = nn.GroupNorm(min(32, width), width)
+        self.conv1 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm2 = nn.GroupNorm(min(32, width), width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        side = self.conv1(F.relu(self.norm1(x)))
+        return x + self.conv2(F.relu(self.norm2(side)))
+
+
+class PaperResNet(nn.Module):
+    """The network of the paper's experiments, which calls it ResNet18: six blocks of 64 channels on a small grid.
+
+    stem "paper" is conv 3x3 without padding and two conv 4x4 with stride 2 (28 -> 6, 32 -> 7 pixels); stem "small" is one
+    conv 3x3 with padding, for images of about 8x8. 576,778 parameters with the defaults.
+    ``kaiming`` initialises convolutions by fan-out and the head by N(0, 10^-3), as the deterministic methods of the paper do;
+    without it torch's defaults stay, as in the authors' Bayesian methods.
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 1,
+        classes: int = 10,
+        width: int = 64,
+        blocks: int = 6,
+        stem: str = "paper",
+        kaiming: bool = True,
+    ) -> None:
+        super().__init__()
+        if stem not in ("paper", "small"):
+            raise unknown("stem", stem, ("paper", "small"))
+        if width < 1 or (width > 32 and width % 32):
+            raise InputError(explain("width", width, "1 to 32, or a multiple of 32 (group normalisation)"))
+        if stem == "paper":
+            self.stem = nn.Sequential(
+                nn.Conv2d(in_channels, width, 3),
+                nn.GroupNorm(min(32, width), width),
+                nn.ReLU(inplace=True),
+                nn.Conv2d(width, width, 4, 2, 1),
+                nn.GroupNorm(min(32, width), width),
+                nn.ReLU(inplace=True),
+                nn.Conv2d(width, width, 4, 2, 1),
+            )
+        else:
+            self.stem = nn.Sequential(nn.Conv2d(in_channels, width, 3, padding=1))
+        self.blocks = nn.Sequential(*[ResidualBlock(width) for _ in range(blocks)])
+        self.norm = nn.GroupNorm(min(32, width), width)
+        self.head = nn.Linear(width, classes)
+        if kaiming:
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        nn.init.normal_(self.head.weight, std=1e-3)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.blocks(self.stem(x))))
+        return self.head(x.mean(dim=(2, 3)))
+
+
+def build_backbone(name: str, classes: int, in_channels: int = 3, **options: Any) -> nn.Module:
+    """A network by name: "paper-resnet", a torchvision name such as "resnet18", or "timm/NAME".
+
+    Weights are random; load your own, or pass ``pretrained=True`` for timm and ``weights="DEFAULT"`` for torchvision.
+    """
+    if name == "paper-resnet":
+        return PaperResNet(in_channels, classes, **options)
+    if name.startswith("timm/"):
+        module = timm()
+        if name[5:] not in module.list_models():
+            raise unknown("backbone", name, [f"timm/{known}" for known in module.list_models()][:2000])
+        return module.create_model(name[5:], num_classes=classes, in_chans=in_channels, **options)
+    models = torchvision().models
+    if name not in models.list_models(module=models):
+        raise unknown("backbone", name, ["paper-resnet", "timm/NAME", *models.list_models(module=models)])
+    if in_channels != 3:
+        raise InputError(explain("in_channels", in_channels, "3 for torchvision's networks", "Use timm/NAME or repeat."))
+    return models.get_model(name, num_classes=classes, **options)

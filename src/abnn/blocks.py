@@ -1,0 +1,254 @@
+"""Which parts of a network are its blocks, and what flows through them: one probing pass tells."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fnmatch
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from abnn.errors import AttachError, InputError, explain
+
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One place where an attachment can be clipped on, with the shapes of its input and output (batch first)."""
+
+    name: str
+    module: nn.Module
+    input: tuple[int, ...]
+    output: tuple[int, ...]
+    layout: str  # "flat", "tokens" (features last) or "channels" (features second)
+
+
+@dataclass
+class _Call:
+    count: int
+    order: int
+    input: tuple[int, ...] | None
+    output: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What one pass of an example through a network showed."""
+
+    calls: dict[str, _Call]
+    modules: dict[str, nn.Module]
+    batch: int
+    activation_numbers: int  # the most numbers that one module reads and writes for one input
+
+    def blocks(self, at: str | Sequence[str] | None = None) -> list[Block]:
+        """The network's blocks in the order of their calls: found, or picked by names and patterns."""
+        names = self._find() if at is None else self._pick([at] if isinstance(at, str) else list(at))
+        return [self._block(name) for name in sorted(names, key=lambda name: self.calls[name].order)]
+
+    def _usable(self, name: str) -> bool:
+        call = self.calls.get(name)
+        return (
+            name != ""
+            and call is not None
+            and call.count == 1
+            and call.input is not None
+            and call.output is not None
+            and len(call.input) >= 2
+            and len(call.output) >= 2
+            and call.input[0] == call.output[0] == self.batch
+        )
+
+    def _find(self) -> list[str]:
+        usable = [name for name in self.modules if self._usable(name)]
+        kinds: dict[type, list[str]] = {}
+        for name in usable:
+            module = self.modules[name]
+            if type(module) not in CONTAINERS and any(True for _ in module.children()):
+                kinds.setdefault(type(module), []).append(name)
+        # A block is an instance of a class that occurs several times and holds at least two weights.
+        blocks = {
+            name: kind
+            for kind, names in kinds.items()
+            if len(names) > 1 and max(_weights(self.modules[name]) for name in names) > 1
+            for name in names
+        }
+        stages = {kind for name, kind in blocks.items() if self._is_stage(name, blocks)}
+        blocks = {name: kind for name, kind in blocks.items() if kind not in stages}
+        found = [name for name in blocks if not any(name.startswith(f"{other}.") for other in blocks)]
+        if found:
+            return found
+        layers = [name for name in usable if isinstance(self.modules[name], (nn.Linear, *CONVOLUTIONS))]
+        if not layers:
+            raise AttachError(
+                "backbone: got a network in which no block was found; accepted: a network with repeated blocks, or "
+                "with linear or convolutional layers that are called once per pass, batch first. Name the places "
+                f"yourself with at=[...]; called modules: {_some(self.calls)}."
+            )
+        layers.sort(key=lambda name: self.calls[name].order)
+        layers = layers[:-1] or layers  # the last layer makes the logits; attachments go before it where they can
+        return [name for name in layers if isinstance(self.modules[name], CONVOLUTIONS)] or layers
+
+    def _is_stage(self, name: str, blocks: dict[str, type]) -> bool:
+        """Whether a module holds a sequence of several blocks of one class: then these are the blocks, not it."""
+        for child_name, child in self.modules[name].named_modules(prefix=name):
+            if isinstance(child, nn.Sequential | nn.ModuleList):
+                kinds = [blocks[path] for path in (f"{child_name}.{key}" for key in child._modules) if path in blocks]
+                if len(kinds) > len(set(kinds)):
+                    return True
+        return False
+
+    def _pick(self, patterns: list[str]) -> list[str]:
+        picked: list[str] = []
+        for pattern in patterns:
+            matches = [name for name in self.modules if name and _matches(name, pattern)]
+            if not matches:
+                close = difflib.get_close_matches(pattern, [name for name in self.modules if name], n=3)
+                hint = f"Close names: {', '.join(close)}" if close else f"Some names: {_some(self.calls)}"
+                raise AttachError(
+                    explain("at", repr(pattern), "names of modules, or patterns such as 'layer4.*'", f"{hint}.")
+                )
+            for name in matches:
+                if not self._usable(name):
+                    raise AttachError(f"at: {name!r} cannot carry an attachment: {self._why_not(name)}.")
+            picked.extend(name for name in matches if name not in picked)
+        for name in picked:
+            for other in picked:
+                if name.startswith(f"{other}."):
+                    raise AttachError(f"at: {other!r} contains {name!r}; attach to one of the two.")
+        return picked
+
+    def _why_not(self, name: str) -> str:
+        call = self.calls.get(name)
+        if call is None:
+            return "it is never called in a pass of the network (a container only holds others; name what it holds)"
+        if call.count > 1:
+            return f"it is called {call.count} times in one pass, and an attachment belongs to one call"
+        return f"its input {call.input} and output {call.output} are not single tensors with the batch first"
+
+    def _block(self, name: str) -> Block:
+        call = self.calls[name]
+        assert call.input is not None and call.output is not None
+        module = self.modules[name]
+        return Block(name, module, call.input, call.output, _layout(module, call.input, call.output))
+
+
+def probe(network: nn.Module, example: Tensor) -> Probe:
+    """Run ``example`` once in eval mode and note which modules were called, in which order, with which shapes."""
+    calls: dict[str, _Call] = {}
+    modules = dict(network.named_modules())
+    largest = 0
+    handles = []
+    order = 0
+
+    def before(name: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            nonlocal order
+            first = args[0] if args else next(iter(kwargs.values()), None)
+            shape = tuple(first.shape) if isinstance(first, Tensor) else None
+            if name in calls:
+                calls[name].count += 1
+            else:
+                calls[name] = _Call(1, order, shape, None)
+                order += 1
+
+        return hook
+
+    def after(name: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            nonlocal largest
+            tensor = first_tensor(output)
+            if tensor is not None:
+                calls[name].output = tuple(tensor.shape)
+                read = sum(value.numel() for value in args if isinstance(value, Tensor))
+                largest = max(largest, read + tensor.numel())
+
+        return hook
+
+    try:
+        for name, module in modules.items():
+            handles.append(module.register_forward_pre_hook(before(name), with_kwargs=True))
+            handles.append(module.register_forward_hook(after(name)))
+        with evaluating(network), torch.no_grad():
+            network(example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return Probe(calls, modules, example.shape[0], -(-largest // example.shape[0]))
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """The tensor that a module's output stands for: itself, or the first of a tuple or list."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
+        return output[0]
+    return None
+
+
+@contextlib.contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Eval mode inside, each module's own mode again afterwards."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def check_example(network: nn.Module, example: object) -> Tensor:
+    """The example as a batch that the network can be probed with, or an error that says what is wrong with it."""
+    if not isinstance(example, Tensor):
+        raise InputError(
+            explain("example", type(example).__name__, "a tensor with one or more inputs", "Pass for instance x[:1].")
+        )
+    if example.ndim < 2 or example.shape[0] < 1:
+        shape = tuple(example.shape)
+        raise InputError(explain("example", f"shape {shape}", "a batch of at least one input", "Pass x[:1], not x[0]."))
+    if example.is_floating_point() and not torch.isfinite(example).all():
+        raise InputError(explain("example", "NaN or infinite values", "finite values", "Clean the input first."))
+    weight = next(network.parameters(), None)
+    if weight is not None and weight.device != example.device:
+        raise InputError(
+            explain(
+                "example",
+                f"a tensor on {example.device}",
+                f"the backbone's device, {weight.device}",
+                "Move one of them with .to(device).",
+            )
+        )
+    return example
+
+
+def _matches(name: str, pattern: str) -> bool:
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(fnmatch.fnmatchcase(part, want) for part, want in zip(parts, wanted))
+
+
+def _weights(module: nn.Module) -> int:
+    return sum(parameter.ndim >= 2 for parameter in module.parameters())
+
+
+def _layout(module: nn.Module, shape: tuple[int, ...], output: tuple[int, ...]) -> str:
+    if len(shape) == len(output) == 2:
+        return "flat"
+    if isinstance(module, CONVOLUTIONS) or any(isinstance(part, CONVOLUTIONS) for part in module.modules()):
+        return "channels"
+    widths = {
+        part.in_features if isinstance(part, nn.Linear) else part.normalized_shape[-1]
+        for part in module.modules()
+        if isinstance(part, nn.Linear | nn.LayerNorm)
+    }
+    return "tokens" if shape[-1] in widths and len(shape) == len(output) else "channels"
+
+
+def _some(names: dict[str, Any], most: int = 12) -> str:
+    listed = [name for name in names if name]
+    return ", ".join(listed[:most]) + (", ..." if len(listed) > most else "")

@@ -1,0 +1,37 @@
+"""A second view of a network in which some modules are replaced, while the network itself stays untouched.
+
+Containers on the way to a replaced module are copied without their contents: parameters, buffers and all other modules
+are shared with the original, so training, moving or loading one view changes both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from abnn.errors import AttachError
+
+
+def graft(root: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> nn.Module:
+    """``root`` seen with each key of ``replacements`` replaced by its value, at every place where it occurs."""
+    done: dict[int, nn.Module] = {id(old): new for old, new in replacements.items()}
+
+    def rebuild(module: nn.Module) -> nn.Module:
+        if id(module) in done:
+            return done[id(module)]
+        children = {name: rebuild(child) for name, child in module._modules.items() if child is not None}
+        changed = any(children[name] is not module._modules[name] for name in children)
+        done[id(module)] = _shell(module, children) if changed else module
+        return done[id(module)]
+
+    return rebuild(root)
+
+
+def _shell(module: nn.Module, children: Mapping[str, nn.Module]) -> nn.Module:
+    if type(module).__name__ in ("RecursiveScriptModule", "ScriptModule"):
+        raise AttachError("backbone: got a TorchScript module, whose blocks cannot be replaced; pass the Python module.")
+    shell = module.__class__.__new__(module.__class__)
+    shell.__dict__.update(module.__dict__)
+    shell.__dict__["_modules"] = {name: children.get(name) for name in module._modules}
+    return shell

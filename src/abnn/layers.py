@@ -1,0 +1,279 @@
+"""Mean-field Gaussian layers that evaluate all weight draws in one call.
+
+Every weight w has a factorised posterior N(mean, sigma^2) with sigma = softplus(rho) (Blundell et al. 2015, "Weight
+Uncertainty in Neural Networks", arXiv:1505.05424). A layer *holds* the noise of its current draws,
+
+    w_s = mean + sigma * noise_s,   noise_s ~ N(0, 1),   s = 1..S,
+
+so that its forward pass is a pure function of input, parameters and noise: it can be compiled, exported, captured and
+repeated, and new draws are made only by :meth:`MeanField.resample`.
+
+Draws are folded into the batch, draw-major: row ``s * B + b`` of a folded tensor belongs to draw s and input b.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from abnn.errors import InputError, explain
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Prior N(0, sigma^2) on every weight."""
+
+    sigma: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.sigma > 0:
+            raise InputError(explain("sigma", self.sigma, "a positive number", "Give the prior a positive width."))
+
+    def log_prob(self, weight: Tensor) -> Tensor:
+        """log N(w; 0, sigma^2), elementwise."""
+        return -0.5 * (weight / self.sigma) ** 2 - math.log(self.sigma) - 0.5 * math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class ScaleMixture:
+    """Prior pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2) on every weight (Blundell et al. 2015, eq. 7)."""
+
+    sigma1: float = 1.0
+    sigma2: float = 0.1
+    pi: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not (self.sigma1 > 0 and self.sigma2 > 0):
+            given = (self.sigma1, self.sigma2)
+            raise InputError(explain("sigma1, sigma2", given, "positive numbers", "Give both components a width."))
+        if not 0 < self.pi < 1:
+            raise InputError(explain("pi", self.pi, "a number between 0 and 1", "Use Gaussian(sigma) for a single one."))
+
+    def log_prob(self, weight: Tensor) -> Tensor:
+        wide = Gaussian(self.sigma1).log_prob(weight) + math.log(self.pi)
+        narrow = Gaussian(self.sigma2).log_prob(weight) + math.log(1 - self.pi)
+        return torch.logaddexp(wide, narrow)
+
+
+Prior = Gaussian | ScaleMixture
+
+
+@dataclass(frozen=True)
+class Init:
+    """Where the posterior starts: mean ~ N(0, mean_std^2), rho ~ N(softplus^-1(sigma), rho_std^2)."""
+
+    mean_std: float = 0.0
+    sigma: float = 0.02
+    rho_std: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.mean_std < 0 or self.rho_std < 0 or not self.sigma > 0:
+            accepted = "mean_std >= 0, rho_std >= 0, sigma > 0"
+            raise InputError(explain("init", self, accepted, "Choose non-negative spreads and a positive sigma."))
+
+
+def inverse_softplus(sigma: float) -> float:
+    """rho with softplus(rho) = sigma, accurate for tiny and large sigma."""
+    return sigma + math.log(-math.expm1(-sigma))
+
+
+def gaussian_kl(mean: Tensor, sigma: Tensor, prior_sigma: float) -> Tensor:
+    """KL[N(mean, sigma^2) || N(0, prior_sigma^2)] = ln(sp/s) + (s^2 + m^2) / (2 sp^2) - 1/2, summed."""
+    variance = prior_sigma**2
+    return (math.log(prior_sigma) - sigma.log() + (sigma**2 + mean**2) / (2 * variance) - 0.5).sum()
+
+
+class MeanField(nn.Module):
+    """Mean, rho and held noise of one weight and its bias; subclasses say how a drawn weight acts on an input.
+
+    ``uses`` is how often the layer is called in one pass of the network: each use has noise of its own.
+    """
+
+    weight_noise: Tensor
+    bias_noise: Tensor | None
+
+    def __init__(
+        self, shape: Sequence[int], bias: bool, prior: Prior, init: Init, uses: int = 1, draws: int = 1
+    ) -> None:
+        super().__init__()
+        self.prior = prior
+        self.init = init
+        self.uses = uses
+        self.weight_mean = nn.Parameter(torch.empty(tuple(shape)))
+        self.weight_rho = nn.Parameter(torch.empty(tuple(shape)))
+        self.bias_mean = nn.Parameter(torch.empty(shape[0])) if bias else None
+        self.bias_rho = nn.Parameter(torch.empty(shape[0])) if bias else None
+        self.register_buffer("weight_noise", torch.zeros(uses, draws, *shape), persistent=False)
+        self.register_buffer("bias_noise", torch.zeros(uses, draws, shape[0]) if bias else None, persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        rho = inverse_softplus(self.init.sigma)
+        with torch.no_grad():
+            for mean, spread in ((self.weight_mean, self.weight_rho), (self.bias_mean, self.bias_rho)):
+                if mean is not None and spread is not None:
+                    mean.normal_(0, self.init.mean_std) if self.init.mean_std else mean.zero_()
+                    spread.normal_(rho, self.init.rho_std) if self.init.rho_std else spread.fill_(rho)
+
+    @property
+    def draws(self) -> int:
+        """S, the number of held draws."""
+        return self.weight_noise.shape[1]
+
+    @property
+    def weight_sigma(self) -> Tensor:
+        return F.softplus(self.weight_rho)
+
+    def resample(self, draws: int | None = None, generator: torch.Generator | None = None) -> None:
+        """Hold new noise for ``draws`` draws (default: as many as now), in place where the number stays the same."""
+        with torch.no_grad():
+            for name in ("weight_noise", "bias_noise"):
+                noise = getattr(self, name)
+                if noise is None:
+                    continue
+                if draws is not None and draws != noise.shape[1]:
+                    noise = noise.new_empty(self.uses, draws, *noise.shape[2:])
+                    setattr(self, name, noise)
+                noise.normal_(generator=generator)
+
+    def resample_seeded(self, generators: Sequence[torch.Generator]) -> None:
+        """Hold one draw for each CPU generator: draw s depends on its own generator alone, on every device."""
+        with torch.no_grad():
+            for name in ("weight_noise", "bias_noise"):
+                noise = getattr(self, name)
+                if noise is not None:
+                    shape = (self.uses, *noise.shape[2:])
+                    fresh = torch.stack([torch.randn(shape, generator=g) for g in generators], dim=1)
+                    setattr(self, name, fresh.to(device=noise.device, dtype=noise.dtype))
+
+    def weights(self, use: int = 0) -> tuple[Tensor, Tensor | None]:
+        """The held draws of weight [S, ...] and bias [S, out]."""
+        weight = self.weight_mean + self.weight_sigma * self.weight_noise[use]
+        if self.bias_mean is None or self.bias_rho is None or self.bias_noise is None:
+            return weight, None
+        return weight, self.bias_mean + F.softplus(self.bias_rho) * self.bias_noise[use]
+
+    def kl(self, sampled: bool = False) -> Tensor:
+        """KL[posterior || prior] over weight and bias.
+
+        Closed form for a Gaussian prior; otherwise, or if ``sampled``, the Monte Carlo estimate
+        1/S sum_s [log q(w_s) - log p(w_s)] over the held draws of the last use.
+        """
+        parts = [(self.weight_mean, self.weight_rho, self.weight_noise)]
+        if self.bias_mean is not None and self.bias_rho is not None and self.bias_noise is not None:
+            parts.append((self.bias_mean, self.bias_rho, self.bias_noise))
+        total = self.weight_mean.new_zeros(())
+        for mean, rho, noise in parts:
+            sigma = F.softplus(rho)
+            if isinstance(self.prior, Gaussian) and not sampled:
+                total = total + gaussian_kl(mean, sigma, self.prior.sigma)
+            else:
+                last = noise[-1]
+                log_q = -0.5 * last**2 - sigma.log() - 0.5 * math.log(2 * math.pi)
+                log_p = self.prior.log_prob(mean + sigma * last)
+                total = total + (log_q - log_p).sum() / last.shape[0]
+        return total
+
+    def forward(self, x: Tensor, folded: bool = True, use: int = 0) -> Tensor:
+        """Apply every held draw; ``x`` has S·B rows if ``folded``, else B rows that all draws share. Returns S·B rows."""
+        raise NotImplementedError
+
+
+class BayesLinear(MeanField):
+    """y_s = x W_s^T + b_s over the last dimension; any number of dimensions between batch and features."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        prior: Prior = Gaussian(),
+        init: Init = Init(),
+        uses: int = 1,
+    ) -> None:
+        super().__init__((out_features, in_features), bias, prior, init, uses)
+
+    def forward(self, x: Tensor, folded: bool = True, use: int = 0) -> Tensor:
+        weight, bias = self.weights(use)
+        draws, out = weight.shape[0], weight.shape[1]
+        middle = x.shape[1:-1]
+        if folded:
+            rows = x.reshape(draws, -1, x.shape[-1])
+            y = torch.bmm(rows, weight.transpose(1, 2))  # [S, B*middle, out]
+        else:
+            y = (x.reshape(-1, x.shape[-1]) @ weight.flatten(0, 1).T).unflatten(1, (draws, out)).transpose(0, 1)
+        if bias is not None:
+            y = y + bias[:, None, :]
+        return y.reshape(-1, *middle, out)
+
+    def extra_repr(self) -> str:
+        out_features, in_features = self.weight_mean.shape
+        return f"{in_features}, {out_features}, bias={self.bias_mean is not None}, draws={self.draws}"
+
+
+class BayesConv(MeanField):
+    """y_s = W_s * x + b_s, convolution in 1, 2 or 3 dimensions.
+
+    Draws that share their input become output channels of one convolution; folded draws become its groups. With
+    ``groups`` above 1, channels only mix within their group, as in ``torch.nn.Conv2d``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sequence[int],
+        stride: Sequence[int] | None = None,
+        padding: Sequence[int] | None = None,
+        groups: int = 1,
+        bias: bool = True,
+        prior: Prior = Gaussian(),
+        init: Init = Init(),
+        uses: int = 1,
+    ) -> None:
+        rank = len(kernel_size)
+        if rank not in (1, 2, 3):
+            raise InputError(explain("kernel_size", tuple(kernel_size), "one to three sizes, one per dimension"))
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            accepted = f"a divisor of both {in_channels} and {out_channels} channels"
+            raise InputError(explain("groups", groups, accepted, "Choose a common divisor, for example 1."))
+        super().__init__((out_channels, in_channels // groups, *kernel_size), bias, prior, init, uses)
+        self.groups = groups
+        self.stride = tuple(stride) if stride is not None else (1,) * rank
+        self.padding = tuple(padding) if padding is not None else tuple(size // 2 for size in kernel_size)
+        self.rank = rank
+
+    def forward(self, x: Tensor, folded: bool = True, use: int = 0) -> Tensor:
+        weight, bias = self.weights(use)  # [S, O, C/g, ...], [S, O]
+        draws, groups = weight.shape[0], self.groups
+        if draws == 1:
+            return self._convolve(x, weight[0], None if bias is None else bias[0], groups)
+        if folded:
+            x = x.unflatten(0, (draws, -1)).transpose(0, 1).flatten(1, 2)  # [B, S*C, ...]
+            y = self._convolve(x, weight.flatten(0, 1), None if bias is None else bias.flatten(), draws * groups)
+            return y.unflatten(1, (draws, -1)).transpose(0, 1).flatten(0, 1)  # [S*B, O, ...]
+        # One convolution whose output channels are ordered group, draw, channel within the group.
+        weight = weight.unflatten(1, (groups, -1)).transpose(0, 1).flatten(0, 2)
+        bias = None if bias is None else bias.unflatten(1, (groups, -1)).transpose(0, 1).flatten()
+        y = self._convolve(x, weight, bias, groups)
+        y = y.unflatten(1, (groups, draws, -1)).movedim(2, 0)  # [S, B, g, O/g, ...]
+        return y.flatten(2, 3).flatten(0, 1)
+
+    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
+        convolve = (F.conv1d, F.conv2d, F.conv3d)[self.rank - 1]
+        return convolve(x, weight, bias, stride=self.stride, padding=self.padding, groups=groups)
+
+    def extra_repr(self) -> str:
+        out_channels, per_group, *kernel = self.weight_mean.shape
+        shape = f"{per_group * self.groups}, {out_channels}, kernel_size={tuple(kernel)}, stride={self.stride}"
+        return f"{shape}, groups={self.groups}, draws={self.draws}"
+
+
+def bayesian_layers(module: nn.Module) -> list[MeanField]:
+    """All mean-field layers inside a module, each once, in a fixed order."""
+    return [layer for layer in module.modules() if isinstance(layer, MeanField)]

@@ -1,0 +1,164 @@
+"""From inputs to predictions: average the draws, and keep what is needed for every score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from abnn.blocks import evaluating
+from abnn.errors import InputError, NotFittedError, explain, unknown
+from abnn.scores import DISTANCE_SCORES, SAMPLE_SCORES, SCORES, entropy, gated
+
+if TYPE_CHECKING:
+    from abnn.attach import Attached
+
+MEMORY_LIMIT = 2**30
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says about a batch.
+
+    samples   class probabilities of every draw, [S, B, K]
+    distance  distance of the features from the training data, [B], if statistics were gathered
+    gate      where the gated score starts to count the distance, and where it stops
+    default   the name of the score that ``score`` shows
+    """
+
+    samples: Tensor
+    distance: Tensor | None = None
+    gate: tuple[float, float] | None = None
+    default: str = "entropy"
+
+    @property
+    def probs(self) -> Tensor:
+        """The prediction averaged over the draws, [B, K]."""
+        return self.samples.mean(0)
+
+    @property
+    def label(self) -> Tensor:
+        """The most probable class of the averaged prediction, [B]."""
+        return self.probs.argmax(-1)
+
+    @property
+    def score(self) -> Tensor:
+        """Larger = more uncertain, [B]."""
+        return self.score_by(self.default)
+
+    def score_by(self, name: str) -> Tensor:
+        """Any of abnn.scores.SCORES by its name, [B]."""
+        if name in SAMPLE_SCORES:
+            return SAMPLE_SCORES[name](self.samples)
+        if name not in DISTANCE_SCORES:
+            raise unknown("score", name, SCORES)
+        if self.distance is None or self.gate is None:
+            raise NotFittedError(
+                f"score: {name!r} needs the statistics of the training data, which abnn.fit() gathers; "
+                f"without them use one of {', '.join(SAMPLE_SCORES)}."
+            )
+        if name == "distance":
+            return self.distance
+        low, high = (torch.as_tensor(value, device=self.distance.device) for value in self.gate)
+        return gated(entropy(self.samples), self.distance, low, high)
+
+    def __len__(self) -> int:
+        return self.samples.shape[1]
+
+
+def concatenate(parts: list[Prediction]) -> Prediction:
+    """Several batches as one."""
+    distances = [part.distance for part in parts if part.distance is not None]
+    return Prediction(
+        torch.cat([part.samples for part in parts], dim=1),
+        torch.cat(distances) if distances else None,
+        parts[0].gate,
+        parts[0].default,
+    )
+
+
+def predict(
+    model: Attached,
+    x: Any,
+    draws: int = 10,
+    seed: int | None = 0,
+    score: str | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Prediction:
+    """Predict ``x`` with ``draws`` weight draws.
+
+    x             one batch: a tensor or array of the shape that the model was attached with, on any device
+    seed          the draws belong to the seed alone: an input gets the same result, up to rounding, whatever batch it
+                  comes in. None: fresh draws
+    score         the score that ``Prediction.score`` shows; default: the model's, "gated" once statistics were
+                  gathered, else "entropy"
+    memory_limit  bytes that activations may take; inputs and draws are processed in chunks that stay below
+    """
+    from abnn.attach import check_draws, hold_noise, set_noise
+
+    check_draws(draws)
+    x = check_inputs(model, x)
+    has_distance = bool(model.distance.fitted)
+    default = score or (model.score if has_distance or model.score not in DISTANCE_SCORES else "entropy")
+    if default not in SCORES:
+        raise unknown("score", default, SCORES)
+    if memory_limit <= 0:
+        raise InputError(explain("memory_limit", memory_limit, "a positive number of bytes"))
+    passes = max(1, memory_limit // max(1, 4 * model.activation_bytes))
+    batch, chunk = max(1, min(len(x), passes)), max(1, min(draws, passes // max(1, min(len(x), passes))))
+    device = next(iter(model.layers)).weight_mean.device
+    held = hold_noise(model)
+    parts: list[Tensor] = []
+    try:
+        with torch.inference_mode(), evaluating(model):
+            for first in range(0, draws, chunk):
+                wanted = range(first, min(first + chunk, draws))
+                model.resample(wanted if seed is not None else len(wanted), seed=seed)
+                rows = [model.draw_logits(part.to(device)).float().softmax(2) for part in x.split(batch)]
+                parts.append(torch.cat(rows, dim=1))
+            distance = torch.cat([model.distance(p.to(device)) for p in x.split(batch)]) if has_distance else None
+    finally:
+        set_noise(model, held)
+    samples = torch.cat(parts)
+    gate = model.distance.gate if has_distance else None
+    result = Prediction(samples.clone(), None if distance is None else distance.clone(), gate, default)
+    result.score_by(default)  # a score that this model cannot give is an error here, not later
+    return result
+
+
+def check_inputs(model: Attached, x: Any) -> Tensor:
+    """A batch as a tensor, or an error that says how it differs from what the model was attached with."""
+    if isinstance(x, np.ndarray):
+        x = torch.from_numpy(x)
+    if not isinstance(x, Tensor):
+        raise InputError(
+            explain("x", type(x).__name__, "a tensor or array with one batch of inputs", "Pass one batch, not a loader.")
+        )
+    shape, expected = tuple(x.shape), model.input_shape
+    wanted = f"shape (batch, {', '.join(map(str, expected))})"
+    if x.ndim != len(expected) + 1:
+        fix = "Add a batch dimension with x[None]." if shape == expected else "Check the rank."
+        raise InputError(explain("x", f"shape {shape}", wanted, fix))
+    if len(expected) > 0 and not _compatible(shape[1:], expected):
+        raise InputError(explain("x", f"shape {shape}", wanted, "Check channels and the order of dimensions."))
+    if len(x) == 0:
+        raise InputError(explain("x", "an empty batch", "at least one input"))
+    if x.is_floating_point() != model.input_dtype.is_floating_point:
+        raise InputError(
+            explain("x", f"dtype {x.dtype}", f"dtype {model.input_dtype}", "Scale and convert it as in training.")
+        )
+    if x.is_floating_point():
+        if not torch.isfinite(x).all():
+            bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
+            rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+            raise InputError(explain("x", f"NaN or infinite values in rows {rows}", "finite values", "Clean the input."))
+        x = x.to(model.input_dtype)
+    return x
+
+
+def _compatible(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    """Flat inputs must match; images may have another size than the example, but not other channels."""
+    return shape == expected if len(expected) == 1 else shape[0] == expected[0]

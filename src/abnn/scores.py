@@ -1,0 +1,67 @@
+"""Scores: one number per input, larger = more uncertain, from the class probabilities of S draws, [S, B, K].
+
+With p_s the prediction of draw s, p = 1/S sum_s p_s and H the entropy divided by ln K, so that all but the variance lie in
+[0, 1]:
+
+    max-probability     1 - max_k p_k                      total uncertainty, as used in the paper
+    entropy             H(p)                               total uncertainty
+    expected-entropy    1/S sum_s H(p_s)                   what remains in each draw (aleatoric)
+    mutual-information  H(p) - 1/S sum_s H(p_s)            disagreement of the draws (epistemic)
+    variance            sum_k var_s p_sk                   disagreement of the draws
+    distance            see abnn.distance                  how far the input's features lie from the training data
+    gated               H(p) + reach of the distance outside the range of ID data, see :func:`gated`
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+DISTANCE_SCORES = ("distance", "gated")
+
+
+def max_probability(samples: Tensor) -> Tensor:
+    return 1 - samples.mean(0).amax(-1)
+
+
+def entropy(samples: Tensor) -> Tensor:
+    return _normalised_entropy(samples.mean(0))
+
+
+def expected_entropy(samples: Tensor) -> Tensor:
+    return _normalised_entropy(samples).mean(0)
+
+
+def mutual_information(samples: Tensor) -> Tensor:
+    """Never negative: entropy is concave; what rounding leaves below zero is cut."""
+    return (entropy(samples) - expected_entropy(samples)).clamp_min(0)
+
+
+def variance(samples: Tensor) -> Tensor:
+    return samples.var(dim=0, correction=0).sum(-1)
+
+
+SAMPLE_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
+    "max-probability": max_probability,
+    "entropy": entropy,
+    "expected-entropy": expected_entropy,
+    "mutual-information": mutual_information,
+    "variance": variance,
+}
+SCORES = (*SAMPLE_SCORES, *DISTANCE_SCORES)
+
+
+def gated(entropy: Tensor, distance: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """H(p) + clip((d - low) / (high - low), 0, 1), with low and high from held-out ID data.
+
+    Below ``low`` the distance says nothing, so that the order among ordinary inputs is the predictive one. Above ``high``
+    an input is outside for certain and more distance does not count, so that readability decides.
+    """
+    return entropy + ((distance - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
+
+
+def _normalised_entropy(probs: Tensor) -> Tensor:
+    return -torch.xlogy(probs, probs).sum(-1) / math.log(probs.shape[-1])

@@ -1,0 +1,140 @@
+"""The three steps of one training iteration, in the open."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from abnn.attach import Attached
+from abnn.blocks import evaluating
+from abnn.objective import Objective
+from abnn.outliers import Outliers
+
+
+class Steps:
+    """Updates a model by one batch of in-distribution data and the outliers made from it."""
+
+    def __init__(
+        self,
+        model: Attached,
+        objective: Objective,
+        outliers: Outliers | None,
+        fabric: Any,
+        attachment_optimizer: torch.optim.Optimizer,
+        backbone_optimizer: torch.optim.Optimizer | None,
+    ) -> None:
+        self.model = model
+        self.objective = objective
+        self.outliers = outliers
+        self.fabric = fabric
+        self.attachments = [parameter for _, parameter in model.attachment_parameters()]
+        self.backbone = [parameter for _, parameter in model.backbone_parameters()]
+        self.attachment_optimizer = attachment_optimizer
+        self.backbone_optimizer = backbone_optimizer  # None: the backbone is frozen
+
+    def __call__(self, x: Tensor, y: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        """One iteration; returns the losses before their weights."""
+        losses: dict[str, Tensor] = {}
+        self.model.train(self.backbone_optimizer is not None)
+        self._zero()
+        if self.backbone_optimizer is not None:
+            losses["backbone"] = self.backbone_step(x, y)
+        losses |= self.id_step(x, y)
+        if self.outliers is not None:
+            losses["outliers"] = self.outlier_step(x, y, generator)
+        elif self.objective.together:
+            self._update(self.attachment_optimizer, self.attachments)
+        return losses
+
+    def backbone_step(self, x: Tensor, y: Tensor) -> Tensor:
+        """1. Minimise the ID loss over the backbone; attachments are drawn but not updated."""
+        assert self.backbone_optimizer is not None
+        goal, draws = self.objective, self.objective.draws[0]
+        total = x.new_zeros(())
+        rounds = draws if goal.update_per_draw else 1
+        for _ in range(rounds):
+            self.model.resample(1 if goal.update_per_draw else draws)
+            with touching(self.backbone + self.attachments if goal.keep_gradient else self.backbone, self._all):
+                loss = goal.id_term(self._logits(x), y)
+                self.fabric.backward(loss)
+            self._update(self.backbone_optimizer, self.backbone)
+            total = total + loss.detach() / rounds
+        return total
+
+    def id_step(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """2. Minimise the ID loss plus the weighted KL over the attachments."""
+        goal = self.objective
+        self.model.resample(goal.draws[1])
+        with touching(self.attachments, self._all):
+            loss = goal.id_term(self._logits(x), y)
+            kl = self.model.kl(goal.sampled_kl)
+            self.fabric.backward(loss + goal.kl_factor(len(x)) * kl)
+        if not goal.together:
+            self._update(self.attachment_optimizer, self.attachments)
+        return {"id": loss.detach(), "kl": kl.detach()}
+
+    def outlier_step(self, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        """3. Teach the attachments what outliers deserve; normalisation statistics never see them."""
+        assert self.outliers is not None
+        goal = self.objective
+        made = self.outliers(x, y, generator)
+        self.model.resample(goal.draws[2])
+        everything = goal.outliers_update == "all" and self.backbone_optimizer is not None
+        with touching(self._all if everything else self.attachments, self._all), evaluating(self.model):
+            loss = goal.outlier_term(self._logits(made.x), made.y, made.severity, generator)
+            kl = goal.kl_factor(len(x)) * self.model.kl(goal.sampled_kl) if goal.outlier_kl else loss.new_zeros(())
+            self.fabric.backward((-1 if goal.maximise else 1) * goal.alpha * (loss + kl))
+        self._update(self.attachment_optimizer, self.attachments)
+        if everything and self.backbone_optimizer is not None:
+            self._update(self.backbone_optimizer, self.backbone)
+        return loss.detach()
+
+    @property
+    def _all(self) -> list[nn.Parameter]:
+        return self.backbone + self.attachments
+
+    def _logits(self, x: Tensor) -> Tensor:
+        with self.fabric.autocast():
+            logits = self.model.draw_logits(x)
+        return logits.float()
+
+    def _update(self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
+        average_gradients(parameters, self.fabric)
+        optimizer.step()
+        for parameter in parameters:
+            parameter.grad = None
+
+    def _zero(self) -> None:
+        for parameter in self._all:
+            parameter.grad = None
+
+
+@contextlib.contextmanager
+def touching(wanted: Iterable[nn.Parameter], all_parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Inside, gradients reach exactly the wanted parameters."""
+    every = list(all_parameters)
+    flags = [parameter.requires_grad for parameter in every]
+    chosen = {id(parameter) for parameter in wanted}
+    try:
+        for parameter in every:
+            parameter.requires_grad_(id(parameter) in chosen)
+        yield
+    finally:
+        for parameter, flag in zip(every, flags):
+            parameter.requires_grad_(flag)
+
+
+def average_gradients(parameters: list[nn.Parameter], fabric: Any) -> None:
+    """Average gradients over all devices in one message."""
+    if fabric.world_size == 1:
+        return
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return
+    flat = fabric.all_reduce(torch.cat([gradient.flatten() for gradient in gradients]), reduce_op="mean")
+    for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients])):
+        gradient.copy_(part.view_as(gradient))
