@@ -11,14 +11,19 @@ from abnn.errors import InputError, explain, unknown
 from abnn.vision import timm, torchvision
 
 
+def group_norm(width: int) -> nn.GroupNorm:
+    """Groups of two channels, as the paper's 32 groups of 64; groups of one would hide a channel's mean from the head."""
+    return nn.GroupNorm(width // 2, width)
+
+
 class ResidualBlock(nn.Module):
     """x + conv(relu(norm(conv(relu(norm(x)))))): pre-activation, constant width, no bias."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm1 = nn.GroupNorm(min(32, width), width)
+        self.norm1 = group_norm(width)
         self.conv1 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.norm2 = nn.GroupNorm(min(32, width), width)
+        self.norm2 = group_norm(width)
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -47,22 +52,22 @@ class PaperResNet(nn.Module):
         super().__init__()
         if stem not in ("paper", "small"):
             raise unknown("stem", stem, ("paper", "small"))
-        if width < 1 or (width > 32 and width % 32):
-            raise InputError(explain("width", width, "1 to 32, or a multiple of 32 (group normalisation)"))
+        if width < 2 or width % 2:
+            raise InputError(explain("width", width, "an even number of channels (group normalisation by pairs)"))
         if stem == "paper":
             self.stem = nn.Sequential(
                 nn.Conv2d(in_channels, width, 3),
-                nn.GroupNorm(min(32, width), width),
+                group_norm(width),
                 nn.ReLU(inplace=True),
                 nn.Conv2d(width, width, 4, 2, 1),
-                nn.GroupNorm(min(32, width), width),
+                group_norm(width),
                 nn.ReLU(inplace=True),
                 nn.Conv2d(width, width, 4, 2, 1),
             )
         else:
             self.stem = nn.Sequential(nn.Conv2d(in_channels, width, 3, padding=1))
         self.blocks = nn.Sequential(*[ResidualBlock(width) for _ in range(blocks)])
-        self.norm = nn.GroupNorm(min(32, width), width)
+        self.norm = group_norm(width)
         self.head = nn.Linear(width, classes)
         if kaiming:
             self.reset_parameters()

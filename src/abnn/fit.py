@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -103,6 +102,8 @@ def fit(
     """
     plan = _plan(model, objective, outliers, freeze_backbone, gather_distance)
     _check(epochs, lr, precision, checkpoint_every)
+    from lightning_fabric import Fabric  # slow to import, and only needed here
+
     fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision)  # type: ignore[arg-type]
     fabric.launch()
     schedule = _by_name("schedule", schedule, SCHEDULES)

@@ -92,7 +92,7 @@ def progress_bar(disable: bool = False, transient: bool = False) -> Progress:
 
 def make_loggers(log: Sequence[str] | str, directory: str | Path) -> list[Any]:
     """Fabric's loggers by name."""
-    from lightning.fabric.loggers import CSVLogger, TensorBoardLogger
+    from lightning_fabric.loggers import CSVLogger, TensorBoardLogger
 
     loggers: list[Any] = []
     for name in [log] if isinstance(log, str) else log:

@@ -1,0 +1,60 @@
+"""Telling right predictions from wrong ones by the score: detection with the model's own errors as the outliers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from abnn.errors import InputError, explain
+from abnn.metrics._arrays import ArrayLike, Bools, Floats, as_booleans, as_scores
+from abnn.metrics._results import Result
+from abnn.metrics.detection import detection
+
+
+@dataclass(frozen=True)
+class Misclassification(Result):
+    """The numbers of `Detection` with success in the place of ID and error in the place of OOD, and the accuracy."""
+
+    accuracy: float
+    auroc: float
+    aupr_success: float
+    aupr_error: float
+    detection_accuracy: float
+    tnr_at_tpr95_success_positive: float
+    fpr_at_tpr95_error_positive: float
+
+
+def misclassification(scores: ArrayLike, correct: ArrayLike) -> Misclassification:
+    """How well the score tells wrong predictions (which should score high) from right ones.
+
+    Two models are comparable only at similar accuracy: each is tested on its own errors, and ``aupr_error`` of a
+    useless score equals the error rate.
+    """
+    right, wrong = split_by_correctness(scores, correct)
+    numbers = detection(right, wrong)
+    return Misclassification(
+        accuracy=len(right) / (len(right) + len(wrong)),
+        auroc=numbers.auroc,
+        aupr_success=numbers.aupr_in,
+        aupr_error=numbers.aupr_out,
+        detection_accuracy=numbers.detection_accuracy,
+        tnr_at_tpr95_success_positive=numbers.tnr_at_tpr95_id_positive,
+        fpr_at_tpr95_error_positive=numbers.fpr_at_tpr95_ood_positive,
+    )
+
+
+def scores_and_correct(scores: ArrayLike, correct: ArrayLike) -> tuple[Floats, Bools]:
+    """Both arrays checked, and of one length."""
+    values = as_scores(scores, "scores")
+    return values, as_booleans(correct, "correct", len(values), "scores")
+
+
+def split_by_correctness(scores: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
+    """The scores of the right and of the wrong predictions; both must exist."""
+    values, right = scores_and_correct(scores, correct)
+    if np.all(right) or not np.any(right):
+        given = f"{len(right)} predictions that are all {'right' if right[0] else 'wrong'}"
+        fix = "Misclassification detection is undefined here; report the accuracy alone, or use more data."
+        raise InputError(explain("correct", given, "at least one right and one wrong prediction", fix))
+    return values[right], values[~right]

@@ -1,0 +1,140 @@
+"""torchmetrics classes that collect batches on any device or process, and leave the computing to the functions.
+
+They work wherever torchmetrics does: `MetricCollection`, Lightning's `self.log_dict`, several processes. Only shapes are
+checked per batch, so that an update never waits for the GPU; values are checked once, in ``compute``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from abnn import vision
+from abnn.errors import InputError, MissingExtraError, explain, unknown
+from abnn.metrics._arrays import as_count
+from abnn.metrics._results import Result
+from abnn.metrics.calibration import DEFAULT_BINS, calibration
+from abnn.metrics.detection import detection
+from abnn.metrics.misclassification import misclassification
+from abnn.metrics.selective import selective
+from abnn.metrics.tiers import TierThresholds, tiers
+
+with contextlib.suppress(MissingExtraError):
+    vision.torchvision()  # torchmetrics imports torchvision where it is installed, and fails where that fails
+from torchmetrics import Metric
+
+TIERS = ("id", "semi", "full")
+
+
+class _Collecting(Metric):
+    """Two lists of batches, one entry per input in each."""
+
+    is_differentiable = False
+    full_state_update = False
+    first: list[Tensor]
+    second: list[Tensor]
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("first", default=[], dist_reduce_fx="cat")
+        self.add_state("second", default=[], dist_reduce_fx="cat")
+
+    def _collect(self, first: Tensor, second: Tensor | bool | int, names: tuple[str, str], ndim: int = 1) -> None:
+        if first.ndim != ndim:
+            accepted = f"a {ndim}-d tensor with one row per input"
+            raise InputError(explain(names[0], f"a tensor of shape {tuple(first.shape)}", accepted))
+        labels = torch.as_tensor(second, device=first.device)
+        if labels.ndim == 0:
+            labels = labels.expand(len(first))
+        if labels.shape != first.shape[:1]:
+            accepted = f"one value, or a 1-d tensor of {len(first)} values, as many as {names[0]}"
+            raise InputError(explain(names[1], f"a tensor of shape {tuple(labels.shape)}", accepted))
+        self.first.append(first.detach())
+        self.second.append(labels.detach().long())
+
+    def _collected(self) -> tuple[Tensor, Tensor]:
+        first, second = (_joined(state) for state in (self.first, self.second))
+        return first, second
+
+
+class DetectionMetric(_Collecting):
+    """`detection` over batches: ``update(scores, is_ood)`` with one flag per input, or one for the whole batch."""
+
+    def update(self, scores: Tensor, is_ood: Tensor | bool) -> None:
+        self._collect(scores, is_ood, ("scores", "is_ood"))
+
+    def compute(self) -> dict[str, Tensor]:
+        scores, is_ood = self._collected()
+        return _tensors(detection(scores[is_ood == 0], scores[is_ood != 0]))
+
+
+class MisclassificationMetric(_Collecting):
+    """`misclassification` over batches: ``update(scores, correct)``."""
+
+    def update(self, scores: Tensor, correct: Tensor | bool) -> None:
+        self._collect(scores, correct, ("scores", "correct"))
+
+    def compute(self) -> dict[str, Tensor]:
+        return _tensors(misclassification(*self._collected()))
+
+
+class SelectiveMetric(_Collecting):
+    """`selective` over batches: ``update(scores, correct)``."""
+
+    def update(self, scores: Tensor, correct: Tensor | bool) -> None:
+        self._collect(scores, correct, ("scores", "correct"))
+
+    def compute(self) -> dict[str, Tensor]:
+        return _tensors(selective(*self._collected()))
+
+
+class TierMetric(_Collecting):
+    """`tiers` over batches: ``update(scores, tier)`` with the tier's name for a batch, or 0, 1, 2 per input."""
+
+    def __init__(self, thresholds: TierThresholds | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.thresholds = thresholds
+
+    def update(self, scores: Tensor, tier: Tensor | str) -> None:
+        if isinstance(tier, str):
+            if tier not in TIERS:
+                raise unknown("tier", tier, TIERS)
+            self._collect(scores, TIERS.index(tier), ("scores", "tier"))
+        else:
+            self._collect(scores, tier, ("scores", "tier"))
+
+    def compute(self) -> dict[str, Tensor]:
+        scores, tier = self._collected()
+        odd = tier[(tier < 0) | (tier > 2)]
+        if odd.numel():
+            raise InputError(explain("tier", int(odd[0]), "0 (id), 1 (semi) or 2 (full)"))
+        return _tensors(tiers(scores[tier == 0], scores[tier == 1], scores[tier == 2], self.thresholds))
+
+
+class CalibrationMetric(_Collecting):
+    """`calibration` over batches: ``update(probs, labels)``."""
+
+    def __init__(self, bins: int = DEFAULT_BINS, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.bins = as_count(bins, "bins")
+
+    def update(self, probs: Tensor, labels: Tensor) -> None:
+        self._collect(probs, labels, ("probs", "labels"), ndim=2)
+
+    def compute(self) -> dict[str, Tensor]:
+        return _tensors(calibration(*self._collected(), bins=self.bins))
+
+
+def _joined(state: list[Tensor] | Tensor) -> Tensor:
+    if isinstance(state, Tensor):  # after a sync between processes
+        return state
+    if not state:
+        raise InputError(explain("update", "no batches", "at least one batch", "Call update before compute."))
+    return torch.cat(state)
+
+
+def _tensors(result: Result) -> dict[str, Tensor]:
+    return {name: torch.tensor(value, dtype=torch.float64) for name, value in result.numbers().items()}

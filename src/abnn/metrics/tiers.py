@@ -1,0 +1,197 @@
+"""Three tiers of data, id < semi < full: does the score grow with the distance from what the network was trained on?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from abnn.errors import InputError, explain
+from abnn.metrics._arrays import ArrayLike, Floats, as_labels, as_scores, check_same_length
+from abnn.metrics._partition import three_clusters
+from abnn.metrics._results import Result
+from abnn.metrics._tally import Tally, tally
+from abnn.metrics.detection import auroc_of
+
+Matrix = tuple[tuple[int, ...], ...]
+Groups = tuple[Floats, Floats, Floats]
+
+
+@dataclass(frozen=True)
+class TierThresholds(Result):
+    """Two cuts on the score: ``id`` if score <= id_semi, ``semi`` if above that and <= semi_full, else ``full``."""
+
+    id_semi: float
+    semi_full: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.id_semi) and np.isfinite(self.semi_full) and self.id_semi <= self.semi_full):
+            given = f"id_semi={self.id_semi}, semi_full={self.semi_full}"
+            fix = "Swap the two, or choose them with choose_tier_thresholds."
+            raise InputError(explain("thresholds", given, "two finite numbers, id_semi <= semi_full", fix))
+
+
+@dataclass(frozen=True)
+class TierConfusion(Result):
+    """Rows are the true tiers id, semi, full; columns the tiers that the two thresholds give."""
+
+    matrix: Matrix
+    thresholds: TierThresholds
+    accuracy: float
+    balanced_accuracy: float
+    recall_id: float
+    recall_semi: float
+    recall_full: float
+
+
+@dataclass(frozen=True)
+class Tiers(Result):
+    """``threshold`` is None unless thresholds were given; ``clusters`` needs none. Chance is 1/2, 1/6 and 1/3."""
+
+    auroc_id_below_semi: float
+    auroc_semi_below_full: float
+    auroc_id_below_full: float
+    ordered_triples: float
+    cluster_balanced_accuracy: float
+    threshold_balanced_accuracy: float | None
+    clusters: TierConfusion
+    threshold: TierConfusion | None
+
+
+def tiers(
+    id_scores: ArrayLike, semi_scores: ArrayLike, full_scores: ArrayLike, thresholds: TierThresholds | None = None
+) -> Tiers:
+    """All tier metrics. ``thresholds`` must come from other data (`choose_tier_thresholds` on a validation split)."""
+    groups = tier_groups(id_scores, semi_scores, full_scores)
+    counts = tally(*groups)
+    clusters = cluster_confusion_of(groups)
+    by_threshold = None if thresholds is None else _confusion(groups, thresholds)
+    return Tiers(
+        auroc_id_below_semi=auroc_of(counts.pair(0, 1)),
+        auroc_semi_below_full=auroc_of(counts.pair(1, 2)),
+        auroc_id_below_full=auroc_of(counts.pair(0, 2)),
+        ordered_triples=_ordered_triples(counts),
+        cluster_balanced_accuracy=clusters.balanced_accuracy,
+        threshold_balanced_accuracy=None if by_threshold is None else by_threshold.balanced_accuracy,
+        clusters=clusters,
+        threshold=by_threshold,
+    )
+
+
+def ordered_triples(id_scores: ArrayLike, semi_scores: ArrayLike, full_scores: ArrayLike) -> float:
+    """P(id < semi < full) for one random input of each tier, equal scores put in random order.
+
+    A triple with one tie counts 1/2, a triple of three equal scores 1/6, so that a constant score gets exactly the 1/6
+    of pure chance. This is the volume under the three-class ROC surface (Nakas and Yiannoutsos, 2004).
+    """
+    return _ordered_triples(tally(*tier_groups(id_scores, semi_scores, full_scores)))
+
+
+def tier_confusion(
+    id_scores: ArrayLike, semi_scores: ArrayLike, full_scores: ArrayLike, thresholds: TierThresholds
+) -> TierConfusion:
+    """Sort every input into a tier with two given thresholds."""
+    return _confusion(tier_groups(id_scores, semi_scores, full_scores), thresholds)
+
+
+def cluster_confusion(id_scores: ArrayLike, semi_scores: ArrayLike, full_scores: ArrayLike) -> TierConfusion:
+    """Sort every input into a tier by the optimal three-cluster partition of the pooled scores, ordered by centre.
+
+    No labels are used, but the cuts depend on the pooled scores, so on how many inputs each tier has. With fewer than
+    three distinct scores the upper clusters are empty.
+    """
+    return cluster_confusion_of(tier_groups(id_scores, semi_scores, full_scores))
+
+
+def choose_tier_thresholds(id_scores: ArrayLike, semi_scores: ArrayLike, full_scores: ArrayLike) -> TierThresholds:
+    """The two thresholds of the largest three-way balanced accuracy on these (validation) scores, exactly.
+
+    With F the distribution functions, 3 x balanced accuracy = [F_id - F_semi](a) + [F_semi - F_full](b) + 1 for
+    thresholds a <= b, so the best a for each b is a running maximum. Thresholds lie halfway between neighbouring scores;
+    of equally good pairs the one with the smallest b, then the smallest a, is taken.
+    """
+    counts = tally(*tier_groups(id_scores, semi_scores, full_scores))
+    shares = np.append(np.zeros((3, 1)), counts.at_most / counts.sizes[:, None], axis=1)
+    lower = shares[0] - shares[1]
+    upper = shares[1] - shares[2]
+    b = int(np.argmax(np.maximum.accumulate(lower) + upper))
+    a = int(np.argmax(lower[: b + 1]))
+    return TierThresholds(_threshold_above(counts.values, a), _threshold_above(counts.values, b))
+
+
+def tier_accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
+    """Share of right class predictions on one tier whose inputs have true labels (ID and, often, semi)."""
+    predicted = as_labels(predictions, "predictions")
+    return float(np.mean(predicted == as_labels(labels, "labels", len(predicted), "predictions")))
+
+
+def severity_correlation(scores: ArrayLike, severity: ArrayLike) -> float:
+    """Spearman correlation of score and severity: Pearson correlation of the ranks, equal values sharing their mean rank.
+
+    Undefined, and an error, where one of the two is constant.
+    """
+    values = as_scores(scores, "scores")
+    grades = as_scores(severity, "severity")
+    check_same_length(len(grades), "severity", len(values), "scores")
+    for name, array in (("scores", values), ("severity", grades)):
+        if np.all(array == array[0]):
+            given = f"{len(array)} equal values" if len(array) > 1 else "a single value"
+            fix = "A correlation with a constant is undefined; check the model or grade the outliers."
+            raise InputError(explain(name, given, "at least two different values", fix))
+    first, second = _centred_ranks(values), _centred_ranks(grades)
+    return float(np.clip(first @ second / np.sqrt((first @ first) * (second @ second)), -1, 1))
+
+
+def tier_groups(id_scores: ArrayLike, semi_scores: ArrayLike, full_scores: ArrayLike) -> Groups:
+    """The three arrays, checked."""
+    return (
+        as_scores(id_scores, "id_scores"),
+        as_scores(semi_scores, "semi_scores"),
+        as_scores(full_scores, "full_scores"),
+    )
+
+
+def _ordered_triples(counts: Tally) -> float:
+    """sum over semi scores v of P(id < v) P(full > v), with the fractions for ties."""
+    at = counts.at / counts.sizes[:, None]
+    id_below = counts.below[0] / counts.sizes[0]
+    full_above = 1 - counts.at_most[2] / counts.sizes[2]
+    ordered = id_below * full_above + (at[0] * full_above + id_below * at[2]) / 2 + at[0] * at[2] / 6
+    return float(np.sum(at[1] * ordered))
+
+
+def cluster_confusion_of(groups: Groups) -> TierConfusion:
+    """`cluster_confusion` for arrays that were checked already."""
+    return _confusion(groups, TierThresholds(*three_clusters(np.concatenate(groups))))
+
+
+def _confusion(groups: Groups, thresholds: TierThresholds) -> TierConfusion:
+    bounds = (thresholds.id_semi, thresholds.semi_full)
+    rows = [np.bincount(np.searchsorted(bounds, group, side="left"), minlength=3) for group in groups]
+    recalls = [float(row[tier] / row.sum()) for tier, row in enumerate(rows)]
+    return TierConfusion(
+        matrix=tuple(tuple(int(cell) for cell in row) for row in rows),
+        thresholds=thresholds,
+        accuracy=float(sum(row[tier] for tier, row in enumerate(rows)) / sum(len(group) for group in groups)),
+        balanced_accuracy=float(np.mean(recalls)),
+        recall_id=recalls[0],
+        recall_semi=recalls[1],
+        recall_full=recalls[2],
+    )
+
+
+def _threshold_above(values: Floats, index: int) -> float:
+    """A threshold t such that exactly ``values[:index]`` are <= t."""
+    if index == 0:
+        return float(np.nextafter(values[0], -np.inf))
+    if index == len(values):
+        return float(values[-1])
+    low, high = values[index - 1], values[index]
+    middle = low / 2 + high / 2  # low + (high - low) / 2 could overflow
+    return float(middle if low <= middle < high else low)
+
+
+def _centred_ranks(values: Floats) -> Floats:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2 - (len(values) + 1) / 2)[inverse]

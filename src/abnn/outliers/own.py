@@ -1,0 +1,85 @@
+"""Real outliers from a user's own data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from abnn.errors import InputError, explain
+from abnn.outliers.base import Change
+from abnn.outliers.random import Rng
+
+
+@dataclass(kw_only=True, eq=False)
+class FromData(Change):
+    """Samples of ``data``, drawn with replacement by the generator, with severity 1; their labels are not used.
+
+    ``data`` is a map-style data set, a loader over one (its batches and order are not used, its items are), or a tensor
+    ``[N, C, ...]``. Items are inputs or tuples that begin with one, prepared like the in-distribution inputs: nothing is
+    resized or converted here. A caller's severity below 1 blends ``(1 - severity) x + severity v``. Items are read
+    again at every draw, except those of tensors and tensor data sets, which stay on the device of the inputs.
+    """
+
+    name: ClassVar[str] = "dataset"
+    severity: tuple[float, float] = (1.0, 1.0)
+    data: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        data: Any = self.data.dataset if isinstance(self.data, DataLoader) else self.data
+        if isinstance(data, TensorDataset):
+            data = data.tensors[0]
+        indexed = isinstance(data, Dataset) and isinstance(data, Sized) and not isinstance(data, IterableDataset)
+        if not indexed and not isinstance(data, Tensor):
+            raise InputError(
+                explain(
+                    "data",
+                    type(self.data).__name__,
+                    "a tensor, a data set with a length, or a loader over one",
+                    "Collect an iterable data set into a tensor first; a config does not hold the data itself.",
+                )
+            )
+        if len(data) == 0:
+            raise InputError(explain("data", "no items", "at least one outlier"))
+        self.data = data
+
+    @property
+    def needs_range(self) -> bool:
+        return False
+
+    def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
+        return torch.lerp(x, self._items(rng.integers(len(self.data), len(x)), x), dial)
+
+    def to_config(self) -> dict[str, Any]:
+        """Which kind of data it was; the data itself has to be given again."""
+        kind = f"{type(self.data).__name__} of {len(self.data)}"
+        return {"name": self.name, "severity": list(self.severity), "data": kind}
+
+    def _items(self, places: Tensor, x: Tensor) -> Tensor:
+        if isinstance(self.data, Tensor):
+            _check_item(self.data[0], x)
+            self.data = self.data.to(x.device)
+            return self.data.index_select(0, places).to(x.dtype)
+        items = [self.data[place] for place in places.tolist()]
+        items = [item[0] if isinstance(item, tuple | list) else item for item in items]
+        for item in items:
+            _check_item(item, x)
+        return torch.stack(items).to(x.device, x.dtype)
+
+
+def _check_item(item: Any, x: Tensor) -> None:
+    if not isinstance(item, Tensor) or item.shape != x.shape[1:]:
+        given = f"items of shape {tuple(item.shape)}" if isinstance(item, Tensor) else f"items of {type(item).__name__}"
+        raise InputError(
+            explain(
+                "data",
+                given,
+                f"tensors of shape {tuple(x.shape[1:])}, as the in-distribution inputs",
+                "Apply the transforms of the training set to the outliers as well.",
+            )
+        )

@@ -1,0 +1,39 @@
+"""Random numbers that come from one generator, wherever it lives."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Rng:
+    """Draws with the type and on the device of ``like``, made by ``generator`` on *its* device (None: global state).
+
+    A generator on the CPU gives the same numbers whatever device the data is on; one on the data's device avoids copies.
+    """
+
+    def __init__(self, generator: torch.Generator | None, like: Tensor) -> None:
+        self._generator = generator
+        self._device = like.device if generator is None else generator.device
+        self._like = like
+
+    def uniform(self, *shape: int) -> Tensor:
+        return self._place(torch.rand(shape, generator=self._generator, device=self._device))
+
+    def normal(self, *shape: int) -> Tensor:
+        return self._place(torch.randn(shape, generator=self._generator, device=self._device))
+
+    def between(self, least: float, most: float, *shape: int) -> Tensor:
+        return least + (most - least) * self.uniform(*shape)
+
+    def integers(self, high: int, *shape: int) -> Tensor:
+        drawn = torch.randint(high, shape, generator=self._generator, device=self._device)
+        return drawn.to(self._like.device, non_blocking=True)
+
+    def permutations(self, *shape: int) -> Tensor:
+        """Independent random permutations along the last dimension."""
+        # Ties of float32 keys are rare and broken by position, which biases by less than 2^-24 per pair.
+        return self.uniform(*shape).argsort(dim=-1)
+
+    def _place(self, drawn: Tensor) -> Tensor:
+        return drawn.to(self._like.device, self._like.dtype, non_blocking=True)

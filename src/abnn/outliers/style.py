@@ -1,0 +1,114 @@
+"""Changes of style that keep the label: another background, level and contrast, and slightly other shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from abnn.errors import InputError, explain
+from abnn.outliers.base import Change
+from abnn.outliers.fields import border_level, object_mask, smooth_field
+from abnn.outliers.random import Rng
+
+MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+
+
+@dataclass(kw_only=True, eq=False)
+class Style(Change):
+    """The same object in another style: what it is can still be read, so that its severity stays low.
+
+    In order: a small affine change (images only), thicker or thinner strokes, blur or sharpening, another gamma, and for
+    a share ``composite`` of the samples a smooth random background with other levels of background and object. All of
+    them grow with ``severity`` over its upper end; nothing is mirrored or turned by more than a few degrees. A share
+    ``flip`` of the samples in the upper half changes between bright-on-dark and dark-on-bright.
+    """
+
+    name: ClassVar[str] = "style"
+    ranks: ClassVar[tuple[int, ...] | None] = (1, 2, 3)
+    severity: tuple[float, float] = (0.0, 0.3)
+    composite: float = 0.7
+    flip: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option in ("composite", "flip"):
+            share = getattr(self, option)
+            if not (isinstance(share, int | float) and 0 <= share <= 1):
+                raise InputError(explain(option, repr(share), "a share of the samples, from 0 to 1"))
+
+    def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
+        low, span = self.value_range(x)
+        amount = dial / self.severity[1] if self.severity[1] > 0 else dial
+        # A channel that never changes has no span to divide by, and comes out as it was.
+        unit = ((x - low) / span.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
+        if x.ndim == 4:
+            unit = small_affine(unit, amount, rng)
+        unit = thicken_or_thin(unit, amount, rng)
+        unit = blur_or_sharpen(unit, amount, rng)
+        unit = unit.pow(torch.exp(amount * rng.between(-0.5, 0.5, *dial.shape)))
+        flipped = (rng.uniform(*dial.shape) < self.flip) & (amount > 0.5)
+        unit = torch.where(flipped, 1 - unit, unit)
+        composed = rng.uniform(*dial.shape) < self.composite
+        unit = torch.where(composed, recompose(unit, amount, rng), unit)
+        return low + span * unit
+
+
+def small_affine(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:
+    """Shear up to 0.2, turn up to 6 degrees, scale by up to 12 % and shift by up to 6 % of the side, times ``amount``."""
+    amount = amount.flatten()
+    shear, turn, high, wide, up, left = (amount[:, None] * rng.between(-1.0, 1.0, len(x), 6)).unbind(1)
+    turn, tall, wide = turn * 0.1, 1 + 0.12 * high, 1 + 0.12 * wide
+    first = torch.stack([wide * turn.cos(), 0.2 * shear - turn.sin(), 0.12 * left], dim=1)
+    second = torch.stack([turn.sin(), tall * turn.cos(), 0.12 * up], dim=1)
+    grid = F.affine_grid(torch.stack([first, second], dim=1), list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def thicken_or_thin(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:
+    """Go a part of the way to the largest or to the smallest of each place's neighbours (soft dilation, erosion)."""
+    pool = MAX_POOL[x.ndim - 2]
+    way = rng.between(-1.0, 1.0, *amount.shape)
+    # A neighbourhood of 3 is a large part of a stroke in a small image.
+    reach = amount * way.abs() * min(1.0, min(x.shape[2:]) / 28 + 0.1)
+    largest, smallest = pool(x, 3, stride=1, padding=1), -pool(-x, 3, stride=1, padding=1)
+    return torch.lerp(x, torch.where(way > 0, largest, smallest), reach)
+
+
+def blur_or_sharpen(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:
+    """Go towards the mean of each place's neighbours, or away from it."""
+    rank = x.ndim - 2
+    padded = F.pad(x, [1, 1] * rank, mode="replicate")
+    pool = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
+    way = rng.between(-1.0, 1.0, *amount.shape) * min(1.0, min(x.shape[2:]) / 28 + 0.1)
+    return torch.lerp(x, pool(padded, 3, stride=1), amount * way).clamp(0, 1)
+
+
+def recompose(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:
+    """Move background and object to other levels, and lay a smooth field under the object; values in [0, 1].
+
+    With background level b, object level f and coverage m, an anti-aliased image is ``b (1 - m) + f m``. The result
+    ``x + (1 - m) (b' - b) + m (f' - f)`` is the same with other levels, and keeps whatever texture x has besides. The
+    new contrast ``f' - b'`` has the sign of the old one and is at least 0.4, so that the object stays readable.
+    """
+    per_sample = amount.shape
+    background = border_level(x)
+    mask = object_mask(x, background)
+    weight = mask.pow(4)
+    places = list(range(2, x.ndim))
+    level = (weight * x).sum(places, keepdim=True) / weight.sum(places, keepdim=True).clamp_min(1e-6)
+
+    contrast = rng.between(0.4, 1.0, *per_sample)
+    darker = rng.uniform(*per_sample) * (1 - contrast)
+    bright_object = (level - background).mean(dim=1, keepdim=True) >= 0
+    new_background = torch.where(bright_object, darker, darker + contrast)
+    new_level = torch.where(bright_object, darker + contrast, darker)
+    if x.shape[1] > 1:
+        new_background = new_background + rng.between(-0.15, 0.15, *x.shape[:2], *[1] * len(places))
+    depth = 0.6 * contrast * rng.uniform(*per_sample)
+    field = new_background + 2 * depth * (smooth_field(x.shape, 3, rng) - 0.5)
+    made = x + amount * ((1 - mask) * (field - background) + mask * (new_level - level))
+    return made.clamp(0, 1)

@@ -1,0 +1,57 @@
+"""Outliers of flat inputs ``[B, F]``: features off their scale, and features that do not belong together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from abnn.outliers.base import Change, positive
+from abnn.outliers.random import Rng
+
+
+@dataclass(kw_only=True, eq=False)
+class FeatureNoise(Change):
+    """``x + severity * scale * (high - low) * n`` with ``n ~ N(0, 1)``: every feature leaves its range by its own width."""
+
+    name: ClassVar[str] = "feature-noise"
+    ranks: ClassVar[tuple[int, ...] | None] = (0,)
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("scale", self.scale)
+
+    def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
+        _, span = self.value_range(x)
+        return x + dial * self.scale * span * rng.normal(*x.shape)
+
+
+@dataclass(kw_only=True, eq=False)
+class FeatureShuffle(Change):
+    """A random share ``severity`` of a sample's features take the values that they have in other samples of the batch.
+
+    Each feature keeps its distribution and loses its connection with the others. Alone in its batch, a sample has
+    nothing to swap with, and gets severity 0.
+    """
+
+    name: ClassVar[str] = "feature-shuffle"
+    ranks: ClassVar[tuple[int, ...] | None] = (0,)
+
+    @property
+    def needs_range(self) -> bool:
+        return False
+
+    def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
+        made, severity = super().generate(x, severity, rng)
+        return made, severity if len(x) > 1 else torch.zeros_like(severity)
+
+    def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
+        batch, features = x.shape
+        # Each feature goes round its own random cycle through all samples, so that none keeps its value by chance.
+        order = rng.permutations(features, batch)
+        other = torch.zeros_like(order).scatter(1, order, order.roll(1, dims=1)).t()
+        hit = rng.permutations(batch, features) < (dial * features).ceil()
+        return torch.where(hit, x.gather(0, other), x)

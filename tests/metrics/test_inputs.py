@@ -1,0 +1,125 @@
+"""Bad arrays at every door: the error names the argument, what came, what is accepted and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from abnn import metrics as m
+from abnn.errors import InputError
+
+GOOD = [0.0, 1.0, 2.0]
+FLAGS = [True, False, True]
+TWO_SETS = [
+    m.detection,
+    m.auroc,
+    m.aupr_in,
+    m.aupr_out,
+    m.detection_accuracy,
+    m.tnr_at_tpr_id_positive,
+    m.fpr_at_tpr_ood_positive,
+    m.roc_curve,
+    m.paper_grid_detection,
+]
+THREE_SETS: list[Callable[..., Any]] = [
+    m.tiers,
+    m.ordered_triples,
+    m.cluster_confusion,
+    m.choose_tier_thresholds,
+    m.paper_trimmed_clustering,
+    m.paper_trimmed_clustering_cat_dog,
+    lambda *sets: m.tier_confusion(*sets, m.TierThresholds(0.0, 1.0)),
+]
+FLAGGED = [
+    m.misclassification,
+    m.paper_grid_misclassification,
+    m.selective,
+    m.risk_coverage,
+    m.aurc,
+    m.excess_aurc,
+    m.augrc,
+]
+BAD_SCORES = [
+    ([], "got an empty array; accepted: a 1-d array of finite numbers.*any inputs at all"),
+    (torch.zeros(0), "got an empty array"),
+    ([1.0, float("nan"), float("inf")], "got 2 of 3 values not finite .the first, nan, at index 1.*flatter"),
+    ([1.0, float("-inf")], "got 1 of 2 values not finite .the first, -inf"),
+    (np.zeros((4, 1)), r"got an array of shape \(4, 1\).*reshape"),
+    (torch.zeros(2, 3), r"got an array of shape \(2, 3\)"),
+    (0.5, r"got an array of shape \(\)"),
+    (["a", "b"], "got an array of type <U1"),
+    ([1 + 2j], "got an array of type complex128"),
+    ([[1.0], [1.0, 2.0]], "got something that is no array"),
+    (None, "got an array of type object"),
+    ([True, False], "got booleans.*order of the arguments"),
+]
+BAD_FLAGS = [
+    ([], "got an empty array"),
+    ([True, False], "got 2 values; accepted: 3, as many as scores.*same inputs in the same order"),
+    ([0.0, 1.0, 0.5], "got the value 0.5; accepted: a 1-d array of booleans"),
+    ([0.0, 1.0, float("nan")], "got the value nan"),
+    ([FLAGS], r"got an array of shape \(1, 3\)"),
+    (["yes", "no", "yes"], "got an array of type"),
+]
+
+
+@pytest.mark.parametrize(("bad", "message"), BAD_SCORES)
+@pytest.mark.parametrize("function", TWO_SETS)
+def test_two_sets(function: Callable[..., Any], bad: Any, message: str) -> None:
+    with pytest.raises(InputError, match=f"^id_scores: {message}"):
+        function(bad, GOOD)
+    with pytest.raises(InputError, match=f"^ood_scores: {message}"):
+        function(GOOD, bad)
+
+
+@pytest.mark.parametrize(("bad", "message"), BAD_SCORES)
+@pytest.mark.parametrize("function", THREE_SETS)
+def test_three_sets(function: Callable[..., Any], bad: Any, message: str) -> None:
+    for position, name in enumerate(("id_scores", "semi_scores", "full_scores")):
+        sets: list[Any] = [GOOD, GOOD, GOOD]
+        sets[position] = bad
+        with pytest.raises(InputError, match=f"^{name}: {message}"):
+            function(*sets)
+
+
+@pytest.mark.parametrize("function", FLAGGED)
+def test_scores_with_flags(function: Callable[..., Any]) -> None:
+    for bad, message in BAD_SCORES:
+        with pytest.raises(InputError, match=f"^scores: {message}"):
+            function(bad, FLAGS)
+    for bad, message in BAD_FLAGS:
+        with pytest.raises(InputError, match=f"^correct: {message}"):
+            function(GOOD, bad)
+
+
+@pytest.mark.parametrize(("bad", "message"), BAD_SCORES)
+def test_other_functions(bad: Any, message: str) -> None:
+    with pytest.raises(InputError, match=f"^scores: {message}"):
+        m.severity_correlation(bad, GOOD)
+    with pytest.raises(InputError, match=f"^severity: {message}"):
+        m.severity_correlation(GOOD, bad)
+    with pytest.raises(InputError, match=f"^runs: {message}"):
+        m.over_seeds(bad)
+
+
+def test_finite_scores_whose_sum_overflows_are_fine() -> None:
+    assert m.auroc([-1.7e308, -1.7e308], [1.7e308, 1.7e308]) == 1.0
+
+
+def test_every_public_name_exists_and_no_other() -> None:
+    for name in m.__all__:
+        assert getattr(m, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'fpr95'"):
+        m.fpr95  # noqa: B018
+
+
+def test_functions_do_not_wait_for_torchmetrics() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, abnn.metrics; sys.exit('torchmetrics' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,97 @@
+"""The optimal three clusters against trying all pairs of cuts in exact fractions."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+
+from abnn.metrics._partition import three_clusters
+
+from .samples import examples, generator, groups
+
+
+def squared_error(cluster: list[Fraction]) -> Fraction:
+    if not cluster:
+        return Fraction(0)
+    centre = sum(cluster) / len(cluster)
+    return sum(((value - centre) ** 2 for value in cluster), Fraction(0))
+
+
+def error_of_bounds(numbers: list[Fraction], first: Fraction, second: Fraction) -> Fraction:
+    parts: tuple[list[Fraction], ...] = ([], [], [])
+    for number in numbers:
+        parts[(number > first) + (number > second)].append(number)
+    return sum((squared_error(part) for part in parts), Fraction(0))
+
+
+def check_optimal(numbers: np.ndarray) -> None:
+    exact = [Fraction(float(number)) for number in numbers]
+    best = min(error_of_bounds(exact, *cuts) for cuts in itertools.combinations_with_replacement(sorted(set(exact)), 2))
+    first, second = three_clusters(numbers)
+    found = error_of_bounds(exact, Fraction(first), Fraction(second))
+    assert first in numbers and second in numbers
+    assert found - best <= Fraction(1, 10**13) * squared_error(exact)
+
+
+@examples(120)
+@given(groups(1, (1, 2, 3, 4, 7, 20)))
+def test_is_optimal(sample: list[np.ndarray]) -> None:
+    check_optimal(sample[0])
+
+
+@examples(80)
+@given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=12))
+def test_is_optimal_for_any_floats(numbers: list[float]) -> None:
+    check_optimal(np.array(numbers))
+
+
+@pytest.mark.parametrize("size", [50, 64, 65, 300])
+def test_every_pair_of_cuts_at_larger_sizes(size: int) -> None:
+    """Sizes around powers of two, where the levels of the search change; errors by prefix sums."""
+    numbers = np.sort(generator(size).exponential(size=size))
+    sums, squares = (np.append(0, np.cumsum(numbers**power)) for power in (1, 2))
+
+    def error(start: int, stop: int) -> float:
+        return squares[stop] - squares[start] - (sums[stop] - sums[start]) ** 2 / (stop - start)
+
+    pairs = itertools.combinations(range(1, size), 2)
+    first, second = min(pairs, key=lambda cut: error(0, cut[0]) + error(cut[0], cut[1]) + error(cut[1], size))
+    assert three_clusters(numbers) == (numbers[first - 1], numbers[second - 1])
+
+
+def test_never_worse_than_k_means_with_restarts() -> None:
+    rng = generator(3)
+    for _ in range(3):
+        numbers = np.concatenate([rng.beta(0.5, 3, 200), rng.beta(2, 2, 150), rng.beta(5, 1, 100)])
+        restarted = KMeans(3, n_init=10, random_state=0).fit(numbers[:, None])
+        parts = np.searchsorted(three_clusters(numbers), numbers)
+        error = sum(np.sum((numbers[parts == k] - numbers[parts == k].mean()) ** 2) for k in range(3))
+        assert error <= restarted.inertia_ * (1 + 1e-12)
+
+
+def test_order_offset_and_scale_do_not_matter() -> None:
+    numbers = generator(0).normal(size=500)
+    first, second = three_clusters(numbers)
+    assert three_clusters(numbers[::-1].copy()) == (first, second)
+    assert three_clusters(numbers * 2.0**900) == (first * 2.0**900, second * 2.0**900)
+    assert three_clusters(numbers * 2.0**-900) == (first * 2.0**-900, second * 2.0**-900)
+
+
+def test_ties_between_partitions_and_few_values() -> None:
+    assert three_clusters(np.array([3.0, 1.0, 0.0, 2.0])) == (0.0, 1.0)
+    assert three_clusters(np.array([1.0, 1.0])) == (1.0, 1.0)
+    assert three_clusters(np.array([2.0, 1.0, 2.0])) == (1.0, 2.0)
+
+
+def test_a_hundred_thousand_numbers_take_less_than_two_seconds() -> None:
+    numbers = generator(0).normal(size=100_000)
+    start = time.process_time()
+    three_clusters(numbers)
+    assert time.process_time() - start < 2

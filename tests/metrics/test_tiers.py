@@ -1,0 +1,147 @@
+"""Tier metrics against loops over all triples and all pairs of thresholds, scikit-learn and scipy."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix
+
+from abnn import metrics as m
+from abnn.errors import InputError
+
+from .samples import examples, generator, groups
+
+SMALL = (1, 2, 3, 5, 8)
+
+
+def predicted_tiers(sets: list[np.ndarray], thresholds: m.TierThresholds) -> tuple[list[int], list[int]]:
+    true = [tier for tier, group in enumerate(sets) for _ in group]
+    bounds = thresholds.id_semi, thresholds.semi_full
+    return true, [sum(score > bound for bound in bounds) for group in sets for score in group]
+
+
+@examples(200)
+@given(groups(3, SMALL))
+def test_ordered_triples_is_the_average_over_random_tie_breaking(sets: list[np.ndarray]) -> None:
+    tie_breaks = list(itertools.permutations(range(3)))
+    hits = sum(
+        (i, order[0]) < (s, order[1]) < (f, order[2]) for i, s, f in itertools.product(*sets) for order in tie_breaks
+    )
+    expected = hits / (len(tie_breaks) * np.prod([len(group) for group in sets]))
+    assert m.ordered_triples(*sets) == pytest.approx(expected, abs=1e-12)
+
+
+@examples(200)
+@given(groups(3))
+def test_record(sets: list[np.ndarray]) -> None:
+    result = m.tiers(*sets)
+    id_scores, semi_scores, full_scores = sets
+    assert result.auroc_id_below_semi == m.auroc(id_scores, semi_scores)
+    assert result.auroc_semi_below_full == m.auroc(semi_scores, full_scores)
+    assert result.auroc_id_below_full == m.auroc(id_scores, full_scores)
+    assert result.ordered_triples == m.ordered_triples(*sets)
+    assert result.clusters == m.cluster_confusion(*sets)
+    assert result.cluster_balanced_accuracy == result.clusters.balanced_accuracy
+    assert result.threshold is None and result.threshold_balanced_accuracy is None
+    json.dumps(result.to_dict(), allow_nan=False)
+    rng = generator(0)
+    assert m.tiers(*(rng.permutation(group) for group in sets)) == result
+
+
+@examples(200)
+@given(groups(3))
+def test_confusion_agrees_with_scikit_learn(sets: list[np.ndarray]) -> None:
+    thresholds = m.choose_tier_thresholds(*sets)
+    for result in (m.tier_confusion(*sets, thresholds), m.cluster_confusion(*sets)):
+        true, predicted = predicted_tiers(sets, result.thresholds)
+        assert np.array_equal(result.matrix, confusion_matrix(true, predicted, labels=[0, 1, 2]))
+        assert result.accuracy == pytest.approx(accuracy_score(true, predicted), abs=1e-12)
+        assert result.balanced_accuracy == pytest.approx(balanced_accuracy_score(true, predicted), abs=1e-12)
+        recalls = [row[tier] / sum(row) for tier, row in enumerate(result.matrix)]
+        assert [result.recall_id, result.recall_semi, result.recall_full] == pytest.approx(recalls)
+    given_thresholds = m.tiers(*sets, thresholds=thresholds)
+    assert given_thresholds.threshold == m.tier_confusion(*sets, thresholds)
+    assert given_thresholds.threshold_balanced_accuracy == given_thresholds.threshold.balanced_accuracy
+
+
+@examples(200)
+@given(groups(3, SMALL))
+def test_chosen_thresholds_are_the_best_of_all_pairs(sets: list[np.ndarray]) -> None:
+    candidates = [-np.inf, *np.unique(np.concatenate(sets))]
+    best = 0.0
+    for low, high in itertools.combinations_with_replacement(candidates, 2):
+        recalls = (
+            np.mean(sets[0] <= low),
+            np.mean((sets[1] > low) & (sets[1] <= high)),
+            np.mean(sets[2] > high),
+        )
+        best = max(best, float(np.mean(recalls)))
+    chosen = m.choose_tier_thresholds(*sets)
+    assert m.tier_confusion(*sets, chosen).balanced_accuracy == pytest.approx(best, abs=1e-12)
+
+
+def test_thresholds_lie_halfway_and_never_cross_a_score() -> None:
+    assert m.choose_tier_thresholds([0.0, 1.0], [2.0, 3.0], [5.0, 6.0]) == m.TierThresholds(1.5, 4.0)
+    next_to_one = np.nextafter(1.0, 2.0)  # no float lies between these two
+    assert m.choose_tier_thresholds([1.0], [next_to_one], [3.0]).id_semi == 1.0
+    assert m.choose_tier_thresholds([-1.7e308], [1.7e308], [1.75e308]).id_semi == 0.0
+
+
+def test_reversed_order_gives_up_on_a_tier_but_not_below_chance() -> None:
+    chosen = m.choose_tier_thresholds([5.0], [3.0], [1.0])
+    assert m.tier_confusion([5.0], [3.0], [1.0], chosen).balanced_accuracy == pytest.approx(1 / 3)
+
+
+def test_constant_scores_are_chance() -> None:
+    result = m.tiers(np.zeros(4), np.zeros(5), np.zeros(6))
+    assert result.auroc_id_below_semi == result.auroc_semi_below_full == result.auroc_id_below_full == 0.5
+    assert result.ordered_triples == pytest.approx(1 / 6, abs=1e-15)
+    assert result.cluster_balanced_accuracy == pytest.approx(1 / 3, abs=1e-15)
+
+
+def test_perfect_order() -> None:
+    result = m.tiers([0.0, 0.1], [5.0, 5.1], [9.0, 9.1])
+    assert result.ordered_triples == result.cluster_balanced_accuracy == 1.0
+    assert result.clusters.matrix == ((2, 0, 0), (0, 2, 0), (0, 0, 2))
+
+
+@pytest.mark.parametrize("pair", [(2.0, 1.0), (0.0, float("nan")), (float("-inf"), 0.0)])
+def test_thresholds_must_be_ordered_and_finite(pair: tuple[float, float]) -> None:
+    with pytest.raises(InputError, match="thresholds: got id_semi=.*choose_tier_thresholds"):
+        m.TierThresholds(*pair)
+
+
+@examples(200)
+@given(st.integers(0, 2**32 - 1), st.sampled_from((2, 3, 10, 300)), st.sampled_from((2, 4, 0)))
+def test_severity_correlation_agrees_with_scipy(seed: int, size: int, levels: int) -> None:
+    rng = generator(seed)
+    severity = rng.integers(0, levels, size) / levels if levels else rng.random(size)
+    scores = np.round(severity + rng.normal(size=size), 1)
+    severity[:2], scores[:2] = (0.0, 0.75), (-9.0, rng.choice([9.0, -10.0]))
+    assert m.severity_correlation(scores, severity) == pytest.approx(spearmanr(scores, severity).statistic, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("scores", "severity", "message"),
+    [
+        ([1.0, 1.0, 1.0], [0.0, 0.5, 1.0], "scores: got 3 equal values; .*undefined"),
+        ([1.0, 2.0], [0.5, 0.5], "severity: got 2 equal values"),
+        ([1.0], [0.5], "scores: got a single value"),
+        ([1.0, 2.0], [0.5], "severity: got 1 values; accepted: 2, as many as scores"),
+    ],
+)
+def test_undefined_correlations_are_refused(scores: list[float], severity: list[float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        m.severity_correlation(scores, severity)
+
+
+def test_tier_accuracy() -> None:
+    assert m.tier_accuracy([0, 1, 2, 2], [0, 1, 1, 2]) == 0.75
+    with pytest.raises(InputError, match="labels: got 2 values; accepted: 3, as many as predictions"):
+        m.tier_accuracy([0, 1, 2], [0, 1])
