@@ -5,15 +5,19 @@ from abnn.attach import Attached, attach, detach
 from abnn.fit import History, fit
 from abnn.objective import Objective, preset
 from abnn.predict import Prediction
+from abnn.store import load
+from abnn.triage import Triage
 
 __all__ = [
     "Attached",
     "History",
     "Objective",
     "Prediction",
+    "Triage",
     "__version__",
     "attach",
     "detach",
     "fit",
+    "load",
     "preset",
 ]

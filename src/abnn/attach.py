@@ -23,6 +23,7 @@ from abnn.objective import preset as choose_preset
 
 if TYPE_CHECKING:
     from abnn.predict import Prediction
+    from abnn.triage import Triage
 
 
 class AttachedBlock(nn.Module):
@@ -90,6 +91,8 @@ class Attached(nn.Module):
         self.distance = FeatureDistance(backbone, blocks, self.classes).to(device)
         self.preset = "default"
         self.score = "gated"
+        self.triage: Triage | None = None  # thresholds and further notes, as kept by save() and load()
+        self.extra: dict[str, Any] = {}
         # Not registered as a submodule: its parameters are those of ``net``.
         self.__dict__["_backbone"] = backbone
         self._requires_grad = {name: p.requires_grad for name, p in backbone.named_parameters()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch.nn.functional as F
@@ -178,7 +178,9 @@ def _links(blocks: Sequence[Block]) -> list[Block]:
     links = [blocks[0]]
     for block in blocks[1:]:
         if links[-1].layout != block.layout or len(links[-1].output) != len(block.output):
-            raise AttachError(f"kind: a chain cannot pass from {links[-1].name!r} to {block.name!r}, whose layout differs.")
+            raise AttachError(
+                f"kind: a chain cannot pass from {links[-1].name!r} to {block.name!r}, whose layout differs."
+            )
         links.append(Block(block.name, block.module, links[-1].output, block.output, block.layout))
     return links
 
@@ -253,5 +255,6 @@ def fit_size(x: Tensor, size: Sequence[int]) -> Tensor:
     """Average or repeat along the dimensions after the channels so that they have the given sizes."""
     if tuple(x.shape[2:]) == tuple(size):
         return x
-    pool = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[len(size) - 1]
+    pools: tuple[Callable[..., Tensor], ...] = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
+    pool = pools[len(size) - 1]
     return pool(x, tuple(size))

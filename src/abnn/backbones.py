@@ -90,7 +90,15 @@ def build_backbone(name: str, classes: int, in_channels: int = 3, **options: Any
     """A network by name: "paper-resnet", a torchvision name such as "resnet18", or "timm/NAME".
 
     Weights are random; load your own, or pass ``pretrained=True`` for timm and ``weights="DEFAULT"`` for torchvision.
+    The network remembers how it was built (``abnn_recipe``), so that a model saved with its backbone can be loaded alone.
     """
+    network = _build(name, classes, in_channels, options)
+    kept = {key: value for key, value in options.items() if key not in ("pretrained", "weights")}
+    network.__dict__["abnn_recipe"] = {"name": name, "classes": classes, "in_channels": in_channels, **kept}
+    return network
+
+
+def _build(name: str, classes: int, in_channels: int, options: dict[str, Any]) -> nn.Module:
     if name == "paper-resnet":
         return PaperResNet(in_channels, classes, **options)
     if name.startswith("timm/"):
@@ -102,5 +110,7 @@ def build_backbone(name: str, classes: int, in_channels: int = 3, **options: Any
     if name not in models.list_models(module=models):
         raise unknown("backbone", name, ["paper-resnet", "timm/NAME", *models.list_models(module=models)])
     if in_channels != 3:
-        raise InputError(explain("in_channels", in_channels, "3 for torchvision's networks", "Use timm/NAME or repeat."))
+        raise InputError(
+            explain("in_channels", in_channels, "3 for torchvision's networks", "Use timm/NAME or repeat.")
+        )
     return models.get_model(name, num_classes=classes, **options)

@@ -228,6 +228,8 @@ def check_example(network: nn.Module, example: object) -> Tensor:
 
 
 def _matches(name: str, pattern: str) -> bool:
+    if name == pattern:
+        return True
     parts, wanted = name.split("."), pattern.split(".")
     return len(parts) == len(wanted) and all(fnmatch.fnmatchcase(part, want) for part, want in zip(parts, wanted))
 

@@ -1,7 +1,7 @@
 """How far the features of an input lie from those of the training data, over all blocks of the plain backbone.
 
-For each block the mean and the standard deviation of every channel over all positions; all blocks side by side give one
-vector f. With class means m_c and one covariance matrix C shared by all classes (Lee et al. 2018, arXiv:1807.03888),
+The mean and the standard deviation of every channel over all positions, for the input of the first block and the output of
+every block, side by side give one vector f. With class means m_c and one covariance matrix C shared by all classes (Lee et al. 2018, arXiv:1807.03888),
 
     distance(x) = min_c sqrt((f - m_c)^T C^-1 (f - m_c) / dim).
 
@@ -37,10 +37,11 @@ class FeatureDistance(nn.Module):
 
     def __init__(self, backbone: nn.Module, blocks: Sequence[Block], classes: int) -> None:
         super().__init__()
-        recorders = {block.module: _Recorder(block.module, block.layout) for block in blocks}
+        recorders = {block.module: _Recorder(block, first=block is blocks[0]) for block in blocks}
         self.__dict__["_view"] = graft(backbone, recorders)  # not registered: its parameters are the backbone's
         self.__dict__["_recorders"] = list(recorders.values())
-        widths = [2 * _channels(block) if len(block.output) > 2 else block.output[1] for block in blocks]
+        widths = [_statistics(blocks[0].input, blocks[0].layout)]
+        widths += [_statistics(block.output, block.layout) for block in blocks]
         self.sketch = max(1, -(-sum(widths) // MAX_FEATURES))
         features = sum(-(-width // self.sketch) for width in widths)
         self.register_buffer("class_means", torch.zeros(classes, features))
@@ -54,7 +55,7 @@ class FeatureDistance(nn.Module):
         view, recorders = self.__dict__["_view"], self.__dict__["_recorders"]
         with evaluating(view):
             view(x)
-        taken = [recorder.take() for recorder in recorders]
+        taken = [noted for recorder in recorders for noted in recorder.take()]
         return torch.cat([sketch(part.float(), self.sketch) for part in taken], dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -158,31 +159,35 @@ def sketch(features: Tensor, factor: int) -> Tensor:
 
 
 class _Recorder(nn.Module):
-    """A block that notes mean and standard deviation of its output over all positions."""
+    """A block that notes mean and standard deviation of its output, and of its input if it is the first, over positions."""
 
-    def __init__(self, block: nn.Module, layout: str) -> None:
+    def __init__(self, block: Block, first: bool) -> None:
         super().__init__()
-        self.block = block
-        self.layout = layout
-        self.noted: Tensor | None = None
+        self.block = block.module
+        self.layout = block.layout
+        self.first = first
+        self.noted: list[Tensor] = []
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         output = self.block(x, *args, **kwargs)
         tensor = first_tensor(output)
         assert tensor is not None
-        if tensor.ndim == 2:
-            self.noted = tensor
-        else:
-            positions = tensor.flatten(1, -2).transpose(1, 2) if self.layout == "tokens" else tensor.flatten(2)
-            std, mean = torch.std_mean(positions.float(), dim=2, correction=0)
-            self.noted = torch.cat([mean, std], dim=1)
+        self.noted = [self._note(x), self._note(tensor)] if self.first else [self._note(tensor)]
         return output
 
-    def take(self) -> Tensor:
-        noted, self.noted = self.noted, None
-        assert noted is not None
+    def _note(self, tensor: Tensor) -> Tensor:
+        if tensor.ndim == 2:
+            return tensor
+        positions = tensor.flatten(1, -2).transpose(1, 2) if self.layout == "tokens" else tensor.flatten(2)
+        return torch.cat(torch.std_mean(positions.float(), dim=2, correction=0)[::-1], dim=1)
+
+    def take(self) -> list[Tensor]:
+        noted, self.noted = self.noted, []
         return noted
 
 
-def _channels(block: Block) -> int:
-    return block.output[-1] if block.layout == "tokens" else block.output[1]
+def _statistics(shape: tuple[int, ...], layout: str) -> int:
+    """How many numbers are noted of a tensor."""
+    if len(shape) == 2:
+        return shape[1]
+    return 2 * (shape[-1] if layout == "tokens" else shape[1])

@@ -27,6 +27,7 @@ from abnn.errors import DivergedError, FileFormatError, InputError, explain, unk
 from abnn.files import read_tree, write_tree
 from abnn.objective import Objective, preset
 from abnn.outliers import Outliers, make_outliers, measure_range
+from abnn.predict import Plain, check_inputs
 from abnn.steps import Steps
 from abnn.watch import Watch, make_loggers
 
@@ -106,7 +107,7 @@ def fit(
 
     fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision)  # type: ignore[arg-type]
     fabric.launch()
-    schedule = _by_name("schedule", schedule, SCHEDULES)
+    factor_at: Schedule = _by_name("schedule", schedule, SCHEDULES)
     make_optimizer = _by_name("optimizer", optimizer, OPTIMIZERS)
     with _preserved_state(model):
         fabric.to_device(model)
@@ -140,12 +141,12 @@ def fit(
         watch.sums = dict(run.sums)
         loggers = make_loggers(log, log_dir) if fabric.is_global_zero else []
         base = {name: [group["lr"] for group in each.param_groups] for name, each in optimizers.items()}
-        with watch:
+        with watch.bar:
             for epoch in range(run.epoch, epochs):
                 started = time.perf_counter()
                 for step, x, y in batches.epoch(epoch, skip=run.step):
                     share = step / batches.length if batches.length else 0.0
-                    factor = schedule((epoch + share) / epochs)
+                    factor = factor_at((epoch + share) / epochs)
                     for name, each in optimizers.items():
                         for group, first in zip(each.param_groups, base[name]):
                             group["lr"] = first * factor
@@ -232,9 +233,9 @@ class _Batches:
                 )
             )
         self.generator = loader.generator if isinstance(loader, DataLoader) else None
-        self.loader = fabric.setup_dataloaders(loader) if isinstance(loader, DataLoader) else loader
+        self.loader: Any = fabric.setup_dataloaders(loader) if isinstance(loader, DataLoader) else loader
         self.model, self.seed, self.rank, self.device = model, seed, fabric.global_rank, fabric.device
-        self.length = len(loader) if hasattr(loader, "__len__") else None
+        self.length = len(self.loader) if hasattr(self.loader, "__len__") else None
         if self.length == 0:
             raise InputError(
                 explain("loader", "a loader without batches", "at least one batch", "Check data set and drop_last.")
@@ -246,7 +247,7 @@ class _Batches:
         if self.generator is not None:
             self.generator.manual_seed(_number(self.seed, "order", epoch))
         if hasattr(getattr(self.loader, "sampler", None), "set_epoch"):
-            self.loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+            self.loader.sampler.set_epoch(epoch)
         iterator = iter(self.loader)
         step = 0
         while True:
@@ -275,10 +276,8 @@ class _Batches:
         return ((x, y) for _, x, y in self.epoch(0))
 
 
-def check_batch(model: Attached, batch: Any) -> tuple[Tensor, Tensor]:
+def check_batch(model: Attached | Plain, batch: Any) -> tuple[Tensor, Tensor]:
     """(x, y) of one batch, or an error that says what is wrong with it."""
-    from abnn.predict import check_inputs
-
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         given = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
         raise InputError(explain("loader", given, "pairs (inputs, labels)", "Let the data set return (x, y)."))

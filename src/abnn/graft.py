@@ -30,7 +30,9 @@ def graft(root: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> nn.Mo
 
 def _shell(module: nn.Module, children: Mapping[str, nn.Module]) -> nn.Module:
     if type(module).__name__ in ("RecursiveScriptModule", "ScriptModule"):
-        raise AttachError("backbone: got a TorchScript module, whose blocks cannot be replaced; pass the Python module.")
+        raise AttachError(
+            "backbone: got a TorchScript module, whose blocks cannot be replaced; pass the Python module."
+        )
     shell = module.__class__.__new__(module.__class__)
     shell.__dict__.update(module.__dict__)
     shell.__dict__["_modules"] = {name: children.get(name) for name in module._modules}

@@ -104,7 +104,9 @@ class Objective:
             raise InputError(explain("draws", self.draws, "three numbers of at least 1, one for each step"))
         if self.together and (self.maximise or self.keep_gradient or self.outliers_update == "all"):
             raise InputError(
-                explain("together", True, "False with maximise, keep_gradient or outliers_update='all'", "Set it False.")
+                explain(
+                    "together", True, "False with maximise, keep_gradient or outliers_update='all'", "Set it False."
+                )
             )
 
     def kl_factor(self, batch: int) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from abnn.blocks import evaluating
 from abnn.errors import InputError, NotFittedError, explain, unknown
@@ -80,6 +80,29 @@ def concatenate(parts: list[Prediction]) -> Prediction:
     )
 
 
+class Plain:
+    """A network as it is, with the same ``predict`` as an attached one: a single draw, no distance.
+
+    For comparisons: everything that scores, calibrates or evaluates attached models takes one of these too.
+    """
+
+    def __init__(self, network: nn.Module, example: Tensor) -> None:
+        self.network = network
+        self.input_shape = tuple(example.shape[1:])
+        self.input_dtype = example.dtype
+        self.score = "entropy"
+        with torch.no_grad(), evaluating(network):
+            self.classes: int = network(example[:1]).shape[1]
+
+    def predict(self, x: Any, draws: int = 1, seed: int | None = 0, score: str | None = None) -> Prediction:
+        """The network's one prediction; ``draws`` and ``seed`` are accepted for the sake of the common form."""
+        x = check_inputs(self, x)
+        device = next((parameter.device for parameter in self.network.parameters()), x.device)
+        with torch.inference_mode(), evaluating(self.network):
+            probs = self.network(x.to(device)).float().softmax(1)
+        return Prediction(probs[None].clone(), default=score or self.score)
+
+
 def predict(
     model: Attached,
     x: Any,
@@ -129,13 +152,15 @@ def predict(
     return result
 
 
-def check_inputs(model: Attached, x: Any) -> Tensor:
+def check_inputs(model: Attached | Plain, x: Any) -> Tensor:
     """A batch as a tensor, or an error that says how it differs from what the model was attached with."""
     if isinstance(x, np.ndarray):
         x = torch.from_numpy(x)
     if not isinstance(x, Tensor):
         raise InputError(
-            explain("x", type(x).__name__, "a tensor or array with one batch of inputs", "Pass one batch, not a loader.")
+            explain(
+                "x", type(x).__name__, "a tensor or array with one batch of inputs", "Pass one batch, not a loader."
+            )
         )
     shape, expected = tuple(x.shape), model.input_shape
     wanted = f"shape (batch, {', '.join(map(str, expected))})"
@@ -154,7 +179,9 @@ def check_inputs(model: Attached, x: Any) -> Tensor:
         if not torch.isfinite(x).all():
             bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
             rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-            raise InputError(explain("x", f"NaN or infinite values in rows {rows}", "finite values", "Clean the input."))
+            raise InputError(
+                explain("x", f"NaN or infinite values in rows {rows}", "finite values", "Clean the input.")
+            )
         x = x.to(model.input_dtype)
     return x
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -31,18 +30,14 @@ class Watch:
         self.sums: dict[str, float] = {}
         self.bar = progress_bar(disable=not shown)
         total = epochs * length if length else None
-        self.task = self.bar.add_task("fitting attachments", total=total, completed=len(rows) * (length or 0), status="")
-
-    def __enter__(self) -> Watch:
-        self.bar.start()
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.bar.stop()
+        self.task = self.bar.add_task(
+            "fitting attachments", total=total, completed=len(rows) * (length or 0), status=""
+        )
 
     def step(self, losses: dict[str, Tensor], kl_factor: float) -> None:
-        for name, value in {**losses, "kl_factor": kl_factor, "steps": 1.0}.items():
-            self.sums[name] = self.sums.get(name, 0.0) + float(value)
+        values = {name: value.item() for name, value in losses.items()}
+        for name, value in {**values, "kl_factor": kl_factor, "steps": 1.0}.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
         count = self.sums["steps"]
         shown = "  ".join(f"{name} {self.sums[name] / count:.4g}" for name in losses)
         self.bar.update(self.task, advance=1, status=shown)

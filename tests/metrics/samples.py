@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
+Pair: TypeAlias = tuple[np.ndarray, np.ndarray]
+Triple: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 SIZES = (1, 2, 3, 7, 20, 60, 1000)
 
 
@@ -22,7 +24,7 @@ def generator(seed: int) -> np.random.Generator:
 
 
 @st.composite
-def groups(draw: st.DrawFn, count: int, sizes: tuple[int, ...] = SIZES) -> list[np.ndarray]:
+def groups(draw: st.DrawFn, count: int, sizes: tuple[int, ...] = SIZES) -> tuple[np.ndarray, ...]:
     """``count`` groups of scores; later groups are shifted upwards, so that all metrics take values of all sizes."""
     rng = generator(draw(st.integers(0, 2**32 - 1)))
     levels = draw(st.sampled_from((1, 2, 3, 10, 0)))
@@ -33,13 +35,11 @@ def groups(draw: st.DrawFn, count: int, sizes: tuple[int, ...] = SIZES) -> list[
         size = draw(st.sampled_from(sizes))
         values = rng.integers(0, levels, size).astype(float) if levels else rng.normal(size=size)
         result.append((values + shift * number) * scale)
-    return result
+    return tuple(result)
 
 
 @st.composite
-def scored_predictions(
-    draw: st.DrawFn, sizes: tuple[int, ...] = (2, 3, 7, 60, 1000), both: bool = True
-) -> tuple[np.ndarray, np.ndarray]:
+def scored_predictions(draw: st.DrawFn, sizes: tuple[int, ...] = (2, 3, 7, 60, 1000), both: bool = True) -> Pair:
     """Scores with flags right/wrong; with ``both`` at least one of each."""
     (scores,) = draw(groups(1, sizes))
     rng = generator(draw(st.integers(0, 2**32 - 1)))
@@ -51,7 +51,7 @@ def scored_predictions(
 
 
 @st.composite
-def predicted_rows(draw: st.DrawFn, sizes: tuple[int, ...] = (1, 2, 7, 60, 1000)) -> tuple[np.ndarray, np.ndarray]:
+def predicted_rows(draw: st.DrawFn, sizes: tuple[int, ...] = (1, 2, 7, 60, 1000)) -> Pair:
     """Class probabilities with labels, from nearly uniform to nearly one-hot rows."""
     rng = generator(draw(st.integers(0, 2**32 - 1)))
     size, classes = draw(st.sampled_from(sizes)), draw(st.sampled_from((2, 3, 10)))

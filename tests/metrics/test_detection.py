@@ -16,7 +16,7 @@ from sklearn.metrics import roc_curve as sklearn_roc_curve
 from abnn import metrics as m
 from abnn.errors import InputError
 
-from .samples import examples, generator, groups
+from .samples import Pair, examples, generator, groups
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 ANY_FLOATS = st.lists(st.one_of(st.sampled_from((0.0, -0.0, 1.0, 5e-324, 1e308, -1e308)), FINITE), min_size=1)
@@ -48,7 +48,7 @@ def fpr_by_counting(id_scores: np.ndarray, ood_scores: np.ndarray, tpr: Fraction
 
 @examples(400)
 @given(groups(2))
-def test_areas_agree_with_scikit_learn(sets: list[np.ndarray]) -> None:
+def test_areas_agree_with_scikit_learn(sets: Pair) -> None:
     result = m.detection(*sets)
     is_ood, scores = pooled(*sets)
     assert result.auroc == pytest.approx(roc_auc_score(is_ood, scores), abs=1e-12)
@@ -58,7 +58,7 @@ def test_areas_agree_with_scikit_learn(sets: list[np.ndarray]) -> None:
 
 @examples(400)
 @given(groups(2, (1, 2, 7, 20, 60)), st.sampled_from((1, 50, 94, 95, 99)))
-def test_thresholded_metrics_agree_with_counting(sets: list[np.ndarray], percent: int) -> None:
+def test_thresholded_metrics_agree_with_counting(sets: Pair, percent: int) -> None:
     tpr = Fraction(percent, 100)
     assert m.detection_accuracy(*sets) == pytest.approx(float(best_balanced_accuracy(*sets)), abs=1e-15)
     assert m.tnr_at_tpr_id_positive(*sets, percent / 100) == pytest.approx(
@@ -82,7 +82,7 @@ def test_any_finite_floats(id_scores: list[float], ood_scores: list[float]) -> N
 
 @examples(150)
 @given(groups(2))
-def test_the_record_and_the_single_functions_agree(sets: list[np.ndarray]) -> None:
+def test_the_record_and_the_single_functions_agree(sets: Pair) -> None:
     assert m.detection(*sets).to_dict() == {
         "auroc": m.auroc(*sets),
         "aupr_in": m.aupr_in(*sets),
@@ -95,7 +95,7 @@ def test_the_record_and_the_single_functions_agree(sets: list[np.ndarray]) -> No
 
 @examples(200)
 @given(groups(2))
-def test_invariances(sets: list[np.ndarray]) -> None:
+def test_invariances(sets: Pair) -> None:
     id_scores, ood_scores = sets
     result = m.detection(id_scores, ood_scores)
     rng = generator(len(id_scores))
@@ -111,7 +111,7 @@ def test_invariances(sets: list[np.ndarray]) -> None:
 
 @examples(150)
 @given(groups(2))
-def test_roc_curve_holds_the_points_of_scikit_learn_and_the_area(sets: list[np.ndarray]) -> None:
+def test_roc_curve_holds_the_points_of_scikit_learn_and_the_area(sets: Pair) -> None:
     curve = m.roc_curve(*sets)
     is_ood, scores = pooled(*sets)
     fpr, tpr, _ = sklearn_roc_curve(is_ood, scores, drop_intermediate=False)

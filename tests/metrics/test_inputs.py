@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ THREE_SETS: list[Callable[..., Any]] = [
     m.choose_tier_thresholds,
     m.paper_trimmed_clustering,
     m.paper_trimmed_clustering_cat_dog,
-    lambda *sets: m.tier_confusion(*sets, m.TierThresholds(0.0, 1.0)),
+    partial(m.tier_confusion, thresholds=m.TierThresholds(0.0, 1.0)),
 ]
 FLAGGED = [
     m.misclassification,

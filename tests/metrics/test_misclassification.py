@@ -10,12 +10,12 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from abnn import metrics as m
 from abnn.errors import InputError
 
-from .samples import examples, scored_predictions
+from .samples import Pair, examples, scored_predictions
 
 
 @examples(300)
 @given(scored_predictions())
-def test_agrees_with_scikit_learn(sample: tuple[np.ndarray, np.ndarray]) -> None:
+def test_agrees_with_scikit_learn(sample: Pair) -> None:
     scores, correct = sample
     result = m.misclassification(scores, correct)
     assert result.accuracy == pytest.approx(np.mean(correct), abs=1e-15)
@@ -26,7 +26,7 @@ def test_agrees_with_scikit_learn(sample: tuple[np.ndarray, np.ndarray]) -> None
 
 @examples(100)
 @given(scored_predictions())
-def test_names_map_onto_detection_of_the_errors(sample: tuple[np.ndarray, np.ndarray]) -> None:
+def test_names_map_onto_detection_of_the_errors(sample: Pair) -> None:
     scores, correct = sample
     result, same = m.misclassification(scores, correct), m.detection(scores[correct], scores[~correct])
     assert result.detection_accuracy == same.detection_accuracy

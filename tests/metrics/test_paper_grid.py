@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from abnn import metrics as m
 from abnn.errors import InputError
 
-from .samples import examples, generator, groups, scored_predictions
+from .samples import Pair, examples, generator, groups, scored_predictions
 
 
 def number(condition: np.ndarray) -> int:
@@ -53,7 +53,7 @@ def loop(pos: np.ndarray, neg: np.ndarray, steps: int) -> list[float]:
 
 @examples(250)
 @given(groups(2, (2, 3, 7, 60, 200)), st.sampled_from((1, 7, 40, 200)))
-def test_agrees_with_the_loop(sets: list[np.ndarray], steps: int) -> None:
+def test_agrees_with_the_loop(sets: Pair, steps: int) -> None:
     id_scores, ood_scores = np.append(sets[0], sets[1].max() + 1), sets[1]  # never all equal
     result = list(m.paper_grid_detection(id_scores, ood_scores, steps).to_dict().values())
     assert result == pytest.approx(loop(-id_scores, -ood_scores, steps), abs=1e-9)
@@ -68,7 +68,7 @@ def test_agrees_with_the_loop_on_the_full_grid() -> None:
 
 @examples(60)
 @given(scored_predictions(sizes=(7, 60)))
-def test_misclassification_is_the_same_scan(sample: tuple[np.ndarray, np.ndarray]) -> None:
+def test_misclassification_is_the_same_scan(sample: Pair) -> None:
     scores, correct = sample
     scores = scores + np.where(correct, 0.0, np.abs(scores).max() + 1)
     result = m.paper_grid_misclassification(scores, correct, steps=50)

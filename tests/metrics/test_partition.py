@@ -20,7 +20,7 @@ from .samples import examples, generator, groups
 def squared_error(cluster: list[Fraction]) -> Fraction:
     if not cluster:
         return Fraction(0)
-    centre = sum(cluster) / len(cluster)
+    centre = sum(cluster, Fraction(0)) / len(cluster)
     return sum(((value - centre) ** 2 for value in cluster), Fraction(0))
 
 
@@ -42,7 +42,7 @@ def check_optimal(numbers: np.ndarray) -> None:
 
 @examples(120)
 @given(groups(1, (1, 2, 3, 4, 7, 20)))
-def test_is_optimal(sample: list[np.ndarray]) -> None:
+def test_is_optimal(sample: tuple[np.ndarray]) -> None:
     check_optimal(sample[0])
 
 

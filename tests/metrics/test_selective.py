@@ -10,7 +10,7 @@ from hypothesis import given
 
 from abnn import metrics as m
 
-from .samples import examples, generator, scored_predictions
+from .samples import Pair, examples, generator, scored_predictions
 
 
 def risks_in_order(correct: np.ndarray) -> np.ndarray:
@@ -24,7 +24,7 @@ def risks_in_order(correct: np.ndarray) -> np.ndarray:
 
 @examples(150)
 @given(scored_predictions(sizes=(2, 3, 4, 5), both=False))
-def test_ties_are_the_average_over_every_order(sample: tuple[np.ndarray, np.ndarray]) -> None:
+def test_ties_are_the_average_over_every_order(sample: Pair) -> None:
     scores, correct = sample
     curves = []
     for order in itertools.permutations(range(len(scores))):
@@ -40,7 +40,7 @@ def test_ties_are_the_average_over_every_order(sample: tuple[np.ndarray, np.ndar
 
 @examples(200)
 @given(scored_predictions(both=False))
-def test_areas(sample: tuple[np.ndarray, np.ndarray]) -> None:
+def test_areas(sample: Pair) -> None:
     scores, correct = sample
     result = m.selective(scores, correct)
     optimum = risks_in_order(np.sort(correct)[::-1]).mean()
@@ -57,7 +57,7 @@ def test_areas(sample: tuple[np.ndarray, np.ndarray]) -> None:
 
 @examples(200)
 @given(scored_predictions())
-def test_generalised_risk_follows_from_accuracy_and_auroc(sample: tuple[np.ndarray, np.ndarray]) -> None:
+def test_generalised_risk_follows_from_accuracy_and_auroc(sample: Pair) -> None:
     scores, correct = sample
     numbers = m.misclassification(scores, correct)
     error = 1 - numbers.accuracy

@@ -15,6 +15,7 @@ RNG = np.random.default_rng(0)
 SCORES = torch.tensor(RNG.normal(size=60)).round(decimals=1)
 FLAGS = torch.tensor(RNG.random(60) < 0.6)
 TIER = torch.tensor(RNG.integers(0, 3, 60))
+BY_TIER = SCORES[TIER == 0], SCORES[TIER == 1], SCORES[TIER == 2]
 PROBS = torch.tensor(RNG.dirichlet(np.ones(4), 60))
 LABELS = torch.tensor(RNG.integers(0, 4, 60))
 THRESHOLDS = m.TierThresholds(-0.5, 0.5)
@@ -23,12 +24,12 @@ CASES: list[Any] = [
     (lambda: m.DetectionMetric(), SCORES, FLAGS, m.detection(SCORES[~FLAGS], SCORES[FLAGS])),
     (lambda: m.MisclassificationMetric(), SCORES, FLAGS, m.misclassification(SCORES, FLAGS)),
     (lambda: m.SelectiveMetric(), SCORES, FLAGS, m.selective(SCORES, FLAGS)),
-    (lambda: m.TierMetric(), SCORES, TIER, m.tiers(*(SCORES[TIER == k] for k in range(3)))),
+    (lambda: m.TierMetric(), SCORES, TIER, m.tiers(*BY_TIER)),
     (
         lambda: m.TierMetric(THRESHOLDS),
         SCORES,
         TIER,
-        m.tiers(*(SCORES[TIER == k] for k in range(3)), thresholds=THRESHOLDS),
+        m.tiers(*BY_TIER, thresholds=THRESHOLDS),
     ),
     (lambda: m.CalibrationMetric(bins=7), PROBS, LABELS, m.calibration(PROBS, LABELS, bins=7)),
 ]
@@ -67,7 +68,7 @@ def test_one_flag_or_name_for_a_whole_batch() -> None:
         tiers.update(SCORES[TIER == number], name)
     detection.update(SCORES[~FLAGS], False)
     detection.update(SCORES[FLAGS].float(), True)  # another precision joins in
-    assert floats(tiers.compute()) == m.tiers(*(SCORES[TIER == k] for k in range(3))).numbers()
+    assert floats(tiers.compute()) == m.tiers(*BY_TIER).numbers()
     assert floats(detection.compute())["auroc"] == pytest.approx(m.auroc(SCORES[~FLAGS], SCORES[FLAGS]), abs=0.05)
 
 

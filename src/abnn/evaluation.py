@@ -1,0 +1,91 @@
+"""What one model says about several sets of data: everything that metrics, tables and pages are computed from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from abnn.errors import InputError, explain, unknown
+
+TIERS = ("id", "semi", "full")
+
+
+@dataclass(frozen=True)
+class SetResult:
+    """One set of data as one model sees it.
+
+    name      "mnist", "printed digits", ...
+    tier      "id", "semi" or "full"
+    probs     class probabilities, averaged over draws, float32 [N, K]
+    labels    true classes, int64 [N], -1 where an input belongs to none
+    scores    by score name, float32 [N], larger = more uncertain
+    shown     numbers of the inputs that are kept as pictures, int64 [M]
+    images    these pictures, uint8 [M, H, W] or [M, H, W, 3]
+    skipped   inputs that could not be read, with the reason
+    data_hash sha256 of the inputs
+    """
+
+    name: str
+    tier: str
+    probs: np.ndarray
+    labels: np.ndarray
+    scores: dict[str, np.ndarray]
+    shown: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    images: np.ndarray = field(default_factory=lambda: np.zeros((0, 1, 1), np.uint8))
+    skipped: tuple[str, ...] = ()
+    data_hash: str = ""
+
+    def __post_init__(self) -> None:
+        if self.tier not in TIERS:
+            raise unknown("tier", self.tier, TIERS)
+        sizes = {"labels": len(self.labels), **{f"scores[{name!r}]": len(each) for name, each in self.scores.items()}}
+        for what, size in sizes.items():
+            if size != len(self.probs):
+                raise InputError(explain(what, f"{size} values", f"{len(self.probs)}, one for each input"))
+
+    def __len__(self) -> int:
+        return len(self.probs)
+
+    @property
+    def predicted(self) -> np.ndarray:
+        return self.probs.argmax(1)
+
+    @property
+    def correct(self) -> np.ndarray:
+        """Where the prediction is right; inputs without a class count as wrong."""
+        return self.predicted == self.labels
+
+    @property
+    def labelled(self) -> bool:
+        return bool((self.labels >= 0).all())
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One model on several sets.
+
+    name        what to call the model in tables: "plain network", "attached network"
+    score       the name of its score that tables use
+    sets        in the order of their tiers
+    thresholds  (notice, reject): scores above the first are noticed, above the second refused
+    seed        of the training run
+    config      everything that led to the model, as JSON can hold it
+    seconds     how long the parts of the run took, by name
+    """
+
+    name: str
+    score: str
+    sets: tuple[SetResult, ...]
+    thresholds: tuple[float, float] | None = None
+    seed: int = 0
+    config: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def tier(self, tier: str) -> list[SetResult]:
+        return [each for each in self.sets if each.tier == tier]
+
+    def scores(self, tier: str) -> np.ndarray:
+        """The scores of all sets of one tier, one after another."""
+        return np.concatenate([each.scores[self.score] for each in self.tier(tier)])

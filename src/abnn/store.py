@@ -1,0 +1,215 @@
+"""Save attachments to a small folder and clip them onto a fresh copy of the network: safetensors and JSON, no pickle.
+
+my-attachment/
+  abnn.json                 what was attached where, the backbone's fingerprint, thresholds
+  attachments.safetensors   posterior means and rhos, statistics of the training data's features
+  backbone.safetensors      only with save(..., backbone=True)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from abnn._version import __version__
+from abnn.attach import Attached, attach
+from abnn.backbones import build_backbone
+from abnn.errors import AbnnError, FileFormatError, InputError, explain
+from abnn.files import read_json, read_tensors, write_json, write_tensors, writing_directory
+from abnn.layers import Gaussian, Init, ScaleMixture
+from abnn.triage import Triage
+
+FORMAT, VERSION = "abnn-model", 1
+
+
+def save(
+    model: Attached,
+    path: str | Path,
+    backbone: bool = False,
+    triage: Triage | None = None,
+    extra: dict[str, Any] | None = None,
+) -> Path:
+    """Write ``model`` into the folder ``path``, which is complete or absent at every moment.
+
+    backbone  also write the backbone's weights, so that the folder is all that is needed
+    triage    thresholds to keep with the model
+    extra     anything else to keep, as JSON can hold it: class names, preprocessing
+    """
+    path = Path(path)
+    if path.exists() and not (path / "abnn.json").exists():
+        raise InputError(
+            explain(
+                "path", f"{path}, which exists and is not a saved model", "a new folder, or a saved model to replace"
+            )
+        )
+    tensors: dict[str, Tensor] = {f"attachments.{name}": value for name, value in model.attachment_parameters()}
+    tensors |= {f"distance.{name}": value for name, value in _pack(model.distance.state_dict()).items()}
+    network = model.backbone
+    description = {
+        "format": FORMAT,
+        "version": VERSION,
+        "abnn": __version__,
+        "preset": model.preset,
+        "score": model.score,
+        "at": model.block_names,
+        "spec": _spec_to_json(model),
+        "input_shape": list(model.input_shape),
+        "input_dtype": str(model.input_dtype).removeprefix("torch."),
+        "classes": model.classes,
+        "draws": model.draws,
+        "fingerprint": fingerprint(network),
+        "backbone": getattr(network, "abnn_recipe", None),
+        "triage": triage.to_dict() if triage is not None else None,
+        "extra": extra or {},
+    }
+    with writing_directory(path) as folder:
+        write_json(folder / "abnn.json", description)
+        write_tensors(folder / "attachments.safetensors", tensors)
+        if backbone:
+            write_tensors(folder / "backbone.safetensors", _unshared(network.state_dict()))
+    return path
+
+
+def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
+    """The model that :func:`save` wrote, on ``backbone`` or on the one that was saved with it.
+
+    The returned model has ``triage`` and ``extra`` as they were saved.
+    """
+    path = Path(path)
+    description = read_description(path)
+    tensors = read_tensors(path / "attachments.safetensors")
+    if backbone is None:
+        backbone = _saved_backbone(path, description)
+    elif fingerprint(backbone) != description["fingerprint"]:
+        raise FileFormatError(
+            f"backbone: {path} was fitted on a network with other weights or layers; accepted: the network whose "
+            f"fingerprint is {description['fingerprint'][:16]}... Load the weights that the attachments were fitted on."
+        )
+    device = next((parameter.device for parameter in backbone.parameters()), torch.device("cpu"))
+    try:
+        spec = description["spec"]
+        model = attach(
+            backbone,
+            torch.zeros(
+                1, *description["input_shape"], dtype=getattr(torch, description["input_dtype"]), device=device
+            ),
+            at=description["at"],
+            kind=spec["kind"],
+            preset=description["preset"],
+            width=spec["width"],
+            share=spec["share"],
+            prior=_prior_from_json(spec["prior"]),
+            init=None if spec["init"] is None else Init(**spec["init"]),
+            draws=description["draws"],
+        )
+        _fill(model, tensors)
+        model.score = description["score"]
+        model.triage = Triage.from_dict(description["triage"]) if description["triage"] else None
+        model.extra = description["extra"]
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise FileFormatError(
+            f"{path} is not complete or does not fit ({type(error).__name__}: {error}); save the model again."
+        ) from error
+    return model.eval()
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """abnn.json of a saved model, checked for format and version."""
+    if not (path / "abnn.json").exists():
+        raise FileFormatError(
+            f"path: {path} is not a saved model; accepted: a folder that model.save() wrote, with abnn.json in it."
+        )
+    description = read_json(path / "abnn.json")
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise FileFormatError(f"path: {path / 'abnn.json'} is not the description of an abnn model.")
+    if not isinstance(description.get("version"), int) or description["version"] > VERSION:
+        raise FileFormatError(
+            f"path: {path} was written in format {description.get('version')}, by abnn {description.get('abnn')}; this "
+            f"is abnn {__version__}, which reads formats up to {VERSION}. Update abnn."
+        )
+    return description
+
+
+def fingerprint(network: nn.Module) -> str:
+    """sha256 over names, shapes, types and bytes of all parameters and buffers."""
+    digest = hashlib.sha256()
+    for name, value in sorted(network.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _saved_backbone(path: Path, description: dict[str, Any]) -> nn.Module:
+    recipe = description.get("backbone")
+    if not (path / "backbone.safetensors").exists() or recipe is None:
+        raise InputError(
+            explain(
+                "backbone",
+                "None",
+                "the network that the attachments were fitted on",
+                "Pass it, or save with backbone=True a model whose backbone abnn.build_backbone() made.",
+            )
+        )
+    try:
+        network = build_backbone(**recipe)
+        network.load_state_dict(read_tensors(path / "backbone.safetensors"))
+    except (RuntimeError, TypeError, AbnnError) as error:
+        raise FileFormatError(
+            f"{path}: the saved backbone cannot be rebuilt ({error}); save the model again."
+        ) from error
+    if fingerprint(network) != description["fingerprint"]:
+        raise FileFormatError(f"{path}: the saved backbone does not have the fingerprint that was saved with it.")
+    return network.eval()
+
+
+def _fill(model: Attached, tensors: dict[str, Tensor]) -> None:
+    wanted = {f"attachments.{name}": parameter for name, parameter in model.attachment_parameters()}
+    found = {name: value for name, value in tensors.items() if name.startswith("attachments.")}
+    if wanted.keys() != found.keys():
+        raise KeyError(f"tensors {sorted(wanted.keys() ^ found.keys())[:4]} are missing or not expected")
+    with torch.no_grad():
+        for name, parameter in wanted.items():
+            if parameter.shape != found[name].shape:
+                raise RuntimeError(f"{name} has shape {tuple(found[name].shape)} instead of {tuple(parameter.shape)}")
+            parameter.copy_(found[name])
+    if tensors["distance.fitted"]:
+        whitening = torch.zeros_like(model.distance.whitening)
+        rows, columns = torch.tril_indices(len(whitening), len(whitening), device=whitening.device)
+        whitening[rows, columns] = tensors["distance.whitening"].to(whitening)
+        names = ("class_means", "quantiles", "fitted")
+        state = {"whitening": whitening, **{name: tensors[f"distance.{name}"] for name in names}}
+        model.distance.load_state_dict(state)
+
+
+def _pack(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The whitening matrix is lower triangular: keep that half only, and nothing at all before it was gathered."""
+    if not state["fitted"]:
+        return {"fitted": state["fitted"]}
+    size = len(state["whitening"])
+    rows, columns = torch.tril_indices(size, size)
+    return {**state, "whitening": state["whitening"][rows, columns]}
+
+
+def _spec_to_json(model: Attached) -> dict[str, Any]:
+    spec = model.spec
+    return {
+        "kind": spec.kind,
+        "width": spec.width,
+        "share": spec.share,
+        "prior": {"kind": type(spec.prior).__name__, **asdict(spec.prior)},
+        "init": None if spec.init is None else asdict(spec.init),
+    }
+
+
+def _prior_from_json(prior: dict[str, Any]) -> Gaussian | ScaleMixture:
+    kinds = {"Gaussian": Gaussian, "ScaleMixture": ScaleMixture}
+    return kinds[prior["kind"]](**{name: value for name, value in prior.items() if name != "kind"})
+
+
+def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in state.items()}
