@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import warnings
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from abnn.attachments import Attachment, Spec, build_attachments
-from abnn.blocks import Block, Probe, check_example, evaluating, first_tensor, probe
+from abnn.blocks import Block, Probe, check_example, evaluating, first_tensor, logits_of, probe, summary
 from abnn.distance import FeatureDistance
 from abnn.errors import AbnnWarning, AttachError, InputError, explain
 from abnn.graft import graft
@@ -36,8 +37,16 @@ class AttachedBlock(nn.Module):
         self.block = block
         self.attachment = attachment
 
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        output = self.block(x, *args, **kwargs)
+    def __getattr__(self, name: str) -> Any:
+        """Networks that look into their blocks (``self.layers[0].self_attn``) find what they look for."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("block"), name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        output = self.block(*args, **kwargs)
+        x = args[0] if args else next(iter(kwargs.values()))
         main = first_tensor(output)
         assert main is not None
         side = self.attachment(x, main.shape[1:], folded=not self.unfolds)
@@ -46,7 +55,8 @@ class AttachedBlock(nn.Module):
         else:
             added = main + side
         if isinstance(output, tuple | list):
-            return type(output)((added, *output[1:]))
+            items = (added, *output[1:])
+            return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
         return added
 
 
@@ -60,7 +70,8 @@ class ReplacedBlock(nn.Module):
         self.attachment = attachment
         self.shape = shape
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        x = args[0] if args else next(iter(kwargs.values()))
         return self.attachment(x, self.shape, folded=not self.unfolds)
 
 
@@ -179,9 +190,7 @@ class Attached(nn.Module):
         draws, batch = self.draws, x.shape[0]
         if self.folds_at_input and draws > 1:
             x = x.unsqueeze(0).expand(draws, *x.shape).flatten(0, 1)
-        output = self.net(x, *args, **kwargs)
-        logits = getattr(output, "logits", None)
-        logits = first_tensor(output) if logits is None else logits
+        logits = logits_of(self.net(x, *args, **kwargs))
         assert logits is not None
         return logits.unflatten(0, (draws, batch))
 
@@ -247,7 +256,15 @@ def attach(
             "backbone: got a network that has attachments already; accepted: a network without. "
             "Take them off with abnn.detach(model) first, or go on with the attached model."
         )
+    if isinstance(backbone, torch.jit.ScriptModule):
+        raise AttachError(
+            "backbone: got a TorchScript module, whose blocks cannot be replaced; accepted: the Python module from which "
+            "it was made."
+        )
     check_draws(draws)
+    for argument, number in (("last", last), ("budget", budget)):
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+            raise InputError(explain(argument, repr(number), "a whole number, or None"))
     example = check_example(backbone, example)
     chosen = choose_preset(preset)
     spec = _spec(chosen, {"kind": kind, "width": width, "share": share, "prior": prior, "init": init})
@@ -258,7 +275,7 @@ def attach(
             raise InputError(explain("last", last, f"1 to {len(blocks)}, the number of blocks found"))
         blocks = blocks[-last:]
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # the CPU's alone, which is what fork_rng gives back here
         if budget is not None:
             blocks = _within_budget(blocks, spec, budget)
         model = Attached(backbone, example, blocks, spec, found)
@@ -340,10 +357,12 @@ def _choose_fold(model: Attached, example: Tensor) -> None:
     """Fold draws at the first attachment if that gives what separate draws give, else at the network's input."""
     inputs = _three_inputs(example)
     with torch.no_grad(), evaluating(model.net):
-        model.resample(2)
+        model.resample(2, seed=0)
         for layer in model.layers:  # noise large enough that any mix-up of draws or inputs shows
             layer.weight_noise.mul_(10)
-        reference = _one_by_one(model, inputs)
+        with _calls_counted(model) as calls:
+            reference = _one_by_one(model, inputs)
+        _check_reached(model, calls, model.draws * len(inputs))
         first = model.attached_blocks[0]
         first.unfolds = True
         reason = _disagreement(model, inputs, reference)
@@ -366,11 +385,42 @@ def _choose_fold(model: Attached, example: Tensor) -> None:
 
 
 def _three_inputs(example: Tensor) -> Tensor:
+    """Three different inputs like the example; it may be constant, then any values must do."""
     one = example[:1]
     inputs = torch.cat([one, one.roll(1, -1), one.flip(-1)])
     if inputs.is_floating_point():
-        inputs = inputs + 0.1 * torch.randn(inputs.shape).to(inputs) * inputs.std().clamp_min(1e-3)
+        spread = inputs.std()
+        inputs = inputs + torch.randn(inputs.shape).to(inputs) * (0.1 * spread if spread > 0 else 1.0)
     return inputs
+
+
+@contextlib.contextmanager
+def _calls_counted(model: Attached) -> Iterator[list[int]]:
+    calls = [0] * len(model.attached_blocks)
+
+    def count(index: int) -> Any:
+        def hook(*_: Any) -> None:
+            calls[index] += 1
+
+        return hook
+
+    handles = [block.register_forward_hook(count(index)) for index, block in enumerate(model.attached_blocks)]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _check_reached(model: Attached, calls: list[int], expected: int) -> None:
+    """A network may hold its blocks a second time, outside its submodules; then attachments would do nothing."""
+    for name, count in zip(model.block_names, calls):
+        if count != expected:
+            raise AttachError(
+                f"backbone: its pass does not reach {name!r} through its submodules; accepted: a network that calls its "
+                "blocks as attributes, nn.Sequential, nn.ModuleList or nn.ModuleDict. Replace plain lists or saved "
+                "references to modules, and attach before torch.compile: torch.compile(abnn.attach(...))."
+            )
 
 
 def _one_by_one(model: Attached, inputs: Tensor) -> Tensor:
@@ -387,10 +437,12 @@ def _disagreement(model: Attached, inputs: Tensor, reference: Tensor) -> str | N
     try:
         folded = model.draw_logits(inputs)
     except Exception as error:  # noqa: BLE001 - any failure of the user's network means the same here
-        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        return summary(error)
     if folded.shape != reference.shape:
         return f"output shape {tuple(folded.shape)} instead of {tuple(reference.shape)}"
-    scale = reference.abs().max().clamp_min(1e-6)
+    # Against what draws and inputs change, for a large constant in the logits must not hide a mix-up.
+    spread = (reference - reference.mean(dim=(0, 1))).abs().max()
+    scale = torch.maximum(spread, 0.1 * reference.abs().max()).clamp_min(1e-6)
     gap = ((folded - reference).abs().max() / scale).item()
     return None if gap < 1e-2 else f"outputs differ by {gap:.1%}"
 

@@ -115,20 +115,23 @@ class Stream:
 class ChainLink(Attachment):
     """a_0 = B_0(h), a_k = B_k(a_{k-1}): the chain starts at the first block's input and then only sees itself."""
 
-    def __init__(self, block: BayesBlock, stream: Stream, first: bool, use: int) -> None:
+    def __init__(self, block: BayesBlock, stream: Stream, first: bool, last: bool, use: int = 0) -> None:
         super().__init__()
         self.block = block
         self.stream = stream
         self.first = first
+        self.last = last
         self.use = use
 
     def forward(self, x: Tensor, shape: Sequence[int], folded: bool) -> Tensor:
         if self.first:
-            self.stream.value = self.block(x, shape, folded, self.use)
+            value = self.block(x, shape, folded, self.use)
         else:
             assert self.stream.value is not None
-            self.stream.value = self.block(self.stream.value, shape, True, self.use)
-        return self.stream.value
+            value = self.block(self.stream.value, shape, True, self.use)
+        # Nothing stays behind after the pass: held activations cost memory and cannot be copied.
+        self.stream.value = None if self.last else value
+        return value
 
 
 def build_attachments(blocks: Sequence[Block], spec: Spec) -> list[Attachment]:
@@ -137,7 +140,7 @@ def build_attachments(blocks: Sequence[Block], spec: Spec) -> list[Attachment]:
         return _build_chain(blocks, spec)
     if spec.kind == "replace":
         init = spec.init or AUTHORS_INIT
-        return [ChainLink(BayesBlock(block, spec.prior, init, uses=1), Stream(), True, 0) for block in blocks]
+        return [ChainLink(BayesBlock(block, spec.prior, init, uses=1), Stream(), True, True) for block in blocks]
     return [_build_direct(block, spec) for block in blocks]
 
 
@@ -158,7 +161,7 @@ def _build_chain(blocks: Sequence[Block], spec: Spec) -> list[Attachment]:
     init = spec.init or AUTHORS_INIT
     if spec.share is False:
         built = [BayesBlock(block, spec.prior, init, uses=1) for block in _links(blocks)]
-        return [ChainLink(link, stream, index == 0, 0) for index, link in enumerate(built)]
+        return [ChainLink(link, stream, index == 0, index == len(built) - 1) for index, link in enumerate(built)]
     shapes = {(block.input[1:], block.output[1:]) for block in blocks[1:]}
     if any(shape != output for shape, output in shapes) or len(shapes) > 1:
         raise AttachError(
@@ -166,10 +169,11 @@ def _build_chain(blocks: Sequence[Block], spec: Spec) -> list[Attachment]:
             "the same input and output shape. Use share=False, or limit the places with at=... or last=..."
         )
     first = BayesBlock(blocks[0], spec.prior, init, uses=1)
-    links: list[Attachment] = [ChainLink(first, stream, True, 0)]
+    links: list[Attachment] = [ChainLink(first, stream, True, len(blocks) == 1)]
     if len(blocks) > 1:
-        rest = BayesBlock(blocks[1], spec.prior, init, uses=len(blocks) - 1)
-        links += [ChainLink(rest, stream, False, use) for use in range(len(blocks) - 1)]
+        uses = len(blocks) - 1
+        rest = BayesBlock(blocks[1], spec.prior, init, uses=uses)
+        links += [ChainLink(rest, stream, False, use == uses - 1, use) for use in range(uses)]
     return links
 
 

@@ -105,6 +105,8 @@ class Probe:
 
     def _pick(self, patterns: list[str]) -> list[str]:
         picked: list[str] = []
+        if not patterns:
+            raise AttachError(explain("at", "no names", "names of modules, or None to find the blocks"))
         for pattern in patterns:
             matches = [name for name in self.modules if name and _matches(name, pattern)]
             if not matches:
@@ -162,7 +164,7 @@ def probe(network: nn.Module, example: Tensor) -> Probe:
     def after(name: str) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             nonlocal largest
-            tensor = first_tensor(output)
+            tensor = first_tensor(output) if name else logits_of(output)
             if tensor is not None:
                 calls[name].output = tuple(tensor.shape)
                 read = sum(value.numel() for value in args if isinstance(value, Tensor))
@@ -176,6 +178,15 @@ def probe(network: nn.Module, example: Tensor) -> Probe:
             handles.append(module.register_forward_hook(after(name)))
         with evaluating(network), torch.no_grad():
             network(example)
+    except Exception as error:
+        raise InputError(
+            explain(
+                "example",
+                f"shape {tuple(example.shape)} and dtype {example.dtype}, on which the backbone fails: {summary(error)}",
+                "an input that the backbone takes",
+                "Check that backbone(example) works: rank, channels, size, dtype and device.",
+            )
+        ) from error
     finally:
         for handle in handles:
             handle.remove()
@@ -189,6 +200,17 @@ def first_tensor(output: Any) -> Tensor | None:
     if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
         return output[0]
     return None
+
+
+def logits_of(output: Any) -> Tensor | None:
+    """The logits in a network's output: its ``logits`` field if it has one, else its first tensor."""
+    logits = getattr(output, "logits", None)
+    return logits if isinstance(logits, Tensor) else first_tensor(output)
+
+
+def summary(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
 @contextlib.contextmanager
@@ -212,8 +234,6 @@ def check_example(network: nn.Module, example: object) -> Tensor:
     if example.ndim < 2 or example.shape[0] < 1:
         shape = tuple(example.shape)
         raise InputError(explain("example", f"shape {shape}", "a batch of at least one input", "Pass x[:1], not x[0]."))
-    if example.is_floating_point() and not torch.isfinite(example).all():
-        raise InputError(explain("example", "NaN or infinite values", "finite values", "Clean the input first."))
     weight = next(network.parameters(), None)
     if weight is not None and weight.device != example.device:
         raise InputError(
@@ -224,6 +244,8 @@ def check_example(network: nn.Module, example: object) -> Tensor:
                 "Move one of them with .to(device).",
             )
         )
+    if example.is_floating_point() and not torch.isfinite(example).all():
+        raise InputError(explain("example", "NaN or infinite values", "finite values", "Clean the input first."))
     return example
 
 
@@ -241,8 +263,10 @@ def _weights(module: nn.Module) -> int:
 def _layout(module: nn.Module, shape: tuple[int, ...], output: tuple[int, ...]) -> str:
     if len(shape) == len(output) == 2:
         return "flat"
-    if isinstance(module, CONVOLUTIONS) or any(isinstance(part, CONVOLUTIONS) for part in module.modules()):
-        return "channels"
+    # Tokens may meet convolutions inside a block too, but not with the tokens as their channels.
+    for part in module.modules():
+        if isinstance(part, CONVOLUTIONS) and len(part.kernel_size) + 2 == len(shape) and part.in_channels == shape[1]:
+            return "channels"
     widths = {
         part.in_features if isinstance(part, nn.Linear) else part.normalized_shape[-1]
         for part in module.modules()

@@ -168,8 +168,16 @@ class _Recorder(nn.Module):
         self.first = first
         self.noted: list[Tensor] = []
 
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        output = self.block(x, *args, **kwargs)
+    def __getattr__(self, name: str) -> Any:
+        """Networks that look into their blocks find what they look for."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("block"), name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        x = args[0] if args else next(iter(kwargs.values()))
+        output = self.block(*args, **kwargs)
         tensor = first_tensor(output)
         assert tensor is not None
         self.noted = [self._note(x), self._note(tensor)] if self.first else [self._note(tensor)]

@@ -36,8 +36,13 @@ def writing_directory(target: Path) -> Iterator[Path]:
         if target.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
             os.replace(target, old / "content")
-            os.replace(scratch, target)
-            shutil.rmtree(old, ignore_errors=True)
+            try:
+                os.replace(scratch, target)
+            except BaseException:
+                os.replace(old / "content", target)
+                raise
+            finally:
+                shutil.rmtree(old, ignore_errors=True)
         else:
             os.replace(scratch, target)
     except BaseException:
@@ -76,6 +81,8 @@ def read_json(path: Path) -> Any:
         return json.loads(Path(path).read_text())
     except FileNotFoundError:
         raise FileFormatError(f"{path} does not exist; check the path, or save the model again.") from None
+    except OSError as error:
+        raise FileFormatError(f"{path} cannot be read ({error}); check the path and its permissions.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise FileFormatError(
             f"{path} is not valid JSON ({error}); the file is damaged, restore or save it again."
@@ -110,7 +117,10 @@ def read_tree(path: Path) -> Tree:
     tensors = read_tensors(path)
     if "tree" not in tensors:
         raise FileFormatError(f"{path} holds tensors but no state tree; it was not written by abnn.")
-    return _restore(json.loads(bytes(tensors["tree"].numpy()).decode()), tensors)
+    try:
+        return _restore(json.loads(bytes(tensors["tree"].numpy()).decode()), tensors)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FileFormatError(f"{path} holds a state tree that is not one of abnn's ({error!r}).") from None
 
 
 def _strip(node: Tree, tensors: dict[str, Tensor]) -> Any:

@@ -12,7 +12,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -235,7 +235,7 @@ class _Batches:
         self.generator = loader.generator if isinstance(loader, DataLoader) else None
         self.loader: Any = fabric.setup_dataloaders(loader) if isinstance(loader, DataLoader) else loader
         self.model, self.seed, self.rank, self.device = model, seed, fabric.global_rank, fabric.device
-        self.length = len(self.loader) if hasattr(self.loader, "__len__") else None
+        self.length = len(self.loader) if isinstance(self.loader, Sized) else None
         if self.length == 0:
             raise InputError(
                 explain("loader", "a loader without batches", "at least one batch", "Check data set and drop_last.")

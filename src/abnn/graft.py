@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import nn
 
 from abnn.errors import AttachError
@@ -29,7 +30,7 @@ def graft(root: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> nn.Mo
 
 
 def _shell(module: nn.Module, children: Mapping[str, nn.Module]) -> nn.Module:
-    if type(module).__name__ in ("RecursiveScriptModule", "ScriptModule"):
+    if isinstance(module, torch.jit.ScriptModule):
         raise AttachError(
             "backbone: got a TorchScript module, whose blocks cannot be replaced; pass the Python module."
         )

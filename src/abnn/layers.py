@@ -31,7 +31,7 @@ class Gaussian:
     sigma: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.sigma > 0:
+        if not 0 < self.sigma < math.inf:
             raise InputError(explain("sigma", self.sigma, "a positive number", "Give the prior a positive width."))
 
     def log_prob(self, weight: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class ScaleMixture:
     pi: float = 0.5
 
     def __post_init__(self) -> None:
-        if not (self.sigma1 > 0 and self.sigma2 > 0):
+        if not (0 < self.sigma1 < math.inf and 0 < self.sigma2 < math.inf):
             given = (self.sigma1, self.sigma2)
             raise InputError(explain("sigma1, sigma2", given, "positive numbers", "Give both components a width."))
         if not 0 < self.pi < 1:
@@ -74,7 +74,7 @@ class Init:
     rho_std: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.mean_std < 0 or self.rho_std < 0 or not self.sigma > 0:
+        if not (0 <= self.mean_std < math.inf and 0 <= self.rho_std < math.inf and 0 < self.sigma < math.inf):
             accepted = "mean_std >= 0, rho_std >= 0, sigma > 0"
             raise InputError(explain("init", self, accepted, "Choose non-negative spreads and a positive sigma."))
 
@@ -133,7 +133,7 @@ class MeanField(nn.Module):
 
     def resample(self, draws: int | None = None, generator: torch.Generator | None = None) -> None:
         """Hold new noise for ``draws`` draws (default: as many as now), in place where the number stays the same."""
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():  # held noise may meet autograd later
             for name in ("weight_noise", "bias_noise"):
                 noise = getattr(self, name)
                 if noise is None:
@@ -145,7 +145,7 @@ class MeanField(nn.Module):
 
     def resample_seeded(self, generators: Sequence[torch.Generator]) -> None:
         """Hold one draw for each CPU generator: draw s depends on its own generator alone, on every device."""
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
             for name in ("weight_noise", "bias_noise"):
                 noise = getattr(self, name)
                 if noise is not None:

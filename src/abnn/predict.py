@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from abnn.blocks import evaluating
+from abnn.blocks import evaluating, summary
 from abnn.errors import InputError, NotFittedError, explain, unknown
 from abnn.scores import DISTANCE_SCORES, SAMPLE_SCORES, SCORES, entropy, gated
 
@@ -115,7 +115,7 @@ def predict(
 
     x             one batch: a tensor or array of the shape that the model was attached with, on any device
     seed          the draws belong to the seed alone: an input gets the same result, up to rounding, whatever batch it
-                  comes in. None: fresh draws
+                  comes in. None: fresh draws, from torch's global random state
     score         the score that ``Prediction.score`` shows; default: the model's, "gated" once statistics were
                   gathered, else "entropy"
     memory_limit  bytes that activations may take; inputs and draws are processed in chunks that stay below
@@ -128,19 +128,19 @@ def predict(
     default = score or (model.score if has_distance or model.score not in DISTANCE_SCORES else "entropy")
     if default not in SCORES:
         raise unknown("score", default, SCORES)
-    if memory_limit <= 0:
+    if not memory_limit > 0:
         raise InputError(explain("memory_limit", memory_limit, "a positive number of bytes"))
     passes = max(1, memory_limit // max(1, 4 * model.activation_bytes))
     batch, chunk = max(1, min(len(x), passes)), max(1, min(draws, passes // max(1, min(len(x), passes))))
     device = next(iter(model.layers)).weight_mean.device
+    seed = int(torch.randint(2**62, ())) if seed is None else seed
     held = hold_noise(model)
     parts: list[Tensor] = []
     try:
         with torch.inference_mode(), evaluating(model):
             for first in range(0, draws, chunk):
-                wanted = range(first, min(first + chunk, draws))
-                model.resample(wanted if seed is not None else len(wanted), seed=seed)
-                rows = [model.draw_logits(part.to(device)).float().softmax(2) for part in x.split(batch)]
+                model.resample(range(first, min(first + chunk, draws)), seed=seed)
+                rows = [_probabilities(model, part.to(device)) for part in x.split(batch)]
                 parts.append(torch.cat(rows, dim=1))
             distance = torch.cat([model.distance(p.to(device)) for p in x.split(batch)]) if has_distance else None
     finally:
@@ -150,6 +150,22 @@ def predict(
     result = Prediction(samples.clone(), None if distance is None else distance.clone(), gate, default)
     result.score_by(default)  # a score that this model cannot give is an error here, not later
     return result
+
+
+def _probabilities(model: Attached, x: Tensor) -> Tensor:
+    """softmax(z_s) for every held draw, [S, B, K]."""
+    try:
+        logits = model.draw_logits(x)
+    except RuntimeError as error:
+        if tuple(x.shape[1:]) == model.input_shape:
+            raise
+        wanted = f"inputs of shape {model.input_shape}, as the model was attached with, or others that it can take"
+        given = f"inputs of shape {tuple(x.shape[1:])}, on which the network fails: {summary(error)}"
+        raise InputError(explain("x", given, wanted)) from error
+    if logits.ndim != 3 or logits.shape[2] < 2:
+        given = f"a network with outputs of shape {tuple(logits.shape[2:])} for each input"
+        raise InputError(explain("model", given, "one logit for each of two or more classes"))
+    return logits.float().softmax(2)
 
 
 def check_inputs(model: Attached | Plain, x: Any) -> Tensor:

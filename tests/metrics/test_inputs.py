@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -111,6 +114,17 @@ def test_finite_scores_whose_sum_overflows_are_fine() -> None:
     assert m.auroc([-1.7e308, -1.7e308], [1.7e308, 1.7e308]) == 1.0
 
 
+def test_curves_become_plain_data() -> None:
+    curves = (
+        m.roc_curve(GOOD, GOOD),
+        m.risk_coverage(GOOD, FLAGS),
+        m.reliability([0.5, 0.6, 0.7], FLAGS),
+    )
+    for curve in curves:
+        assert json.loads(json.dumps(curve.to_dict(), allow_nan=False)) == curve.to_dict()
+        assert curve.numbers() == {}
+
+
 def test_every_public_name_exists_and_no_other() -> None:
     for name in m.__all__:
         assert getattr(m, name).__name__ == name
@@ -119,8 +133,5 @@ def test_every_public_name_exists_and_no_other() -> None:
 
 
 def test_functions_do_not_wait_for_torchmetrics() -> None:
-    import subprocess
-    import sys
-
     code = "import sys, abnn.metrics; sys.exit('torchmetrics' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

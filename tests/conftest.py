@@ -1,0 +1,104 @@
+"""Networks and small helpers that several test files share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import abnn
+from abnn.attach import Attached, hold_noise, set_noise
+from abnn.backbones import PaperResNet
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def one_draw_at_a_time(model: Attached, x: Tensor) -> Tensor:
+    """[S, B, K]: every held draw alone, for every input alone. No folding takes place."""
+    held, outputs = hold_noise(model), []
+    for index in range(model.draws):
+        set_noise(model, [tuple(None if n is None else n[:, index : index + 1] for n in pair) for pair in held])
+        outputs.append(torch.cat([model.draw_logits(row[None]) for row in x], dim=1))
+    set_noise(model, held)
+    return torch.cat(outputs)
+
+
+def randomise_attachments(model: Attached, mean_std: float = 0.02, seed: int = 0) -> Attached:
+    """Means away from zero, so that every attachment matters."""
+    with torch.no_grad():
+        for _, parameter in model.attachment_parameters():
+            noise = torch.randn(parameter.shape, generator=generator(seed)).to(parameter)
+            parameter.add_(mean_std * noise)
+    return model
+
+
+def mlp(features: int = 6, classes: int = 3, width: int = 16) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(features, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, classes)
+    )
+
+
+class SmallBatchNormNet(nn.Module):
+    """Two convolutions with batch normalisation and dropout."""
+
+    def __init__(self, classes: int = 3) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 6, 3, padding=1)
+        self.bn1 = nn.BatchNorm2d(6)
+        self.conv2 = nn.Conv2d(6, 8, 3, stride=2, padding=1)
+        self.bn2 = nn.BatchNorm2d(8)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.bn1(self.conv1(x)))
+        x = torch.relu(self.bn2(self.conv2(x)))
+        return self.head(self.drop(x.mean(dim=(2, 3))))
+
+
+def random_head(network: PaperResNet) -> PaperResNet:
+    """The paper's head starts at 10^-3, so that logits hardly differ; tests need ones that do."""
+    nn.init.normal_(network.head.weight, std=0.3)
+    return network
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.randn(5, 1, 12, 12, generator=generator(1))
+
+
+@pytest.fixture
+def small_net() -> nn.Module:
+    """The paper's network, narrow and on small images."""
+    torch.manual_seed(0)
+    return random_head(PaperResNet(width=8, blocks=3, classes=4, stem="small")).eval()
+
+
+@pytest.fixture
+def attached(small_net: nn.Module, images: Tensor) -> Attached:
+    return randomise_attachments(abnn.attach(small_net, images[:1], draws=4))
+
+
+@pytest.fixture
+def tabular() -> tuple[Tensor, Tensor]:
+    x = torch.randn(64, 6, generator=generator(2))
+    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0.5).long()
+
+
+State = dict[str, Tensor]
+
+
+@pytest.fixture
+def snapshot() -> Callable[[nn.Module], State]:
+    def take(module: nn.Module) -> State:
+        return {name: value.clone() for name, value in module.state_dict().items()}
+
+    return take
+
+
+def same_state(left: State, right: State) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
