@@ -2,7 +2,8 @@
 
 from abnn._version import __version__
 from abnn.attach import Attached, attach, detach
-from abnn.fit import History, fit
+from abnn.fit import fit
+from abnn.loop import History
 from abnn.objective import Objective, preset
 from abnn.predict import Prediction
 from abnn.store import load

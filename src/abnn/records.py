@@ -172,7 +172,7 @@ def write_record(
         "seconds": _as_json("seconds", evaluation.seconds),
         "written": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "versions": _versions(),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "code": _code(),
         "arrays_file": arrays.name,
         "arrays_sha256": digest,
@@ -215,6 +215,14 @@ def find_records(directory: str | Path, **filters: Any) -> list[Record]:
     records = [_checked(path, content) for path, content in contents if _is_record(content)]
     records = [record for record in records if _matches(record, filters)]
     return sorted(records, key=lambda record: (record.experiment, record.name, record.seed, str(record.path)))
+
+
+def looks_like_record(path: Path) -> bool:
+    """Whether a file is a record, or too damaged to tell."""
+    try:
+        return _is_record(read_json(path))
+    except FileFormatError:
+        return True
 
 
 def disagreements(record: Record, tolerance: float = 1e-9) -> dict[str, tuple[float, float | None]]:

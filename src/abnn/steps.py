@@ -11,12 +11,17 @@ from torch import Tensor, nn
 
 from abnn.attach import Attached
 from abnn.blocks import evaluating
+from abnn.loop import Trainable
 from abnn.objective import Objective
 from abnn.outliers import Outliers
 
+EXPLODED = 1e4
 
-class Steps:
+
+class Steps(Trainable):
     """Updates a model by one batch of in-distribution data and the outliers made from it."""
+
+    title = "fitting attachments"
 
     def __init__(
         self,
@@ -24,8 +29,7 @@ class Steps:
         objective: Objective,
         outliers: Outliers | None,
         fabric: Any,
-        attachment_optimizer: torch.optim.Optimizer,
-        backbone_optimizer: torch.optim.Optimizer | None,
+        optimizers: dict[str, torch.optim.Optimizer],
     ) -> None:
         self.model = model
         self.objective = objective
@@ -33,10 +37,12 @@ class Steps:
         self.fabric = fabric
         self.attachments = [parameter for _, parameter in model.attachment_parameters()]
         self.backbone = [parameter for _, parameter in model.backbone_parameters()]
-        self.attachment_optimizer = attachment_optimizer
-        self.backbone_optimizer = backbone_optimizer  # None: the backbone is frozen
+        self.optimizers = optimizers
+        self.attachment_optimizer = optimizers["attachments"]
+        self.backbone_optimizer = optimizers.get("backbone")  # None: the backbone is frozen
+        self.lowest = float("inf")
 
-    def __call__(self, x: Tensor, y: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    def step(self, x: Tensor, y: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
         """One iteration; returns the losses before their weights."""
         losses: dict[str, Tensor] = {}
         self.model.train(self.backbone_optimizer is not None)
@@ -71,11 +77,11 @@ class Steps:
         self.model.resample(goal.draws[1])
         with touching(self.attachments, self._all):
             loss = goal.id_term(self._logits(x), y)
-            kl = self.model.kl(goal.sampled_kl)
-            self.fabric.backward(loss + goal.kl_factor(len(x)) * kl)
+            kl = goal.kl_factor(len(x)) * self.model.kl(goal.sampled_kl)
+            self.fabric.backward(loss + kl)
         if not goal.together:
             self._update(self.attachment_optimizer, self.attachments)
-        return {"id": loss.detach(), "kl": kl.detach()}
+        return {"id": loss.detach(), "weighted_kl": kl.detach()}
 
     def outlier_step(self, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """3. Teach the attachments what outliers deserve; normalisation statistics never see them."""
@@ -92,6 +98,41 @@ class Steps:
         if everything and self.backbone_optimizer is not None:
             self._update(self.backbone_optimizer, self.backbone)
         return loss.detach()
+
+    def values(self) -> dict[str, Tensor]:
+        values: dict[str, Tensor] = {f"attachments.{name}": p for name, p in self.model.attachment_parameters()}
+        if self.backbone_optimizer is not None:
+            values |= {f"backbone.{n}": v for n, v in self.model.backbone.state_dict(keep_vars=True).items()}
+        return values
+
+    def more(self) -> Any:
+        return {"lowest": self.lowest}
+
+    def restore_more(self, more: Any) -> None:
+        self.lowest = more["lowest"]
+
+    def end_epoch(self, epoch: int, means: dict[str, float]) -> dict[str, float]:
+        """The posterior's width, and the diagnostic that the paper's discussion asks for.
+
+        ``id_divergence`` is the loss of step 2, which equals KL[q || p(w | ID data)] per input up to a constant. Its
+        growth above its lowest value so far shows how much uncertainty the outliers have put into the attachments, and
+        warns when that is paid for with ID performance.
+        """
+        divergence = means["id"] + means["weighted_kl"]
+        self.lowest = min(self.lowest, divergence)
+        with torch.no_grad():
+            sigma = torch.cat([layer.weight_sigma.flatten() for layer in self.model.layers])
+        return {
+            "id_divergence": divergence,
+            "id_divergence_growth": divergence - self.lowest,
+            "sigma_mean": sigma.mean().item(),
+            "sigma_max": sigma.max().item(),
+        }
+
+    def trouble(self) -> str | None:
+        with torch.no_grad():
+            sigma = max(layer.weight_sigma.max().item() for layer in self.model.layers)
+        return None if sigma < EXPLODED else f"a posterior sigma reached {sigma:.3g}"
 
     @property
     def _all(self) -> list[nn.Parameter]:

@@ -199,6 +199,16 @@ def _candidates(name: str, sets: Sequence[str]) -> list[tuple[str, str]]:
     ]
 
 
+def check_paths(records: Sequence[Record], paths: Sequence[str]) -> None:
+    """A metric that no record has is a typing error, and would otherwise look like missing data."""
+    known = dict.fromkeys(path for record in records for path in record.numbers)
+    for path in paths:
+        if path not in known:
+            close = difflib.get_close_matches(path, known, n=1)
+            hint = f"Did you mean {close[0]!r}?" if close else "`abnn results show RECORD --all` lists them."
+            raise InputError(explain("path", f"{path!r}, which is in no record", "the path of a metric", hint))
+
+
 def update_between_markers(path: str | Path, marker: str, text: str) -> bool:
     """Put ``text`` between ``<!-- abnn:table MARKER -->`` and the next ``<!-- /abnn:table -->``; was anything changed?"""
     path = Path(path)
@@ -236,12 +246,7 @@ def _groups(
     """Records by label and, within a label, by seed, after checking that columns and rows exist and seeds are unique."""
     if not records:
         raise InputError(explain("records", "none", "at least one record", "Check the folder and the filters."))
-    paths = dict.fromkeys(path for record in records for path in record.numbers)
-    for column in columns:
-        if column.path not in paths:
-            close = difflib.get_close_matches(column.path, paths, n=1)
-            hint = f"Did you mean {close[0]!r}?" if close else "`abnn results show RECORD --all` lists them."
-            raise InputError(explain("path", f"{column.path!r}, which is in no record", "the path of a metric", hint))
+    check_paths(records, [column.path for column in columns])
     labelled: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda each: (_numbers_first(_value_of(each, by)), each.seed, str(each.path))):
         labelled.setdefault(str(_value_of(record, by)), []).append(record)

@@ -71,7 +71,7 @@ class Triage:
         (severity above one half) separate best from the rest, good data and mild outliers, but never below the conformal
         quantile for ``rejected``. ``outliers`` are made from the good data, or are a data set of real ones.
         """
-        from abnn.fit import check_batch
+        from abnn.loop import check_batch
 
         batches = [check_batch(model, batch) for batch in loader]
         if not batches:

@@ -6,70 +6,34 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from abnn.attach import Attached
 from abnn.errors import MissingExtraError, unknown
 
 
 class Watch:
-    """Collects the losses of one epoch and shows them while they come."""
+    """Collects the losses of one epoch and shows their means while they come."""
 
-    def __init__(
-        self,
-        model: Attached,
-        epochs: int,
-        length: int | None,
-        rows: Sequence[dict[str, float]],
-        shown: bool,
-    ) -> None:
-        self.model = model
-        self.rows = rows
+    def __init__(self, title: str, epochs: int, length: int | None, done: int, shown: bool) -> None:
         self.sums: dict[str, float] = {}
         self.bar = progress_bar(disable=not shown)
         total = epochs * length if length else None
-        self.task = self.bar.add_task(
-            "fitting attachments", total=total, completed=len(rows) * (length or 0), status=""
-        )
+        self.task = self.bar.add_task(title, total=total, completed=done * (length or 0), status="")
 
-    def step(self, losses: dict[str, Tensor], kl_factor: float) -> None:
-        values = {name: value.item() for name, value in losses.items()}
-        for name, value in {**values, "kl_factor": kl_factor, "steps": 1.0}.items():
+    def step(self, losses: dict[str, Tensor]) -> None:
+        for name, value in {**{name: loss.item() for name, loss in losses.items()}, "steps": 1.0}.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
         count = self.sums["steps"]
         shown = "  ".join(f"{name} {self.sums[name] / count:.4g}" for name in losses)
         self.bar.update(self.task, advance=1, status=shown)
 
-    def largest_sigma(self) -> float:
-        with torch.no_grad():
-            return max(layer.weight_sigma.max().item() for layer in self.model.layers)
-
-    def end_epoch(self, epoch: int, lr: float, seconds: float) -> dict[str, float]:
-        """The row of one epoch; starts the next.
-
-        ``id_divergence`` is the loss of step 2, which equals KL[q || p(w | ID data)] per input up to a constant. Its
-        growth above its lowest value so far shows how much uncertainty the outliers have put into the attachments, and
-        warns when that is paid for with ID performance (the paper's discussion asks for this number).
-        """
+    def end_epoch(self) -> dict[str, float]:
+        """The means of this epoch; starts the next."""
         count = self.sums.pop("steps")
         means = {name: total / count for name, total in self.sums.items()}
-        divergence = means["id"] + means.pop("kl_factor") * means["kl"]
-        lowest = min([row["id_divergence"] for row in self.rows] + [divergence])
-        with torch.no_grad():
-            sigma = torch.cat([layer.weight_sigma.flatten() for layer in self.model.layers])
         self.sums = {}
-        return {
-            "epoch": epoch + 1,
-            **means,
-            "id_divergence": divergence,
-            "id_divergence_growth": divergence - lowest,
-            "sigma_mean": sigma.mean().item(),
-            "sigma_max": sigma.max().item(),
-            "lr": lr,
-            "seconds": seconds,
-        }
+        return means
 
 
 def progress_bar(disable: bool = False, transient: bool = False) -> Progress:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
+
+from abnn._version import __version__
+from abnn.cli.demo import demo
+from abnn.cli.results import results_app
+from abnn.errors import AbnnError
 
 app = typer.Typer(
     name="abnn",
@@ -11,19 +18,30 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.command()(demo)
+app.add_typer(results_app, name="results")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"abnn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Clip small Bayesian modules onto a trained network and learn when to trust its predictions."""
 
 
 def main() -> None:
     """Run a command; expected errors become one line on standard error and exit status 2."""
-    import sys
-
-    from abnn.errors import AbnnError
-
     try:
         app()
     except AbnnError as error:
-        print(f"abnn: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        typer.echo(f"abnn: {error}", err=True)
+        sys.exit(2)
     except KeyboardInterrupt:
-        print("abnn: interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
+        typer.echo("abnn: interrupted", err=True)
+        sys.exit(130)

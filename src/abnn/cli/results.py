@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +14,8 @@ from rich.table import Table
 
 from abnn.errors import FileFormatError, InputError, explain
 from abnn.files import write_text
-from abnn.records import Record, disagreements, find_records, read_record
-from abnn.tables import PRESETS, columns_from, render, render_paired, update_between_markers
+from abnn.records import Record, disagreements, find_records, looks_like_record, read_record
+from abnn.tables import PRESETS, check_paths, columns_from, render, render_paired, update_between_markers
 
 results_app = typer.Typer(name="results", help="List, show, tabulate and recompute run records.", no_args_is_help=True)
 
@@ -143,9 +142,9 @@ def recompute(
     tolerance: Annotated[float, typer.Option(help="How far a number may move, relative to max(1, number).")] = 1e-9,
 ) -> None:
     """Compute every number again from the saved arrays; exit status 1 if any does not agree."""
-    paths = [path for given in records for path in _expanded(given)]
-    failed = 0
-    for path in paths:
+    checked = failed = 0
+    for path in (path for given in records for path in _expanded(given)):
+        checked += 1
         try:
             one = read_record(path)
             wrong = disagreements(one, tolerance)
@@ -157,13 +156,14 @@ def recompute(
         typer.echo(f"{path}: {len(one.numbers) - len(wrong)} of {len(one.numbers)} numbers agree")
         for where, (stored, again) in wrong.items():
             typer.echo(f"  {where}: recorded {stored!r}, recomputed {'nothing' if again is None else repr(again)}")
-    typer.echo(f"{len(paths) - failed} of {len(paths)} records agree")
-    if failed or not paths:
+    typer.echo(f"{checked - failed} of {checked} records agree")
+    if failed or not checked:
         raise typer.Exit(1)
 
 
 def _expanded(given: Path) -> list[Path]:
-    return [record.path for record in find_records(given)] if given.is_dir() else [given]
+    """The records below a folder, damaged ones too, so that one of them does not hide the others."""
+    return [path for path in sorted(given.rglob("*.json")) if looks_like_record(path)] if given.is_dir() else [given]
 
 
 def _found(
@@ -171,7 +171,10 @@ def _found(
 ) -> list[Record]:
     filters: dict[str, Any] = {"experiment": experiment, "name": names, "seed": seeds}
     records = find_records(results, **{key: value for key, value in filters.items() if value})
-    for path, operator, bound in map(_condition, where or ()):
+    conditions = [_condition(text) for text in where or ()]
+    if records:
+        check_paths(records, [path for path, _, _ in conditions])
+    for path, operator, bound in conditions:
         records = [record for record in records if _passes(record.numbers.get(path), operator, bound)]
     return records
 

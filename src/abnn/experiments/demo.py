@@ -23,6 +23,7 @@ from abnn.evaluate import evaluate_set
 from abnn.evaluation import Evaluation
 from abnn.fit import fit
 from abnn.predict import Plain
+from abnn.tables import Column
 from abnn.triage import Triage
 from abnn.watch import progress_bar
 
@@ -30,6 +31,13 @@ BACKBONE: dict[str, Any] = {"width": 32, "blocks": 3, "stem": "small", "kaiming"
 BACKBONE_EPOCHS, BACKBONE_LR = 25, 1e-2
 EPOCHS, LR, BATCH = 20, 3e-3, 64
 DRAWS = 10
+COLUMNS = [
+    Column("accuracy", "accuracy.handwritten digits"),
+    Column("AUROC id/semi", "tiers.auroc_id_below_semi"),
+    Column("AUROC semi/full", "tiers.auroc_semi_below_full"),
+    Column("AUROC id/full", "tiers.auroc_id_below_full"),
+    Column("accuracy on semi", "accuracy.printed digits"),
+]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from abnn.report.markup import text
+from abnn.report.markup import printable, text
 
 PALETTE = {
     "blue": "#0072b2",
@@ -83,7 +83,7 @@ def style() -> Iterator[None]:
         yield
 
 
-def new_figure(width: float = 4.6, height: float = 3.2) -> Figure:
+def new_figure(width: float = 4.3, height: float = 3.0) -> Figure:
     return Figure(figsize=(width, height), layout="constrained", facecolor="none")
 
 
@@ -111,7 +111,11 @@ def png_file(drawing: Drawing) -> bytes:
     buffer = io.BytesIO()
     canvas = FigureCanvasAgg(drawing.figure)
     canvas.print_figure(
-        buffer, format="png", dpi=DOTS_PER_INCH, facecolor="white", metadata={"Software": None, "Title": drawing.alt}
+        buffer,
+        format="png",
+        dpi=DOTS_PER_INCH,
+        facecolor="white",
+        metadata={"Software": None, "Title": printable(drawing.alt)},
     )
     return buffer.getvalue()
 

@@ -5,28 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from abnn.evaluation import TIERS, Evaluation, SetResult
 from abnn.metrics import auroc, reliability, risk_coverage, roc_curve, selective
-from abnn.report.drawing import PALETTE, Drawing, new_figure
-from abnn.report.markup import short
+from abnn.report.drawing import Drawing, new_figure
+from abnn.report.furniture import (
+    PERCENT,
+    TIER_LOOK,
+    VERDICT_COLOURS,
+    Limits,
+    add_legend,
+    draw_diagonal,
+    draw_thresholds,
+    model_look,
+    name_score_axis,
+    percent_axes,
+    set_title,
+    tier_legend,
+)
+from abnn.report.markup import short, slug
 from abnn.report.texts import VERDICTS
 from abnn.report.verdicts import verdict_shares
 
-TIER_LOOK = {
-    "id": (PALETTE["blue"], "-"),
-    "semi": (PALETTE["orange"], (0, (5, 1.5))),
-    "full": (PALETTE["vermillion"], (0, (5, 1.5, 1.2, 1.5))),
-}
-VERDICT_COLOURS = dict(zip(VERDICTS, (PALETTE["blue"], PALETTE["orange"], PALETTE["vermillion"]), strict=True))
-MODEL_COLOURS = tuple(PALETTE[name] for name in ("purple", "green", "ink", "sky", "muted"))
-MODEL_LINES = ((0, (5, 1.5)), "-", (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 BINS = 30
 MOST_POINTS = 300
-Limits = tuple[float, float]
+FEW_INPUTS = 10
 
 
 def tiers_of(evaluation: Evaluation) -> list[str]:
@@ -54,17 +57,17 @@ def ordered_uncertainty(evaluation: Evaluation, limits: Limits) -> Drawing:
         colour, line = TIER_LOOK[tier]
         axes.plot(places[keep], scores[keep], color=colour, linestyle=line)
         medians.append(f"{tier} {np.median(scores):.3g}")
-    _title(axes, evaluation.name)
+    set_title(axes, evaluation.name)
     axes.set(xlim=(0, 1), ylim=_padded(limits), xlabel="inputs of the tier, most certain first")
-    _score_axis(axes, evaluation, "y")
-    axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-    _thresholds(axes, evaluation, "y", limits)
-    _tier_legend(axes, evaluation)
+    name_score_axis(axes, evaluation, "y")
+    axes.xaxis.set_major_formatter(PERCENT)
+    draw_thresholds(axes, evaluation, "y", limits)
+    tier_legend(figure, evaluation, tiers_of(evaluation))
     alt = f"Ordered uncertainty of {evaluation.name}: one rising line per tier. Median scores: {', '.join(medians)}."
     caption = (
         f"{evaluation.name}: score of each input, sorted. Lines that stay apart mean tiers that can be told apart."
     )
-    return Drawing("ordered-uncertainty", alt, caption, figure)
+    return Drawing(f"ordered-uncertainty-{slug(evaluation.name)}", alt, caption, figure)
 
 
 def histograms(evaluation: Evaluation, limits: Limits) -> Drawing:
@@ -74,30 +77,30 @@ def histograms(evaluation: Evaluation, limits: Limits) -> Drawing:
     edges = np.linspace(*limits, BINS + 1)
     peaks = []
     for tier in tiers_of(evaluation):
-        scores = np.clip(evaluation.scores(tier), *limits)
+        scores = np.clip(evaluation.scores(tier).astype(np.float64), *limits)  # float32 could round past a limit
         share = np.histogram(scores, edges)[0] / len(scores)
         colour, line = TIER_LOOK[tier]
         axes.stairs(share, edges, color=colour, fill=True, alpha=0.18, linewidth=0)
         axes.stairs(share, edges, color=colour, linestyle=line, linewidth=1.6)
         top = int(np.argmax(share))
         peaks.append(f"{tier} {share[top]:.0%} between {edges[top]:.3g} and {edges[top + 1]:.3g}")
-    _title(axes, evaluation.name)
+    set_title(axes, evaluation.name, pad=18 if evaluation.thresholds else 6)
     axes.set(xlim=_padded(limits), ylabel="share of the tier")
     axes.set_ylim(bottom=0)
-    _score_axis(axes, evaluation, "x")
-    axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %", decimals=0))
-    _thresholds(axes, evaluation, "x", limits)
-    _tier_legend(axes, evaluation)
+    name_score_axis(axes, evaluation, "x")
+    axes.yaxis.set_major_formatter(PERCENT)
+    draw_thresholds(axes, evaluation, "x", limits)
+    tier_legend(figure, evaluation, tiers_of(evaluation))
     alt = f"Histogram of the scores of {evaluation.name} by tier. Fullest bins: {'; '.join(peaks)}."
     caption = f"{evaluation.name}: how often each score occurs. The less the tiers overlap, the better."
-    return Drawing("histogram", alt, caption, figure)
+    return Drawing(f"histogram-{slug(evaluation.name)}", alt, caption, figure)
 
 
 def roc(name: str, pairs: Sequence[tuple[Evaluation, SetResult]], models: Sequence[str]) -> Drawing:
     """ROC curves of one outlier set against the id tier, one line per model; OOD is positive."""
     figure = new_figure()
     axes = figure.add_subplot()
-    _diagonal(axes)
+    draw_diagonal(axes)
     labels, areas = [], []
     for evaluation, result in pairs:
         scores = evaluation.scores("id"), result.scores[evaluation.score]
@@ -105,19 +108,19 @@ def roc(name: str, pairs: Sequence[tuple[Evaluation, SetResult]], models: Sequen
         keep = _thinned(len(curve.fpr))
         colour, line = model_look(models.index(evaluation.name))
         axes.plot(curve.fpr[keep], curve.tpr[keep], color=colour, linestyle=line)
-        labels.append((evaluation.name, f"{short(evaluation.name, 24)}: AUROC {area:.1%}".replace("%", " %")))
+        labels.append(((colour, line), f"{short(evaluation.name, 40)}: AUROC {100 * area:.1f} %"))
         areas.append(f"{evaluation.name} {area:.1%}")
-    _title(axes, f"id against {name}")
+    set_title(axes, f"id against {name}")
     axes.set(
         xlabel="id inputs refused (false alarms)", ylabel="outliers caught", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02)
     )
-    _percent(axes)
-    _model_legend(axes, labels, models, "lower right")
+    percent_axes(axes)
+    add_legend(figure, labels)
     alt = f"ROC curves for telling {name} from id. Area under the curve: {', '.join(areas)}."
     caption = (
         f"id against {name}: the closer a line comes to the upper left corner, the better; the diagonal is chance."
     )
-    return Drawing("roc", alt, caption, figure)
+    return Drawing(f"roc-{slug(name)}", alt, caption, figure)
 
 
 def risk_over_coverage(
@@ -132,22 +135,22 @@ def risk_over_coverage(
         keep = _thinned(len(curve.risk))
         colour, line = model_look(models.index(evaluation.name))
         axes.plot(curve.coverage[keep], curve.risk[keep], color=colour, linestyle=line)
-        labels.append((evaluation.name, f"{short(evaluation.name, 24)}: AURC {area:.1%}".replace("%", " %")))
+        labels.append(((colour, line), f"{short(evaluation.name, 40)}: AURC {100 * area:.1f} %"))
         areas.append(f"{evaluation.name} {area:.1%}, all answered {curve.risk[-1]:.1%} wrong")
-    _title(axes, name)
+    set_title(axes, name)
     axes.set(xlabel="inputs answered, most certain first", ylabel="wrong answers among them", xlim=(0, 1))
     axes.set_ylim(bottom=0)
-    _percent(axes)
-    _model_legend(axes, labels, models, "upper left")
+    percent_axes(axes)
+    add_legend(figure, labels)
     alt = f"Risk-coverage curves, {name}. Area under the curve: {'; '.join(areas)}."
-    return Drawing("risk-coverage", alt, caption, figure)
+    return Drawing(f"risk-coverage-{slug(name)}", alt, caption, figure)
 
 
 def reliability_diagram(evaluation: Evaluation, sets: Sequence[SetResult]) -> Drawing:
     """How often predictions are right, over the probability that they state; marks grow with the inputs in a bin."""
     figure = new_figure()
     axes = figure.add_subplot()
-    _diagonal(axes)
+    draw_diagonal(axes)
     tiers = [tier for tier in TIERS if any(each.tier == tier for each in sets)]
     gaps = []
     for tier in tiers:
@@ -155,20 +158,22 @@ def reliability_diagram(evaluation: Evaluation, sets: Sequence[SetResult]) -> Dr
         confidence = np.concatenate([np.clip(each.probs.max(axis=1), 0, 1) for each in parts])
         diagram = reliability(confidence, np.concatenate([each.correct for each in parts]))
         colour, line = TIER_LOOK[tier]
-        axes.plot(diagram.confidence, diagram.accuracy, color=colour, linestyle=line, linewidth=1.3)
-        sizes = 12 + 130 * diagram.count / diagram.count.sum()
-        axes.scatter(diagram.confidence, diagram.accuracy, s=sizes, color=colour, zorder=3)
+        many = diagram.count >= FEW_INPUTS
+        sizes = 14 + 130 * diagram.count / diagram.count.sum()
+        axes.plot(diagram.confidence[many], diagram.accuracy[many], color=colour, linestyle=line, linewidth=1.3)
+        axes.scatter(diagram.confidence[many], diagram.accuracy[many], s=sizes[many], color=colour, zorder=3)
+        axes.scatter(diagram.confidence[~many], diagram.accuracy[~many], s=14, facecolors="none", edgecolors=colour)
         gaps.append(f"{tier} {diagram.calibration_error:.1%}")
-    _title(axes, evaluation.name)
+    set_title(axes, evaluation.name)
     axes.set(xlabel="stated probability", ylabel="actually right", xlim=(-0.02, 1.02), ylim=(-0.03, 1.05))
-    _percent(axes)
-    _tier_legend(axes, evaluation, tiers)
+    percent_axes(axes)
+    tier_legend(figure, evaluation, tiers)
     alt = f"Reliability diagram of {evaluation.name}. Mean gap to the diagonal: {', '.join(gaps)}."
     caption = (
         f"{evaluation.name}: points on the diagonal are honest probabilities, below it the model is too sure of itself. "
-        "Larger marks stand for more inputs."
+        f"Larger marks stand for more inputs, hollow ones for fewer than {FEW_INPUTS}."
     )
-    return Drawing("reliability", alt, caption, figure)
+    return Drawing(f"reliability-{slug(evaluation.name)}", alt, caption, figure)
 
 
 def verdict_bars(evaluation: Evaluation) -> Drawing:
@@ -183,18 +188,18 @@ def verdict_bars(evaluation: Evaluation) -> Drawing:
         axes.barh(np.arange(len(shares)), width, left=left, height=0.66, color=colour, alpha=0.3, label=verdict)
         axes.barh(np.arange(len(shares)), width, left=left, height=0.66, color="none", edgecolor=colour, linewidth=1.1)
         for row, share in enumerate(width):
-            if share >= 0.09:
+            if share >= 0.13:
                 axes.text(left[row] + share / 2, row, f"{share:.0%}".replace("%", " %"), ha="center", va="center")
         left += width
     names = [short(result.name, 22) for result, _ in shares]
     axes.set_yticks(np.arange(len(shares)), names, parse_math=False)
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
-    axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    axes.xaxis.set_major_formatter(PERCENT)
     axes.grid(visible=False)
     axes.tick_params(left=False)
     figure.legend(loc="outside lower center", ncols=3)
-    _title(axes, evaluation.name)
+    set_title(axes, evaluation.name)
     parts = [
         f"{result.name}: " + ", ".join(f"{verdict} {part:.0%}" for verdict, part in zip(VERDICTS, share, strict=True))
         for result, share in shares
@@ -203,11 +208,7 @@ def verdict_bars(evaluation: Evaluation) -> Drawing:
     caption = (
         f"{evaluation.name}: what would be done with the inputs of each set. id should be accepted, full rejected."
     )
-    return Drawing("verdicts", alt, caption, figure)
-
-
-def model_look(number: int) -> tuple[str, object]:
-    return MODEL_COLOURS[number % len(MODEL_COLOURS)], MODEL_LINES[number % len(MODEL_LINES)]
+    return Drawing(f"verdicts-{slug(evaluation.name)}", alt, caption, figure)
 
 
 def _limits(scores: np.ndarray) -> Limits:
@@ -224,60 +225,3 @@ def _padded(limits: Limits) -> Limits:
 def _thinned(count: int) -> np.ndarray:
     """Places of at most MOST_POINTS points, first and last among them: more cannot be seen and would swell the page."""
     return np.unique(np.linspace(0, count - 1, min(count, MOST_POINTS)).round().astype(np.int64))
-
-
-def _title(axes: Axes, title: str) -> None:
-    axes.set_title(short(title, 46), parse_math=False)
-
-
-def _score_axis(axes: Axes, evaluation: Evaluation, which: str) -> None:
-    label = f"uncertainty score ({short(evaluation.score, 24)})"
-    (axes.set_xlabel if which == "x" else axes.set_ylabel)(label, parse_math=False)
-
-
-def _percent(axes: Axes) -> None:
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-
-
-def _diagonal(axes: Axes) -> None:
-    axes.plot([0, 1], [0, 1], color=PALETTE["muted"], linewidth=1, linestyle=(0, (1, 2)))
-
-
-def _thresholds(axes: Axes, evaluation: Evaluation, which: str, limits: Limits) -> None:
-    """Lines where notice and reject begin, named at their end; a line outside the limits is left out."""
-    for value, name in zip(evaluation.thresholds or (), VERDICTS[1:], strict=False):
-        if not limits[0] <= value <= limits[1]:
-            continue
-        draw = axes.axvline if which == "x" else axes.axhline
-        draw(value, color=PALETTE["muted"], linewidth=1, linestyle=(0, (2, 2)))
-        place = {"x": (value, 0.99), "y": (0.995, value)}[which]
-        transform = axes.get_xaxis_transform() if which == "x" else axes.get_yaxis_transform()
-        rotation, align = (90, ("right", "top")) if which == "x" else (0, ("right", "bottom"))
-        axes.text(
-            *place, f"{name} above" if which == "y" else f"{name} \u2192", color=PALETTE["muted"], fontsize=8,
-            ha=align[0], va=align[1], rotation=rotation, transform=transform,
-        )  # fmt: skip
-
-
-def _tier_legend(axes: Axes, evaluation: Evaluation, tiers: Sequence[str] | None = None) -> None:
-    rows = []
-    for tier in tiers or tiers_of(evaluation):
-        sets = evaluation.tier(tier)
-        named = short(sets[0].name, 26) if len(sets) == 1 else f"{len(sets)} sets"
-        rows.append((TIER_LOOK[tier], f"{tier}: {named}"))
-    _legend(axes, rows, "best")
-
-
-def _model_legend(axes: Axes, labels: Sequence[tuple[str, str]], models: Sequence[str], place: str) -> None:
-    _legend(axes, [(model_look(models.index(name)), label) for name, label in labels], place)
-
-
-def _legend(axes: Axes, rows: Sequence[tuple[tuple[str, object], str]], place: str) -> None:
-    handles = [Line2D([], [], color=colour, linestyle=line) for (colour, line), _ in rows]
-    # Labels are set afterwards: matplotlib would drop names that start with "_" and read "$" as mathematics.
-    legend = axes.legend(handles, ["-"] * len(rows), loc=place, handlelength=2.6)
-    for entry, (_, label) in zip(legend.get_texts(), rows, strict=True):
-        entry.set_parse_math(False)
-        entry.set_text(label)

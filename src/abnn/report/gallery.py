@@ -106,17 +106,22 @@ def _card(
 
 def _says(evaluation: Evaluation, result: SetResult, index: int, class_names: Sequence[str] | None, named: bool) -> str:
     score = float(result.scores[evaluation.score][index])
-    predicted, sure = int(result.predicted[index]), float(result.probs[index].max())
-    mark = ""
-    if result.labels[index] >= 0:
-        mark = " \u2713" if result.correct[index] else " \u2717"
+    predicted, sure, label = int(result.probs[index].argmax()), float(result.probs[index].max()), result.labels[index]
+    mark = "" if label < 0 else " \u2713" if predicted == label else " \u2717"
     verdict = ""
     if evaluation.thresholds is not None:
         word = VERDICTS[int(verdict_numbers(np.array([score]), evaluation.thresholds)[0])]
         verdict = f' <span class="verdict {word}">{word}</span>'
     who = f"<strong>{text(short(evaluation.name, 26))}</strong><br>" if named else ""
-    says = f"says {text(short(_class(predicted, class_names), 24))}{mark}, {sure:.0%} sure".replace("%", "\u202f%")
-    return f'<p class="says">{who}{says}<br>score {score:.3g}{verdict}</p>'
+    says = f"says {text(short(_class(predicted, class_names), 24))}{mark} ({100 * sure:.0f}\u202f%)"
+    return f'<p class="says">{who}{says}<br>score {_score(score, evaluation)}{verdict}</p>'
+
+
+def _score(value: float, evaluation: Evaluation) -> str:
+    """Three decimals where the scores spread enough to differ in them, as entropies do; three digits otherwise."""
+    ends = [(each.scores[evaluation.score].min(), each.scores[evaluation.score].max()) for each in evaluation.sets]
+    spread = max(high for _, high in ends) - min(low for low, _ in ends)
+    return f"{value:.3f}" if 0.05 <= spread < 1000 else f"{value:.3g}"
 
 
 def _class(number: int, class_names: Sequence[str] | None) -> str:

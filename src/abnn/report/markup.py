@@ -25,6 +25,11 @@ def short(value: object, most: int = 30) -> str:
     return line if len(line) <= most else line[: most - 1] + "\u2026"
 
 
+def slug(value: object, most: int = 40) -> str:
+    """A name as part of a file name: small letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", str(value).lower()).strip("-")[:most] or "unnamed"
+
+
 def section(name: str, heading: str, *parts: str) -> str:
     body = "\n".join(part for part in parts if part)
     return (

@@ -156,9 +156,11 @@ def _together(evaluations: Sequence[Evaluation], resamples: int) -> Numbers:
         np.stack([columns(each.sets[number], each.score) for each in evaluations], axis=1)
         for number in range(len(sets))
     ]
-    intervals = bootstrap_groups(_statistic([each.sets for each in evaluations]), *groups, resamples=resamples)
+    statistic = _statistic([each.sets for each in evaluations])
     by_model: list[dict[Key, Interval]] = [{} for _ in evaluations]
     difference: dict[Key, Interval] = {}
+    # a lone set without labels has scores to draw but no number to give
+    intervals = bootstrap_groups(statistic, *groups, resamples=resamples) if statistic(*groups).values else {}
     for label, interval in intervals.items():
         model, metric, name = label.split("\t", 2)
         target = difference if model == "difference" else by_model[int(model)]

@@ -12,6 +12,8 @@ from abnn.report.texts import METRICS, Metric
 
 GAP = "\u202f"  # a thin space that does not break
 MINUS = "\u2212"
+FEW_COLUMNS = 4
+"""As many fit beside each other on a phone once the explanation stands above the numbers."""
 
 
 def shown(value: float, metric: Metric, signed: bool = False) -> str:
@@ -22,6 +24,10 @@ def shown(value: float, metric: Metric, signed: bool = False) -> str:
     sign = ("" if zero else MINUS if number.startswith("-") else "+" if signed else "") if signed or not zero else ""
     unit = "" if not metric.percent else f"{GAP}points" if signed else f"{GAP}%"
     return f"{sign}{size}{unit}"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}{GAP}%"
 
 
 def cell(interval: Interval | None, metric: Metric, best: bool = False) -> str:
@@ -35,7 +41,7 @@ def cell(interval: Interval | None, metric: Metric, best: bool = False) -> str:
 def difference_cell(interval: Interval | None, metric: Metric) -> str:
     """The difference, its interval, and in words whether it is more than the choice of test inputs explains."""
     if interval is None:
-        return '<span class="none" title="not defined here">\u2013</span>'
+        return '<span class="same">not compared</span>'
     if interval.low <= 0 <= interval.high:
         word, kind = "no clear difference", "same"
     else:
@@ -70,7 +76,8 @@ def numbers_table(
         if with_difference:
             line.append(difference_cell(numbers.difference.get(key), metric))
         lines.append(line)
-    return table(caption, head, lines, "numbers")
+    kind = "numbers few" if len(head) <= FEW_COLUMNS else "numbers"
+    return table(caption, head, lines, kind)
 
 
 def rows_for(metrics: Sequence[str], name: str = "") -> list[tuple[Metric, Key]]:

@@ -8,17 +8,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from abnn.evaluation import TIERS, Evaluation
-from abnn.metrics import TierConfusion, TierThresholds, cluster_confusion, tier_confusion
 from abnn.report import figures
 from abnn.report.drawing import Drawing
 from abnn.report.markup import details, items, note, section, table, text
+from abnn.report.matrices import cluster_matrix, verdict_matrix
 from abnn.report.measure import Numbers
-from abnn.report.numbers import numbers_table, rows_for, shown
+from abnn.report.numbers import numbers_table, percent, rows_for
 from abnn.report.texts import (
     CALIBRATION,
     DETECTION,
     HEADLINE,
-    METRICS,
     MISTAKES,
     SELECTIVE,
     TIER_WORDS,
@@ -52,35 +51,38 @@ def summary(evaluations: Sequence[Evaluation], numbers: Numbers) -> str:
         "<p>The model gives each input a <em>score</em>: the larger, the more uncertain. Inputs come in tiers, and a good "
         "score rises from one to the next:</p>",
         tiers,
-        items(glance(evaluations[-1], numbers), "glance"),
+        items(glance(evaluations, numbers), "glance"),
         headline,
         note(interval),
         note(missing) if missing else "",
     )
 
 
-def glance(evaluation: Evaluation, numbers: Numbers) -> list[str]:
-    """The last model in a few sentences."""
-    found = numbers.by_model[-1]
-    name = f"<strong>{text(evaluation.name)}</strong>"
-    lines = []
+def glance(evaluations: Sequence[Evaluation], numbers: Numbers) -> list[str]:
+    """The last model in a few sentences, beside the first where there are two."""
+    evaluation, found = evaluations[-1], numbers.by_model[-1]
+
+    def told(metric: str) -> str:
+        share = percent(found[metric, ""].estimate)
+        if len(evaluations) != 2 or (metric, "") not in numbers.by_model[0]:
+            return share
+        return f"{share} ({text(evaluations[0].name)}: {percent(numbers.by_model[0][metric, ''].estimate)})"
+
+    name, lines = f"<strong>{text(evaluation.name)}</strong>", []
     if ("accuracy_id", "") in found:
-        lines.append(f"{name} reads {_percent(found['accuracy_id', ''].estimate)} of the ordinary inputs right.")
+        lines.append(f"{name} is right about {told('accuracy_id')} of the id inputs.")
     if ("auroc_id_full", "") in found:
-        share = found["auroc_id_full", ""].estimate
         lines.append(
-            f"Shown one ordinary and one foreign input, it is more uncertain about the foreign one {_percent(share)} of "
-            "the time (a coin toss: 50 %)."
+            f"Of one id and one full input, the full one gets the higher score in {told('auroc_id_full')} of cases."
         )
     if evaluation.thresholds is not None:
-        told = []
+        shares = []
         for tier, verdict, word in (("id", 0, "accepts"), ("full", 2, "rejects")):
-            sets = evaluation.tier(tier)
-            if sets:
-                counts = verdict_counts(evaluation, sets)
-                told.append(f"{word} {_percent(counts[verdict] / counts.sum())} of the {tier} inputs")
-        if told:
-            lines.append(f"With its two limits it {' and '.join(told)}.")
+            if evaluation.tier(tier):
+                counts = verdict_counts(evaluation, evaluation.tier(tier))
+                shares.append(f"{word} {percent(counts[verdict] / counts.sum())} of the {tier} inputs")
+        if shares:
+            lines.append(f"With its two limits on the score it {' and '.join(shares)}.")
     return lines
 
 
@@ -110,13 +112,13 @@ def triage(evaluations: Sequence[Evaluation], draw: Draw) -> str:
             "<p>Rows are the true tiers, columns the verdicts. Framed cells are the wanted ones: accept id, notice semi, "
             "reject full.</p>"
         )
-        parts.append('<div class="panels">' + "\n".join(_verdict_matrix(each) for each in with_limits) + "</div>")
+        parts.append('<div class="panels">' + "\n".join(verdict_matrix(each) for each in with_limits) + "</div>")
     lacking = [text(each.name) for each in evaluations if each.thresholds is None]
     if lacking:
         parts.append(note(f"No limits were chosen for {', '.join(lacking)}, so there are no verdicts for it."))
     complete = [each for each in evaluations if all(each.tier(tier) for tier in TIERS)]
     if complete:
-        matrices = "\n".join(_cluster_matrix(each) for each in complete)
+        matrices = "\n".join(cluster_matrix(each) for each in complete)
         parts.append(
             "<h3>Without limits: the best three groups</h3>\n<p>All scores together are cut into the three groups with the "
             "least squared spread, without looking at the tiers; then we see how well the groups match them. It depends "
@@ -245,45 +247,3 @@ def _missing(evaluations: Sequence[Evaluation]) -> str:
         if absent:
             lines.append(f"{text(each.name)} was shown no {' and no '.join(absent)} inputs")
     return f"{'; '.join(lines)}. Numbers and figures that need them are left out." if lines else ""
-
-
-def _verdict_matrix(evaluation: Evaluation) -> str:
-    tiers = figures.tiers_of(evaluation)
-    rows = [verdict_counts(evaluation, evaluation.tier(tier)) for tier in tiers]
-    said = ""
-    if len(tiers) == len(TIERS) and evaluation.thresholds is not None:
-        low, middle, high = (evaluation.scores(tier) for tier in TIERS)
-        said = _balanced(tier_confusion(low, middle, high, TierThresholds(*evaluation.thresholds)))
-    return _matrix(f"{evaluation.name}: verdicts", tiers, VERDICTS, rows, said)
-
-
-def _cluster_matrix(evaluation: Evaluation) -> str:
-    confusion = cluster_confusion(*map(evaluation.scores, TIERS))
-    rows = [np.array(row) for row in confusion.matrix]
-    groups = ("lowest scores", "middle", "highest scores")
-    return _matrix(f"{evaluation.name}: three groups", TIERS, groups, rows, _balanced(confusion))
-
-
-def _balanced(confusion: TierConfusion) -> str:
-    share = _percent(confusion.balanced_accuracy)
-    return f"<p>Mean share of framed cells: {share} (balanced accuracy; chance gives 33.3 %).</p>"
-
-
-def _matrix(caption: str, tiers: Sequence[str], columns: Sequence[str], rows: Sequence[np.ndarray], said: str) -> str:
-    lines = []
-    for tier, counts in zip(tiers, rows, strict=True):
-        line = [f'<span class="tier {tier}">{tier}</span>']
-        for column, count in enumerate(counts):
-            share = count / counts.sum()
-            wanted = " wanted" if column == TIERS.index(tier) else ""
-            line.append(
-                f'<span class="cell{wanted}" style="--share:{share:.3f}">{_percent(share)}'
-                f'<span class="range">{int(count):,}</span></span>'
-            )
-        lines.append(line)
-    grid = table(caption, ["true tier", *map(text, columns)], lines, "matrix")
-    return f'<div class="panel">{grid}{said}</div>'
-
-
-def _percent(share: float) -> str:
-    return shown(float(share), METRICS["accuracy_id"])

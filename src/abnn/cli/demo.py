@@ -1,0 +1,56 @@
+"""abnn demo: the embedded example, from nothing to a page in a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+INTRO = (
+    "A small network was trained to read handwritten digits. Then attachments were clipped onto it and fitted on the same "
+    "digits plus made-up outliers, with the network frozen. Both were then shown three kinds of images: handwritten digits "
+    "that they had not seen (id), printed digits (semi: another style, still readable) and patches of photographs (full: "
+    "nothing to read). A good reader of digits is sure about the first, warns about the second and refuses the third."
+)
+
+
+def demo(
+    output: Annotated[Path, typer.Option(help="Folder for the page, the saved model and the records.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Seed of the first run.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs, with seeds from the first on.")] = 1,
+    figures: Annotated[bool, typer.Option(help="Also write every figure as PNG and SVG.")] = False,
+    quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
+) -> None:
+    """Train a digit reader, attach, fit, and show how uncertainty grows with distance. Needs no download."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from abnn.experiments.demo import COLUMNS, run_demo
+    from abnn.records import find_records, write_record
+    from abnn.report import write_report
+    from abnn.tables import render
+
+    console = Console()
+    for number in range(seed, seed + seeds):
+        if seeds > 1:
+            console.print(f"seed {number}")
+        result = run_demo(number, progress=not quiet)
+        for evaluation in (result.plain, result.attached):
+            write_record(evaluation, output / "records", "demo", images=False)
+        if number == seed:
+            page = write_report(
+                [result.plain, result.attached],
+                output / "report.html",
+                "When to trust a digit reader",
+                INTRO,
+                class_names=[str(digit) for digit in range(10)],
+                figures=figures,
+            )
+            extra = {"class_names": [str(digit) for digit in range(10)]}
+            model = result.model.save(output / "model", backbone=True, triage=result.triage, extra=extra)
+    wanted = list(range(seed, seed + seeds))
+    records = find_records(output / "records", experiment="demo", seed=wanted)
+    console.print(Markdown(render(records, COLUMNS, rows=["plain network", "attached network"])))
+    size = sum(file.stat().st_size for file in model.iterdir() if file.name != "backbone.safetensors")
+    console.print(f"Page: {page}\nModel: {model} (attachments {size / 1024:.0f} kB)", highlight=False)

@@ -1,0 +1,362 @@
+"""One training loop for everything that is trained here, on Lightning Fabric.
+
+Every random number of a run is a function of (seed, epoch, step, rank). So a run that was killed and resumes from its last
+checkpoint sees the same batches, outliers and draws as one that was not, and on the CPU ends bit-identical.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from abnn.errors import DivergedError, FileFormatError, InputError, explain, unknown
+from abnn.files import Tree, read_tree, write_tree
+from abnn.predict import check_inputs
+from abnn.watch import Watch, make_loggers
+
+Schedule = Callable[[float], float]
+SCHEDULES: dict[str, Schedule] = {
+    "constant": lambda progress: 1.0,
+    "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
+    "cycle": lambda progress: (
+        min(1.0, 0.04 + 3.2 * progress) * 0.5 * (1 + math.cos(math.pi * max(0.0, progress - 0.3) / 0.7))
+    ),
+    "steps": lambda progress: 0.1 ** int(4 * progress + 1e-9),
+}
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9, weight_decay=5e-4),
+}
+FORMAT = "abnn-checkpoint-1"
+PRECISIONS = ("32-true", "bf16-mixed")
+
+
+@dataclass
+class History:
+    """One row for each epoch: mean losses, learning rate, seconds, and what the trained thing adds."""
+
+    rows: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def last(self) -> dict[str, float]:
+        return self.rows[-1]
+
+
+class Trainable(ABC):
+    """Something that the loop can train: what one step does, and what a checkpoint must hold."""
+
+    optimizers: dict[str, torch.optim.Optimizer]
+    title: str = "training"
+
+    @abstractmethod
+    def step(self, x: Tensor, y: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        """Update by one batch; returns losses to show. Random numbers: torch's global state, or ``generator``."""
+
+    @abstractmethod
+    def values(self) -> dict[str, Tensor]:
+        """Every tensor that training changes in place: parameters, and buffers where they count."""
+
+    def more(self) -> Tree:
+        """Anything else that a resumed run needs (multipliers, collected samples), as files.write_tree can hold it."""
+        return None
+
+    def restore_more(self, more: Tree) -> None:
+        """Take back what :meth:`more` gave."""
+
+    def begin_epoch(self, epoch: int, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> None:
+        """Called before every epoch; ``batches()`` passes once over the training data in a fixed order."""
+
+    def end_epoch(self, epoch: int, means: dict[str, float]) -> dict[str, float]:
+        """Further columns for the row of this epoch, from the means of its losses."""
+        return {}
+
+    def trouble(self) -> str | None:
+        """What is wrong with the current state, if something is; asked now and then."""
+        return None
+
+
+def make_fabric(precision: str, accelerator: str, devices: int | str, num_nodes: int) -> Any:
+    """Lightning Fabric, launched."""
+    from lightning_fabric import Fabric  # slow to import, and only needed for training
+
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision)  # type: ignore[arg-type]
+    fabric.launch()
+    return fabric
+
+
+def make_optimizer(
+    optimizer: str | Callable[..., torch.optim.Optimizer], parameters: Iterable[Tensor], lr: float
+) -> torch.optim.Optimizer:
+    """By name, or by a function of (parameters, lr=...)."""
+    if not callable(optimizer) and optimizer not in OPTIMIZERS:
+        raise unknown("optimizer", optimizer, OPTIMIZERS)
+    make = optimizer if callable(optimizer) else OPTIMIZERS[optimizer]
+    return make(list(parameters), lr=lr)
+
+
+def train(
+    trainable: Trainable,
+    batches: Batches,
+    fabric: Any,
+    epochs: int,
+    settings: dict[str, Any],
+    schedule: str | Schedule = "cosine",
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    log: Sequence[str] | str = (),
+    log_dir: str | Path = "runs",
+    progress: bool = True,
+) -> History:
+    """Train for ``epochs`` epochs; ``settings`` identify the run, so that no other run goes on from its checkpoint."""
+    if epochs < 1:
+        raise InputError(explain("epochs", epochs, "a whole number of at least 1"))
+    if checkpoint_every is not None and checkpoint_every < 1:
+        raise InputError(explain("checkpoint_every", checkpoint_every, "a whole number of at least 1, or None"))
+    if not callable(schedule) and schedule not in SCHEDULES:
+        raise unknown("schedule", schedule, SCHEDULES)
+    factor_at = schedule if callable(schedule) else SCHEDULES[schedule]
+    optimizers = trainable.optimizers
+    run = _Run(trainable, {**settings, "epochs": epochs, "seed": seed}, Path(checkpoint) if checkpoint else None)
+    if fabric.world_size > 1:
+        run.broadcast(fabric)
+    base = {name: [group["lr"] for group in each.param_groups] for name, each in optimizers.items()}
+    run.resume()
+    loggers = make_loggers(log, log_dir) if fabric.is_global_zero else []
+    watch = Watch(trainable.title, epochs, batches.length, run.epoch, progress and fabric.is_global_zero)
+    watch.sums = dict(run.sums)
+    with watch.bar:
+        for epoch in range(run.epoch, epochs):
+            started, factor = time.perf_counter(), 1.0
+            if run.step == 0:
+                trainable.begin_epoch(epoch, batches.once)
+            for step, x, y in batches.epoch(epoch, skip=run.step):
+                share = step / batches.length if batches.length else 0.0
+                factor = factor_at((epoch + share) / epochs)
+                for name, each in optimizers.items():
+                    for group, first in zip(each.param_groups, base[name]):
+                        group["lr"] = first * factor
+                losses = trainable.step(x, y, seeded("outliers", seed, epoch, step, fabric.global_rank))
+                watch.step(losses)
+                _stop_if_diverged(run, losses, epoch, step)
+                run.step, run.sums = step + 1, watch.sums
+                if checkpoint_every and run.step % checkpoint_every == 0 and fabric.is_global_zero:
+                    run.save()
+            means = watch.end_epoch()
+            row = {"epoch": epoch + 1, **means, **trainable.end_epoch(epoch, means), "lr_factor": factor}
+            run.history.rows.append({**row, "seconds": time.perf_counter() - started})
+            for logger in loggers:
+                logger.log_metrics(run.history.last, step=epoch)
+                logger.save()
+            run.epoch, run.step, run.sums = epoch + 1, 0, {}
+            run.keep()
+            if fabric.is_global_zero:
+                run.save()
+    for logger in loggers:
+        logger.finalize("success")
+    return run.history
+
+
+class Batches:
+    """A loader whose batches are checked, and depend on (seed, epoch, step) alone.
+
+    ``model`` says what inputs and labels must look like: its input_shape, input_dtype and classes.
+    """
+
+    def __init__(self, loader: Iterable[Any], model: Any, fabric: Any, seed: int) -> None:
+        if isinstance(loader, Tensor | str | bytes) or not isinstance(loader, Iterable) or isinstance(loader, Iterator):
+            raise InputError(
+                explain(
+                    "loader",
+                    type(loader).__name__,
+                    "something that yields (x, y) batches every time it is iterated",
+                    "Use torch.utils.data.DataLoader, or a list of batches.",
+                )
+            )
+        self.generator = loader.generator if isinstance(loader, DataLoader) else None
+        self.loader: Any = fabric.setup_dataloaders(loader) if isinstance(loader, DataLoader) else loader
+        self.model, self.seed, self.rank, self.device = model, seed, fabric.global_rank, fabric.device
+        self.length = len(self.loader) if isinstance(self.loader, Sized) else None
+        if self.length == 0:
+            raise InputError(
+                explain("loader", "a loader without batches", "at least one batch", "Check data set and drop_last.")
+            )
+
+    def epoch(self, epoch: int, skip: int = 0) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Batches with their numbers; the first ``skip`` ones are loaded but not given."""
+        seed_everything(self.seed, "order", epoch)
+        if self.generator is not None:
+            self.generator.manual_seed(number(self.seed, "order", epoch))
+        if hasattr(getattr(self.loader, "sampler", None), "set_epoch"):
+            self.loader.sampler.set_epoch(epoch)
+        iterator = iter(self.loader)
+        step = 0
+        while True:
+            seed_everything(self.seed, "load", epoch, step, self.rank)
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                break
+            if step >= skip:
+                x, y = check_batch(self.model, batch)
+                seed_everything(self.seed, "step", epoch, step, self.rank)
+                yield step, x.to(self.device), y.to(self.device)
+            step += 1
+        if step == 0:
+            raise InputError(
+                explain("loader", "a loader without batches", "at least one batch", "Check data set and drop_last.")
+            )
+
+    def first(self, most: int) -> Iterator[Tensor]:
+        for step, x, _ in self.epoch(0):
+            yield x
+            if step + 1 == most:
+                return
+
+    def once(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return ((x, y) for _, x, y in self.epoch(0))
+
+
+def check_batch(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
+    """(x, y) of one batch, or an error that says what is wrong with it."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        given = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
+        raise InputError(explain("loader", given, "pairs (inputs, labels)", "Let the data set return (x, y)."))
+    x, y = batch
+    x = check_inputs(model, x)
+    y = torch.as_tensor(y) if not isinstance(y, Tensor) else y
+    if y.ndim != 1 or len(y) != len(x) or y.is_floating_point():
+        given = f"labels of shape {tuple(y.shape)} and type {y.dtype} for {len(x)} inputs"
+        raise InputError(explain("loader", given, "one whole number per input", "Give class numbers, not one-hot."))
+    if y.numel() and (y.min() < 0 or y.max() >= model.classes):
+        given = f"labels from {y.min().item()} to {y.max().item()}"
+        raise InputError(
+            explain("loader", given, f"0 to {model.classes - 1}, the backbone's classes", "Renumber the labels.")
+        )
+    return x, y.long()
+
+
+class _Run:
+    """Where a run stands, and its checkpoint."""
+
+    def __init__(self, trainable: Trainable, settings: dict[str, Any], path: Path | None) -> None:
+        self.trainable, self.path = trainable, path
+        self.digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+        self.epoch, self.step = 0, 0
+        self.sums: dict[str, float] = {}
+        self.history = History()
+        self.keep()
+
+    def keep(self) -> None:
+        """Remember the values as the last good ones."""
+        self.good = {name: value.detach().clone() for name, value in self.trainable.values().items()}
+
+    def restore(self, values: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, value in self.trainable.values().items():
+                value.copy_(values[name])
+
+    def broadcast(self, fabric: Any) -> None:
+        """Start from the first process's values everywhere."""
+        self.restore({name: fabric.broadcast(value.detach()) for name, value in self.trainable.values().items()})
+
+    def save(self) -> None:
+        if self.path is not None:
+            tree = {
+                "format": FORMAT,
+                "digest": self.digest,
+                "epoch": self.epoch,
+                "step": self.step,
+                "sums": self.sums,
+                "history": self.history.rows,
+                "values": self.trainable.values(),
+                "more": self.trainable.more(),
+                "optimizers": {name: each.state_dict() for name, each in self.trainable.optimizers.items()},
+            }
+            write_tree(self.path, tree)
+
+    def resume(self) -> None:
+        if self.path is None or not self.path.exists():
+            return
+        tree = read_tree(self.path)
+        if not isinstance(tree, dict) or tree.get("format") != FORMAT:
+            raise FileFormatError(f"checkpoint: {self.path} is not a checkpoint of this package; choose another file.")
+        if tree["digest"] != self.digest:
+            raise InputError(
+                explain(
+                    "checkpoint",
+                    f"{self.path}, written by a run with other settings",
+                    "a checkpoint of the same run",
+                    "Give the same settings as then, choose another file, or delete it to start anew.",
+                )
+            )
+        self.restore(tree["values"])
+        self.trainable.restore_more(tree["more"])
+        for name, optimizer in self.trainable.optimizers.items():
+            optimizer.load_state_dict(tree["optimizers"][name])
+        self.epoch, self.step, self.sums = tree["epoch"], tree["step"], tree["sums"]
+        self.history = History(tree["history"])
+        self.keep()
+
+
+def _stop_if_diverged(run: _Run, losses: dict[str, Tensor], epoch: int, step: int) -> None:
+    finite = all(math.isfinite(value.item()) for value in losses.values())
+    trouble = "a loss is not finite" if not finite else run.trainable.trouble() if step % 20 == 0 else None
+    if trouble is None:
+        return
+    run.restore(run.good)
+    values = ", ".join(f"{name} {value.item():.4g}" for name, value in losses.items())
+    raise DivergedError(
+        f"training diverged at epoch {epoch + 1}, step {step + 1}: {trouble} ({values}). The model was set back to its "
+        f"state after {epoch} complete epochs. Lower lr, raise kl_weight, or check that inputs are scaled; maximised "
+        "outlier losses have no bound and can always do this."
+    )
+
+
+@contextlib.contextmanager
+def preserved_random_state() -> Iterator[None]:
+    """Leave the global random states of torch, numpy and random as they were."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)
+
+
+def number(*key: object) -> int:
+    """A seed that belongs to the key."""
+    return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:7], "big")
+
+
+def seed_everything(*key: object) -> None:
+    """Set the global random states of torch, numpy and random to values that belong to the key."""
+    seed = number(*key)
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def seeded(*key: object) -> torch.Generator:
+    return torch.Generator().manual_seed(number(*key))

@@ -1,0 +1,55 @@
+"""Three-way confusion matrices as tables: shares are shaded, and the wanted cells framed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from abnn.evaluation import TIERS, Evaluation
+from abnn.metrics import TierConfusion, TierThresholds, cluster_confusion, tier_confusion
+from abnn.report.figures import tiers_of
+from abnn.report.markup import table, text
+from abnn.report.numbers import percent
+from abnn.report.texts import VERDICTS
+from abnn.report.verdicts import verdict_counts
+
+
+def verdict_matrix(evaluation: Evaluation) -> str:
+    """Rows are the tiers that the model was shown, columns accept, notice and reject by its thresholds."""
+    tiers = tiers_of(evaluation)
+    rows = [verdict_counts(evaluation, evaluation.tier(tier)) for tier in tiers]
+    said = ""
+    if len(tiers) == len(TIERS) and evaluation.thresholds is not None:
+        low, middle, high = (evaluation.scores(tier) for tier in TIERS)
+        said = _balanced(tier_confusion(low, middle, high, TierThresholds(*evaluation.thresholds)))
+    return _matrix(f"{evaluation.name}: verdicts", tiers, VERDICTS, rows, said)
+
+
+def cluster_matrix(evaluation: Evaluation) -> str:
+    """Rows are the three tiers, columns the optimal three clusters of all scores."""
+    confusion = cluster_confusion(*map(evaluation.scores, TIERS))
+    rows = [np.array(row) for row in confusion.matrix]
+    groups = ("lowest", "middle", "highest")
+    return _matrix(f"{evaluation.name}: three groups", TIERS, groups, rows, _balanced(confusion))
+
+
+def _balanced(confusion: TierConfusion) -> str:
+    share = percent(confusion.balanced_accuracy)
+    return f"<p>Mean share of framed cells: {share} (balanced accuracy; chance gives {percent(1 / 3)}).</p>"
+
+
+def _matrix(caption: str, tiers: Sequence[str], columns: Sequence[str], rows: Sequence[np.ndarray], said: str) -> str:
+    lines = []
+    for tier, counts in zip(tiers, rows, strict=True):
+        line = [f'<span class="tier {tier}">{tier}</span>']
+        for column, count in enumerate(counts):
+            share = count / counts.sum()
+            wanted = " wanted" if column == TIERS.index(tier) else ""
+            line.append(
+                f'<span class="cell{wanted}" style="--share:{share:.3f}">{percent(share)}'
+                f'<span class="range">{int(count):,}</span></span>'
+            )
+        lines.append(line)
+    grid = table(caption, ["tier", *map(text, columns)], lines, "matrix")
+    return f'<div class="panel">{grid}{said}</div>'

@@ -1,0 +1,188 @@
+"""Feature distances against a direct Mahalanobis computation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from conftest import generator
+from sklearn.covariance import OAS
+from torch import Tensor, nn
+
+import abnn
+from abnn.attach import Attached
+from abnn.backbones import PaperResNet
+from abnn.distance import MAX_FEATURES, QUANTILES, oas_shrinkage, sketch
+from abnn.errors import AbnnError, NotFittedError
+
+CLASSES = 4
+
+
+@pytest.fixture
+def data() -> list[tuple[Tensor, Tensor]]:
+    """Twenty batches of images whose level says their class."""
+    x = torch.randn(400, 1, 12, 12, generator=generator(5))
+    y = torch.randint(CLASSES, (400,), generator=generator(6))
+    x = x + y[:, None, None, None]
+    return list(zip(x.split(20), y.split(20)))
+
+
+def block_features(net: nn.Module, x: Tensor) -> np.ndarray:
+    """Mean and standard deviation over positions: input of the first block, then the output of each."""
+    assert isinstance(net, PaperResNet)
+    parts = []
+    with torch.no_grad():
+        h = net.stem(x)
+        values = [h]
+        for block in net.blocks:
+            h = block(h)
+            values.append(h)
+    for value in values:
+        flat = value.double().flatten(2).numpy()
+        parts += [flat.mean(2), flat.std(2)]
+    return np.concatenate(parts, axis=1)
+
+
+def reference_distance(train: np.ndarray, y: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """min over classes of sqrt((f - m)^T C^-1 (f - m) / dim), C shrunk on standardised features by scikit-learn."""
+    means = np.stack([train[y == c].mean(0) for c in range(CLASSES)])
+    centred = train - means[y]
+    scale = centred.std(0)
+    correlation = OAS(assume_centered=True).fit(centred / scale).covariance_
+    precision = np.linalg.inv(correlation)
+    gaps = (test[:, None, :] - means[None]) / scale
+    squares = np.einsum("bcf,fg,bcg->bc", gaps, precision, gaps)
+    return np.sqrt(squares.min(1) / train.shape[1])
+
+
+def split(net: nn.Module, data: list[tuple[Tensor, Tensor]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features and labels that the moments see, and features that they do not: every fifth batch."""
+    seen = [batch for index, batch in enumerate(data) if index % 5 != 4]
+    held_out = [batch for index, batch in enumerate(data) if index % 5 == 4]
+    train = np.concatenate([block_features(net, x) for x, _ in seen])
+    labels = np.concatenate([y.numpy() for _, y in seen])
+    return train, labels, np.concatenate([block_features(net, x) for x, _ in held_out])
+
+
+def test_distance_is_mahalanobis(attached: Attached, small_net: nn.Module, data: list[tuple[Tensor, Tensor]]) -> None:
+    attached.distance.fit(data)
+    train, labels, held_out = split(small_net, data)
+    x = torch.cat([data[0][0], 5 * torch.randn(10, 1, 12, 12, generator=generator(1))])
+    expected = reference_distance(train, labels, block_features(small_net, x))
+    np.testing.assert_allclose(attached.distance(x).numpy(), expected, rtol=2e-3)
+    assert expected[20:].min() > 2 * expected[:20].max()  # far inputs are far
+    expected = np.quantile(reference_distance(train, labels, held_out), QUANTILES)
+    np.testing.assert_allclose(attached.distance.quantiles.numpy(), expected, rtol=2e-3)
+
+
+def test_features_are_those_of_the_plain_backbone(attached: Attached, small_net: nn.Module, images: Tensor) -> None:
+    with torch.no_grad():
+        features = attached.distance.features(images)
+        np.testing.assert_allclose(features.numpy(), block_features(small_net, images), rtol=1e-4, atol=1e-5)
+        for _, parameter in attached.attachment_parameters():
+            parameter.add_(1.0)
+        assert torch.equal(attached.distance.features(images), features)
+    assert features.shape[1] == 4 * 2 * 8
+
+
+def test_few_batches_give_quantiles_of_what_there_is(
+    attached: Attached, small_net: nn.Module, data: list[tuple[Tensor, Tensor]]
+) -> None:
+    attached.distance.fit(data[:3])
+    x = torch.cat([x for x, _ in data[:3]])
+    expected = torch.quantile(attached.distance(x), torch.tensor(QUANTILES))
+    torch.testing.assert_close(attached.distance.quantiles, expected)
+
+
+def test_gate_lies_in_the_upper_range_of_held_out_data(attached: Attached, data: list[tuple[Tensor, Tensor]]) -> None:
+    attached.distance.fit(data)
+    low, high = attached.distance.gate
+    assert attached.distance.quantiles[0] < low < high
+
+
+def test_fitting_twice_forgets_the_first(attached: Attached, data: list[tuple[Tensor, Tensor]]) -> None:
+    attached.distance.fit(data)
+    first = attached.distance(data[0][0])
+    attached.distance.fit([(x + 3, y) for x, y in data])
+    assert not torch.allclose(attached.distance(data[0][0]), first)
+    attached.distance.fit(data)
+    assert torch.equal(attached.distance(data[0][0]), first)
+
+
+def test_classes_that_never_occur_attract_nothing(attached: Attached, data: list[tuple[Tensor, Tensor]]) -> None:
+    two = [(x[y < 2], y[y < 2]) for x, y in data]
+    attached.distance.fit(two)
+    near, far = attached.distance(two[0][0]), attached.distance(data[0][0][data[0][1] == 3])
+    assert torch.isfinite(near).all() and near.max() < far.min()
+    white = attached.distance.class_means @ attached.distance.whitening.T
+    assert (white[2:] - white[0]).norm(dim=1).min() > 1e3 * (white[1] - white[0]).norm()
+
+
+def test_constant_features_do_no_harm(small_net: nn.Module, data: list[tuple[Tensor, Tensor]]) -> None:
+    """Dead channels have no variance; distances stay finite, and ordinary inputs stay near."""
+    with torch.no_grad():
+        for block in small_net.blocks:  # type: ignore[union-attr]
+            block.conv2.weight[:3] = 0
+        small_net.stem[0].weight[:3] = 0  # type: ignore[index]
+    model = abnn.attach(small_net, data[0][0])
+    model.distance.fit(data)
+    distance = model.distance(data[4][0])
+    assert torch.isfinite(distance).all() and distance.max() < 5
+
+
+def test_statistics_do_not_touch_the_network(attached: Attached, data: list[tuple[Tensor, Tensor]]) -> None:
+    attached.train()
+    before = {name: value.clone() for name, value in attached.net.state_dict().items()}
+    attached.distance.fit(data)
+    assert attached.training and all(module.training for module in attached.net.modules())
+    assert all(torch.equal(before[name], value) for name, value in attached.net.state_dict().items())
+
+
+def test_asking_before_fitting(attached: Attached, images: Tensor) -> None:
+    with pytest.raises(NotFittedError, match=r"distance: no statistics.*abnn.fit"):
+        attached.distance(images)
+
+
+def test_nothing_to_fit(attached: Attached) -> None:
+    with pytest.raises(AbnnError, match="batches: got .*accepted: "):
+        attached.distance.fit([])
+    assert not attached.distance.fitted
+
+
+def test_sketch_is_a_fixed_projection() -> None:
+    features = torch.arange(10.0).reshape(2, 5)
+    torch.testing.assert_close(sketch(features, 2), torch.tensor([[-1.0, -1.0, 4.0], [-1.0, -1.0, 9.0]]))
+    assert sketch(features, 1) is features
+    other = torch.randn(2, 5, generator=generator(1))
+    torch.testing.assert_close(sketch(2 * features - other, 3), 2 * sketch(features, 3) - sketch(other, 3))
+
+
+def test_wide_networks_are_sketched(data: list[tuple[Tensor, Tensor]]) -> None:
+    net = PaperResNet(width=200, blocks=3, classes=CLASSES, stem="small")
+    model = abnn.attach(net, data[0][0], draws=1)
+    assert model.distance.sketch == 2 and model.distance.class_means.shape[1] == 4 * 200 <= MAX_FEATURES
+    model.distance.fit(data[:10])
+    assert model.distance(data[10][0]).shape == (20,)
+
+
+def test_flat_features_are_taken_as_they_are(tabular: tuple[Tensor, Tensor]) -> None:
+    from conftest import mlp
+
+    x, y = tabular
+    net = mlp()
+    model = abnn.attach(net, x[:1])
+    with torch.no_grad():
+        hidden = net[0](x)  # type: ignore[index]
+        expected = torch.cat([x, hidden, net[2](torch.relu(hidden))], dim=1)  # type: ignore[index]
+        torch.testing.assert_close(model.distance.features(x), expected)
+
+
+@pytest.mark.parametrize(("count", "features"), [(30, 10), (10, 30), (500, 5)])
+def test_shrinkage_is_scikit_learns(count: int, features: int) -> None:
+    x = np.random.default_rng(0).normal(size=(count, features)) @ np.random.default_rng(1).normal(size=(features,) * 2)
+    covariance = torch.from_numpy(x.T @ x / count)
+    assert oas_shrinkage(covariance, count) == pytest.approx(OAS(assume_centered=True).fit(x).shrinkage_, rel=1e-9)
+
+
+def test_shrinkage_of_the_identity_is_complete() -> None:
+    assert oas_shrinkage(torch.eye(4, dtype=torch.float64), 100) == 1.0
