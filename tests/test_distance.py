@@ -13,7 +13,7 @@ import abnn
 from abnn.attach import Attached
 from abnn.backbones import PaperResNet
 from abnn.distance import MAX_FEATURES, QUANTILES, oas_shrinkage, sketch
-from abnn.errors import AbnnError, NotFittedError
+from abnn.errors import InputError, NotFittedError
 
 CLASSES = 4
 
@@ -43,13 +43,27 @@ def block_features(net: nn.Module, x: Tensor) -> np.ndarray:
     return np.concatenate(parts, axis=1)
 
 
+def iterated_shrinkage(covariance: np.ndarray, count: int) -> float:
+    """The limit that defines oracle-approximating shrinkage: Chen et al. 2010, equations 17 and 18, iterated."""
+    features, rho = len(covariance), 0.5
+    for _ in range(20_000):
+        shrunk = (1 - rho) * covariance + rho * np.trace(covariance) / features * np.eye(features)
+        product, square = np.trace(shrunk @ covariance), np.trace(shrunk) ** 2
+        above = (1 - 2 / features) * product + square
+        rho, before = above / ((count + 1 - 2 / features) * product + (1 - count / features) * square), rho
+        if abs(rho - before) < 1e-15:
+            break
+    return rho
+
+
 def reference_distance(train: np.ndarray, y: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """min over classes of sqrt((f - m)^T C^-1 (f - m) / dim), C shrunk on standardised features by scikit-learn."""
+    """min over classes of sqrt((f - m)^T C^-1 (f - m) / dim), C shrunk on standardised features."""
     means = np.stack([train[y == c].mean(0) for c in range(CLASSES)])
     centred = train - means[y]
     scale = centred.std(0)
-    correlation = OAS(assume_centered=True).fit(centred / scale).covariance_
-    precision = np.linalg.inv(correlation)
+    correlation = (centred / scale).T @ (centred / scale) / len(centred)
+    rho = iterated_shrinkage(correlation, len(centred))
+    precision = np.linalg.inv((1 - rho) * correlation + rho * np.eye(len(scale)))
     gaps = (test[:, None, :] - means[None]) / scale
     squares = np.einsum("bcf,fg,bcg->bc", gaps, precision, gaps)
     return np.sqrt(squares.min(1) / train.shape[1])
@@ -69,7 +83,7 @@ def test_distance_is_mahalanobis(attached: Attached, small_net: nn.Module, data:
     train, labels, held_out = split(small_net, data)
     x = torch.cat([data[0][0], 5 * torch.randn(10, 1, 12, 12, generator=generator(1))])
     expected = reference_distance(train, labels, block_features(small_net, x))
-    np.testing.assert_allclose(attached.distance(x).numpy(), expected, rtol=2e-3)
+    np.testing.assert_allclose(attached.distance(x).detach().numpy(), expected, rtol=2e-3)
     assert expected[20:].min() > 2 * expected[:20].max()  # far inputs are far
     expected = np.quantile(reference_distance(train, labels, held_out), QUANTILES)
     np.testing.assert_allclose(attached.distance.quantiles.numpy(), expected, rtol=2e-3)
@@ -144,8 +158,15 @@ def test_asking_before_fitting(attached: Attached, images: Tensor) -> None:
 
 
 def test_nothing_to_fit(attached: Attached) -> None:
-    with pytest.raises(AbnnError, match="batches: got .*accepted: "):
+    with pytest.raises(InputError, match="batches: got .*accepted: "):
         attached.distance.fit([])
+    assert not attached.distance.fitted
+
+
+@pytest.mark.parametrize("label", [-1, CLASSES])
+def test_labels_outside_the_classes(attached: Attached, images: Tensor, label: int) -> None:
+    with pytest.raises(InputError, match=rf"y: got labels from {min(0, label)} to .*from 0 to {CLASSES - 1}"):
+        attached.distance.fit([(images, torch.tensor([0, 0, label, 0, 0]))])
     assert not attached.distance.fitted
 
 
@@ -178,10 +199,13 @@ def test_flat_features_are_taken_as_they_are(tabular: tuple[Tensor, Tensor]) -> 
 
 
 @pytest.mark.parametrize(("count", "features"), [(30, 10), (10, 30), (500, 5)])
-def test_shrinkage_is_scikit_learns(count: int, features: int) -> None:
+def test_shrinkage_is_the_limit_of_its_iteration(count: int, features: int) -> None:
     x = np.random.default_rng(0).normal(size=(count, features)) @ np.random.default_rng(1).normal(size=(features,) * 2)
-    covariance = torch.from_numpy(x.T @ x / count)
-    assert oas_shrinkage(covariance, count) == pytest.approx(OAS(assume_centered=True).fit(x).shrinkage_, rel=1e-9)
+    covariance = x.T @ x / count
+    rho = oas_shrinkage(torch.from_numpy(covariance), count)
+    assert rho == pytest.approx(iterated_shrinkage(covariance, count), rel=1e-6)
+    # scikit-learn drops the terms in 2 / features: close, and closer the more features there are.
+    assert rho == pytest.approx(OAS(assume_centered=True).fit(x).shrinkage_, rel=2 / features)
 
 
 def test_shrinkage_of_the_identity_is_complete() -> None:

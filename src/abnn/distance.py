@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from abnn.blocks import Block, evaluating, first_tensor
-from abnn.errors import NotFittedError
+from abnn.errors import InputError, NotFittedError, explain
 from abnn.graft import graft
 
 QUANTILES = (0.5, 0.8, 0.95, 0.99)
@@ -84,11 +84,16 @@ class FeatureDistance(nn.Module):
         moments = _Moments(self.classes, self.class_means.shape[1])
         kept: list[Tensor] = []
         for index, (x, y) in enumerate(batches):
+            if len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.classes:
+                given = f"labels from {int(y.min())} to {int(y.max())}"
+                raise InputError(explain("y", given, f"class numbers from 0 to {self.classes - 1}"))
             features = self.features(x.to(self.class_means.device)).double().cpu()
             if index % 5 == 4 and sum(map(len, kept)) < RESERVOIR:
                 kept.append(features)
             else:
                 moments.add(features, y.cpu())
+        if moments.origin is None:
+            raise InputError(explain("batches", "no batch", "at least one (x, y) batch", "Check data set and drop_last."))
         class_means, whitening = moments.finish()
         self.class_means.copy_(class_means)
         self.whitening.copy_(whitening)

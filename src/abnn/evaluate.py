@@ -72,6 +72,7 @@ def all_scores(prediction: Prediction) -> dict[str, np.ndarray]:
     names = list(SAMPLE_SCORES) if len(prediction.samples) > 1 else ["max-probability", "entropy"]
     if prediction.distance is not None:
         names += ["distance", "gated"]
+    names += list(prediction.own)
     return {name: prediction.score_by(name).cpu().numpy().astype(np.float32) for name in names}
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,12 +28,14 @@ class Prediction:
     distance  distance of the features from the training data, [B], if statistics were gathered
     gate      where the gated score starts to count the distance, and where it stops
     default   the name of the score that ``score`` shows
+    own       scores that only the method at hand can give, by name, each [B], larger = more uncertain
     """
 
     samples: Tensor
     distance: Tensor | None = None
     gate: tuple[float, float] | None = None
     default: str = "entropy"
+    own: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def probs(self) -> Tensor:
@@ -50,11 +53,13 @@ class Prediction:
         return self.score_by(self.default)
 
     def score_by(self, name: str) -> Tensor:
-        """Any of abnn.scores.SCORES by its name, [B]."""
+        """Any of abnn.scores.SCORES, or of the method's own, by its name, [B]."""
+        if name in self.own:
+            return self.own[name]
         if name in SAMPLE_SCORES:
             return SAMPLE_SCORES[name](self.samples)
         if name not in DISTANCE_SCORES:
-            raise unknown("score", name, SCORES)
+            raise unknown("score", name, (*SCORES, *self.own))
         if self.distance is None or self.gate is None:
             raise NotFittedError(
                 f"score: {name!r} needs the statistics of the training data, which abnn.fit() gathers; "
@@ -77,6 +82,7 @@ def concatenate(parts: list[Prediction]) -> Prediction:
         torch.cat(distances) if distances else None,
         parts[0].gate,
         parts[0].default,
+        {name: torch.cat([part.own[name] for part in parts]) for name in parts[0].own},
     )
 
 
