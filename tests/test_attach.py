@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from conftest import SmallBatchNormNet, generator, mlp, one_draw_at_a_time, random_head, randomise_attachments
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -20,6 +19,8 @@ from abnn.attachments import Spec, fit_size
 from abnn.backbones import PaperResNet
 from abnn.errors import AbnnWarning, AttachError, InputError
 from abnn.layers import BayesConv, BayesLinear, Gaussian, Init, ScaleMixture
+
+from .conftest import SmallBatchNormNet, generator, mlp, one_draw_at_a_time, random_head, randomise_attachments
 
 
 def image(batch: int = 1, channels: int = 1, size: int = 12, seed: int = 0) -> Tensor:
@@ -388,10 +389,8 @@ class Hidden(nn.Module):
 
 
 def test_unreachable_blocks_are_refused() -> None:
-    for network, example in (
-        (Hidden(), torch.zeros(1, 4)),
-        (torch.compile(mlp(), backend="eager"), torch.zeros(1, 6)),
-    ):
+    compiled: Any = torch.compile(mlp(), backend="eager")
+    for network, example in ((Hidden(), torch.zeros(1, 4)), (compiled, torch.zeros(1, 6))):
         with pytest.raises(AttachError, match="does not reach .* through its submodules.*attach before torch.compile"):
             abnn.attach(network, example)
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SmallBatchNormNet, mlp
 from torch import Tensor, nn
 
 from abnn.backbones import PaperResNet, build_backbone
 from abnn.blocks import check_example, evaluating, first_tensor, logits_of, probe
 from abnn.errors import AttachError, InputError
+
+from .conftest import SmallBatchNormNet, mlp
 
 IMAGE = torch.zeros(1, 1, 12, 12)
 
@@ -177,7 +178,10 @@ def test_what_stands_for_an_output() -> None:
         (torch.zeros(0, 1, 12, 12), r"example: got shape \(0, 1, 12, 12\)"),
         (torch.full((1, 1, 12, 12), float("nan")), "example: got NaN or infinite values"),
         (torch.full((1, 1, 12, 12), float("inf")), "example: got NaN or infinite values"),
-        (torch.zeros(1, 1, 12, 12, device="meta"), r"example: got a tensor on meta; accepted: the backbone's device, cpu"),
+        (
+            torch.zeros(1, 1, 12, 12, device="meta"),
+            r"example: got a tensor on meta; accepted: the backbone's device, cpu",
+        ),
     ],
 )
 def test_bad_examples_are_explained(example: Any, message: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from conftest import generator
 from sklearn.covariance import OAS
 from torch import Tensor, nn
 
@@ -14,6 +15,8 @@ from abnn.attach import Attached
 from abnn.backbones import PaperResNet
 from abnn.distance import MAX_FEATURES, QUANTILES, oas_shrinkage, sketch
 from abnn.errors import InputError, NotFittedError
+
+from .conftest import generator, mlp
 
 CLASSES = 4
 
@@ -132,12 +135,12 @@ def test_classes_that_never_occur_attract_nothing(attached: Attached, data: list
     assert (white[2:] - white[0]).norm(dim=1).min() > 1e3 * (white[1] - white[0]).norm()
 
 
-def test_constant_features_do_no_harm(small_net: nn.Module, data: list[tuple[Tensor, Tensor]]) -> None:
+def test_constant_features_do_no_harm(small_net: Any, data: list[tuple[Tensor, Tensor]]) -> None:
     """Dead channels have no variance; distances stay finite, and ordinary inputs stay near."""
     with torch.no_grad():
-        for block in small_net.blocks:  # type: ignore[union-attr]
+        for block in small_net.blocks:
             block.conv2.weight[:3] = 0
-        small_net.stem[0].weight[:3] = 0  # type: ignore[index]
+        small_net.stem[0].weight[:3] = 0
     model = abnn.attach(small_net, data[0][0])
     model.distance.fit(data)
     distance = model.distance(data[4][0])
@@ -187,9 +190,7 @@ def test_wide_networks_are_sketched(data: list[tuple[Tensor, Tensor]]) -> None:
 
 
 def test_flat_features_are_taken_as_they_are(tabular: tuple[Tensor, Tensor]) -> None:
-    from conftest import mlp
-
-    x, y = tabular
+    x = tabular[0]
     net = mlp()
     model = abnn.attach(net, x[:1])
     with torch.no_grad():

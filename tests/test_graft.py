@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import generator
 from torch import Tensor, nn
 
 from abnn.errors import AttachError
 from abnn.graft import graft
+
+from .conftest import generator
 
 
 class Negated(nn.Module):

@@ -267,7 +267,9 @@ def test_kl_gradients_equal_finite_differences(prior: Prior, sampled: bool) -> N
                 flat[index] = kept - step
                 below = layer.kl(sampled).item()
                 flat[index] = kept
-            assert parameter.grad.view(-1)[index].item() == pytest.approx((above - below) / (2 * step), rel=1e-5, abs=1e-6)
+            assert parameter.grad.view(-1)[index].item() == pytest.approx(
+                (above - below) / (2 * step), rel=1e-5, abs=1e-6
+            )
 
 
 # -- initial values and arguments --------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import generator, mlp, randomise_attachments
 from torch import Tensor, nn
 
 import abnn
@@ -15,6 +14,8 @@ from abnn.attach import Attached
 from abnn.errors import InputError, NotFittedError
 from abnn.predict import Prediction, concatenate
 from abnn.scores import SAMPLE_SCORES, SCORES
+
+from .conftest import generator, mlp, randomise_attachments
 
 
 @pytest.fixture

@@ -7,12 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import generator
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from abnn.scores import SAMPLE_SCORES, SCORES, gated
+
+from .conftest import generator
 
 NAMES = sorted(SAMPLE_SCORES)
 
@@ -49,7 +50,11 @@ def test_scores_equal_their_formulas(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(
-    draws=st.integers(1, 6), classes=st.integers(2, 7), scale=st.floats(0, 200), seed=st.integers(0, 99), single=st.booleans()
+    draws=st.integers(1, 6),
+    classes=st.integers(2, 7),
+    scale=st.floats(0, 200),
+    seed=st.integers(0, 99),
+    single=st.booleans(),
 )
 def test_bounds(name: str, draws: int, classes: int, scale: float, seed: int, single: bool) -> None:
     probs = samples(draws, 4, classes, scale, seed).to(torch.float32 if single else torch.float64)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import generator, mlp, one_draw_at_a_time, random_head, randomise_attachments, same_state
 from torch import Tensor, nn
 
 import abnn
@@ -19,6 +18,8 @@ from abnn.backbones import PaperResNet, build_backbone
 from abnn.objective import Objective
 from abnn.outliers import OutlierBatch
 from abnn.steps import Steps
+
+from .conftest import generator, mlp, one_draw_at_a_time, random_head, randomise_attachments, same_state
 
 CLASSES = 5
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

@@ -2,7 +2,9 @@
 
 from abnn._version import __version__
 from abnn.attach import Attached, attach, detach
+from abnn.backbones import build_backbone
 from abnn.fit import fit
+from abnn.layers import Gaussian, Init, ScaleMixture
 from abnn.loop import History
 from abnn.objective import Objective, preset
 from abnn.predict import Prediction
@@ -11,12 +13,16 @@ from abnn.triage import Triage
 
 __all__ = [
     "Attached",
+    "Gaussian",
     "History",
+    "Init",
     "Objective",
     "Prediction",
+    "ScaleMixture",
     "Triage",
     "__version__",
     "attach",
+    "build_backbone",
     "detach",
     "fit",
     "load",

@@ -282,6 +282,10 @@ def attach(
         model.preset, model.score = preset, chosen.score
         _choose_fold(model, example)
     model.resample(draws, seed=seed)
+    known = set(backbone.modules())
+    for module in model.modules():  # what is new starts in the backbone's mode
+        if module not in known:
+            module.training = backbone.training
     return model
 
 

@@ -104,7 +104,7 @@ def _build(name: str, classes: int, in_channels: int, options: dict[str, Any]) -
     if name.startswith("timm/"):
         module = timm()
         if name[5:] not in module.list_models():
-            raise unknown("backbone", name, [f"timm/{known}" for known in module.list_models()][:2000])
+            raise unknown("backbone", name, [f"timm/{known}" for known in module.list_models()])
         return module.create_model(name[5:], num_classes=classes, in_chans=in_channels, **options)
     models = torchvision().models
     if name not in models.list_models(module=models):

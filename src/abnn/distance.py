@@ -93,7 +93,9 @@ class FeatureDistance(nn.Module):
             else:
                 moments.add(features, y.cpu())
         if moments.origin is None:
-            raise InputError(explain("batches", "no batch", "at least one (x, y) batch", "Check data set and drop_last."))
+            raise InputError(
+                explain("batches", "no batch", "at least one (x, y) batch", "Check data set and drop_last.")
+            )
         class_means, whitening = moments.finish()
         self.class_means.copy_(class_means)
         self.whitening.copy_(whitening)

@@ -53,4 +53,5 @@ def unknown(argument: str, given: object, known: Iterable[object]) -> InputError
     names = sorted(str(name) for name in known)
     close = difflib.get_close_matches(str(given), names, n=1)
     fix = f"Did you mean {close[0]!r}?" if close else "Choose one of these names."
-    return InputError(explain(argument, repr(given), ", ".join(names), fix))
+    listed = ", ".join(names[:40]) + (f", ... ({len(names)} names)" if len(names) > 40 else "")
+    return InputError(explain(argument, repr(given), listed, fix))

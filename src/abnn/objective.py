@@ -98,7 +98,7 @@ class Objective:
                 raise unknown(name, getattr(self, name), accepted)
         if not (self.kl_weight == "batch" or (isinstance(self.kl_weight, float | int) and self.kl_weight >= 0)):
             raise InputError(explain("kl_weight", repr(self.kl_weight), "a number >= 0, or 'batch'"))
-        if self.alpha < 0:
+        if not 0 <= self.alpha < math.inf:
             raise InputError(explain("alpha", self.alpha, "a number >= 0", "Use maximise=True/False for the sign."))
         if len(self.draws) != 3 or any(draws < 1 for draws in self.draws):
             raise InputError(explain("draws", self.draws, "three numbers of at least 1, one for each step"))

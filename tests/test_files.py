@@ -1,0 +1,200 @@
+"""Files are complete or absent, and state trees come back as they were."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from abnn import files
+from abnn.errors import FileFormatError
+
+from .conftest import generator
+
+names = st.text(max_size=8)
+leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | names
+trees = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(names | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(tree=trees)
+def test_trees_come_back(tree: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("tree") / "state"
+    files.write_tree(path, tree)
+    back = files.read_tree(path)
+    assert back == tree and repr(back) == repr(tree)  # 1, 1.0 and True are kept apart
+
+
+def test_tensors_in_trees_come_back(tmp_path: Path) -> None:
+    base = torch.randn(4, 6, generator=generator())
+    values = [
+        base,
+        base.t(),
+        base[1:, ::2],
+        torch.tensor(3.5, dtype=torch.float64),
+        torch.zeros(0, 3),
+        torch.tensor([True, False]),
+        base.to(torch.bfloat16),
+        torch.nn.Parameter(base),
+        torch.arange(5, dtype=torch.uint8),
+    ]
+    files.write_tree(tmp_path / "state", {"tensors": values, 3: (math.inf, {"tensor": "not one"})})
+    back = files.read_tree(tmp_path / "state")
+    assert back[3] == (math.inf, {"tensor": "not one"})
+    for new, old in zip(back["tensors"], values, strict=True):
+        assert new.dtype == old.dtype and new.shape == old.shape and torch.equal(new, old.detach())
+
+
+def test_not_a_number_comes_back(tmp_path: Path) -> None:
+    files.write_tree(tmp_path / "state", [math.nan])
+    assert math.isnan(files.read_tree(tmp_path / "state")[0])
+
+
+def test_optimiser_state_comes_back(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([weight], lr=0.1)
+    weight.sum().backward()
+    optimizer.step()
+    files.write_tree(tmp_path / "state", optimizer.state_dict())
+    other = torch.optim.Adam([torch.nn.Parameter(torch.ones(3))], lr=0.5)
+    other.load_state_dict(files.read_tree(tmp_path / "state"))
+    assert str(other.state_dict()) == str(optimizer.state_dict())
+
+
+def test_what_cannot_be_stored_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="cannot store set"):
+        files.write_tree(tmp_path / "state", {"a": {1, 2}})
+    assert not list(tmp_path.iterdir())
+
+
+# -- damaged files -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read", [files.read_tree, files.read_tensors, files.read_json])
+def test_missing_files(tmp_path: Path, read: Any) -> None:
+    with pytest.raises(FileFormatError, match="does not exist"):
+        read(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("keep", [0, 1, 7, 8, 20, 0.5, 0.99])
+def test_truncated_trees(tmp_path: Path, keep: float) -> None:
+    path = tmp_path / "state"
+    files.write_tree(path, {"a": torch.ones(100)})
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content)) if isinstance(keep, float) else keep])
+    with pytest.raises(FileFormatError, match="damaged, cut short or of another format"):
+        files.read_tree(path)
+
+
+def test_foreign_files(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"\x80\x04 a pickle, perhaps")
+    with pytest.raises(FileFormatError, match="not a readable safetensors file"):
+        files.read_tensors(path)
+    save_file({"weight": torch.ones(1)}, str(path))
+    with pytest.raises(FileFormatError, match="not written by abnn"):
+        files.read_tree(path)
+    for tree in (b"{", b'{"tensor": "9"}', b'{"dict": 3}', b"\xff\xfe"):
+        save_file({"tree": torch.frombuffer(bytearray(tree), dtype=torch.uint8)}, str(path))
+        with pytest.raises(FileFormatError, match="not one of abnn's"):
+            files.read_tree(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"{'a': 1}"])
+def test_damaged_json(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match="not valid JSON"):
+        files.read_json(path)
+
+
+def test_folders_are_no_files(tmp_path: Path) -> None:
+    for read in (files.read_json, files.read_tensors):
+        with pytest.raises(FileFormatError, match=str(tmp_path)):
+            read(tmp_path)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def test_json_is_stable_and_strict(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "er" / "config.json"
+    files.write_json(path, {"b": 1, "a": [1.5, None]})
+    assert path.read_text() == json.dumps({"a": [1.5, None], "b": 1}, indent=2) + "\n"
+    assert files.read_json(path) == {"a": [1.5, None], "b": 1}
+    with pytest.raises(ValueError, match="Out of range"):
+        files.write_json(path, {"a": math.nan})
+    assert files.read_json(path)["b"] == 1
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    files.write_text(path, "old")
+
+    def fail(*_: Any) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="disk full"):
+            files.write_text(path, "new")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    files.write_text(path, "new")
+    assert path.read_text() == "new" and stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_folders_appear_complete(tmp_path: Path) -> None:
+    target = tmp_path / "a" / "model"
+    with files.writing_directory(target) as scratch:
+        (scratch / "one").write_text("1")
+        assert not target.exists()
+    assert (target / "one").read_text() == "1" and stat.S_IMODE(target.stat().st_mode) == 0o755
+    with files.writing_directory(target) as scratch:
+        (scratch / "two").write_text("2")
+        assert (target / "one").exists()
+    assert [path.name for path in target.iterdir()] == ["two"]
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    with files.writing_directory(target) as scratch:
+        (scratch / "one").write_text("1")
+    with pytest.raises(KeyboardInterrupt), files.writing_directory(target) as scratch:
+        (scratch / "one").write_text("half")
+        raise KeyboardInterrupt
+    assert (target / "one").read_text() == "1" and list(tmp_path.iterdir()) == [target]
+
+
+def test_a_failed_exchange_brings_the_old_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "model"
+    with files.writing_directory(target) as scratch:
+        (scratch / "one").write_text("1")
+    plain, calls = os.replace, []
+
+    def second_fails(source: Any, destination: Any) -> None:
+        calls.append(source)
+        if len(calls) == 2:
+            raise OSError("no")
+        plain(source, destination)
+
+    monkeypatch.setattr(os, "replace", second_fails)
+    with pytest.raises(OSError, match="no"), files.writing_directory(target) as scratch:
+        (scratch / "one").write_text("2")
+    assert (target / "one").read_text() == "1" and list(tmp_path.iterdir()) == [target]

@@ -1,0 +1,402 @@
+"""Fitting: what changes and what does not, killed runs, divergence, devices, logs, bad loaders."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import abnn
+from abnn.backbones import PaperResNet
+from abnn.errors import DivergedError, FileFormatError, InputError
+from abnn.files import write_tree
+from abnn.loop import SCHEDULES
+from abnn.objective import PRESETS
+from tests.conftest import SmallBatchNormNet, mlp
+
+QUIET: dict[str, Any] = {"progress": False, "accelerator": "cpu"}
+
+
+def data(count: int = 96, classes: int = 3, size: int = 8) -> tuple[Tensor, Tensor]:
+    """Images whose class is the third of the rows that is bright."""
+    g = torch.Generator().manual_seed(0)
+    y = torch.randint(classes, (count,), generator=g)
+    x = 0.3 * torch.rand(count, 1, size, size, generator=g)
+    for row, label in enumerate(y.tolist()):
+        x[row, :, label * 2 : label * 2 + 2] += 0.6
+    return x, y
+
+
+def loader(batch: int = 16, shuffle: bool = True) -> DataLoader:
+    return DataLoader(TensorDataset(*data()), batch_size=batch, shuffle=shuffle)
+
+
+def backbone(trained: bool = True) -> PaperResNet:
+    torch.manual_seed(0)
+    network = PaperResNet(1, 3, width=8, blocks=2, stem="small", kaiming=False)
+    if trained:
+        optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+        x, y = data()
+        for _ in range(20):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(x), y).backward()
+            optimizer.step()
+    return network.eval()
+
+
+def attached(trained: bool = True, **options: Any) -> abnn.Attached:
+    return abnn.attach(backbone(trained), data()[0][:1], **options)
+
+
+def values(model: abnn.Attached) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_frozen_fit_changes_attachments_alone() -> None:
+    model = attached()
+    before = {name: value.clone() for name, value in model.backbone.state_dict().items()}
+    means = [layer.weight_mean.detach().clone() for layer in model.layers]
+    history = abnn.fit(model, loader(), epochs=2, **QUIET)
+    after = model.backbone.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(not torch.equal(old, layer.weight_mean) for old, layer in zip(means, model.layers))
+    assert len(history.rows) == 2 and bool(model.distance.fitted) and not model.training
+    assert {
+        "id",
+        "outliers",
+        "weighted_kl",
+        "id_divergence",
+        "id_divergence_growth",
+        "sigma_mean",
+    } <= history.last.keys()
+
+
+def test_fit_raises_uncertainty_on_destroyed_content_and_keeps_accuracy() -> None:
+    model = attached()
+    x, y = data()
+    abnn.fit(model, loader(), epochs=15, lr=1e-2, **QUIET)
+    known, strange = (
+        model.predict(x),
+        model.predict(torch.rand(64, 1, 8, 8, generator=torch.Generator().manual_seed(3))),
+    )
+    assert (known.label == y).float().mean() > 0.95
+    assert strange.score_by("entropy").median() > known.score_by("entropy").median()
+    assert strange.score.median() > known.score.median()
+
+
+def test_frozen_batch_norm_statistics_stay() -> None:
+    torch.manual_seed(0)
+    network = SmallBatchNormNet()
+    network(data()[0])
+    network.eval()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    model = abnn.attach(network, data()[0][:1])
+    abnn.fit(model, loader(), epochs=1, **QUIET)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def test_joint_training_changes_the_backbone_too() -> None:
+    model = attached(trained=False, preset="authors")
+    before = {name: value.clone() for name, value in model.backbone.named_parameters()}
+    history = abnn.fit(model, loader(), epochs=1, **QUIET)
+    assert all(not torch.equal(value, before[name]) for name, value in model.backbone_parameters())
+    assert "backbone" in history.last and not model.distance.fitted
+    assert model.predict(data()[0][:4]).default == "max-probability"
+
+
+@pytest.mark.parametrize("name", ["default", "paper", "authors"])
+def test_same_seed_gives_the_same_bits_and_another_seed_does_not(name: str) -> None:
+    runs = []
+    for seed in (1, 1, 2):
+        model = attached(preset=name, prior=None, init=abnn.Init(sigma=0.01) if name == "paper" else None)
+        abnn.fit(model, loader(), epochs=1, seed=seed, **QUIET)
+        runs.append(values(model))
+    assert equal(runs[0], runs[1]) and not equal(runs[0], runs[2])
+
+
+def test_random_state_flags_and_draws_are_left_alone() -> None:
+    model = attached(draws=7)
+    flags = [parameter.requires_grad for parameter in model.parameters()]
+    torch.manual_seed(5)
+    state, numbers = torch.get_rng_state(), np.random.get_state()[1].tolist()
+    abnn.fit(model, loader(), epochs=1, **QUIET)
+    assert torch.equal(state, torch.get_rng_state()) and numbers == np.random.get_state()[1].tolist()
+    assert [parameter.requires_grad for parameter in model.parameters()] == flags and model.draws == 7
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+class Interrupted:
+    """A loader that stops the run, as a user's Ctrl-C does, after so many batches in all."""
+
+    def __init__(self, after: int) -> None:
+        self.inner, self.left = loader(), after
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.inner:
+            if self.left == 0:
+                raise KeyboardInterrupt
+            self.left -= 1
+            yield batch
+
+
+@pytest.mark.parametrize("preset", ["default", "authors"])
+@pytest.mark.parametrize("after", [3, 12, 17])
+def test_an_interrupted_run_ends_bit_identical(tmp_path: Path, preset: str, after: int) -> None:
+    settings: dict[str, Any] = {"epochs": 3, "seed": 4, **QUIET}
+    whole = attached(preset=preset)
+    history = abnn.fit(whole, loader(), **settings)
+    file = tmp_path / "fit.safetensors"
+    cut = attached(preset=preset)
+    with pytest.raises(KeyboardInterrupt):  # six batches go into measuring the range of values where that is needed
+        extra = 6 if preset == "default" else 0
+        abnn.fit(cut, Interrupted(after + extra), checkpoint=file, checkpoint_every=2, **settings)
+    assert file.exists()
+    resumed = attached(preset=preset)
+    again = abnn.fit(resumed, loader(), checkpoint=file, checkpoint_every=2, **settings)
+    assert equal(values(whole), values(resumed))
+    dropped = {"seconds"}
+    assert [{k: v for k, v in row.items() if k not in dropped} for row in history.rows] == [
+        {k: v for k, v in row.items() if k not in dropped} for row in again.rows
+    ]
+
+
+KILLED = """
+import os, signal, sys, torch
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.test_fit import attached, loader, QUIET
+import abnn
+import abnn.files as files
+real, count = files.write_bytes, 0
+def write(path, content):
+    global count
+    count += 1
+    if count == {at}:  # die in the middle of writing a checkpoint
+        Path(str(path) + ".part").write_bytes(content[: len(content) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(path, content)
+files.write_bytes = write
+abnn.fit(attached(), loader(), epochs=2, seed=4, checkpoint={file!r}, checkpoint_every=1, **QUIET)
+"""
+
+
+def test_a_killed_run_ends_bit_identical(tmp_path: Path) -> None:
+    file, root = tmp_path / "fit.safetensors", str(Path(__file__).parents[1])
+    code = KILLED.format(root=root, at=5, file=str(file))
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert result.returncode == -signal.SIGKILL, result.stderr.decode()
+    whole, resumed = attached(), attached()
+    abnn.fit(whole, loader(), epochs=2, seed=4, **QUIET)
+    abnn.fit(resumed, loader(), epochs=2, seed=4, checkpoint=file, checkpoint_every=1, **QUIET)
+    assert equal(values(whole), values(resumed))
+
+
+def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "fit.safetensors"
+    first, second = attached(), attached()
+    abnn.fit(first, loader(), epochs=1, checkpoint=file, **QUIET)
+    stamp = file.stat().st_mtime_ns
+    abnn.fit(second, loader(), epochs=1, checkpoint=file, **QUIET)
+    assert file.stat().st_mtime_ns == stamp and equal(values(first), values(second))
+
+
+def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "fit.safetensors"
+    abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)
+    with pytest.raises(InputError, match="other settings"):
+        abnn.fit(attached(), loader(), epochs=1, lr=0.5, checkpoint=file, **QUIET)
+    write_tree(file, {"format": "something else"})
+    with pytest.raises(FileFormatError, match="not a checkpoint"):
+        abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)
+    file.write_bytes(b"\x00" * 10)
+    with pytest.raises(FileFormatError, match="not a readable safetensors"):
+        abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)
+
+
+def test_divergence_keeps_the_last_good_state() -> None:
+    model = attached(preset="authors")
+    start = values(model)
+    with pytest.raises(DivergedError, match=r"epoch 1, step .* set back to its state after 0 complete epochs"):
+        abnn.fit(model, loader(), epochs=1, lr=1e30, **QUIET)
+    assert equal(start, values(model))
+
+
+def test_exploding_sigma_is_noticed() -> None:
+    model = attached()
+    with torch.no_grad():
+        model.layers[0].weight_rho[0] = 1e5
+    with pytest.raises(DivergedError, match="sigma reached"):
+        abnn.fit(model, loader(), epochs=1, **QUIET)
+
+
+def test_bf16_follows_full_precision() -> None:
+    exact, mixed = attached(), attached()
+    first = abnn.fit(exact, loader(), epochs=2, **QUIET)
+    second = abnn.fit(mixed, loader(), epochs=2, precision="bf16-mixed", **QUIET)
+    # bfloat16 keeps 8 bits, a relative 2^-8 per operation; the losses of this shallow network stay within a few of them.
+    assert second.last["id"] == pytest.approx(first.last["id"], rel=0.05, abs=0.02)
+    assert all(parameter.dtype == torch.float32 for parameter in mixed.parameters())
+
+
+TWO_PROCESSES = """
+import sys, torch
+sys.path.insert(0, {root!r})
+from tests.test_fit import attached, loader
+import abnn
+model = attached()
+abnn.fit(model, loader(), epochs=1, devices=2, accelerator="cpu", progress=False)
+rank = torch.distributed.get_rank()
+torch.save({{n: p.detach() for n, p in model.attachment_parameters()}}, {out!r} + f"/{{rank}}.pt")
+"""
+
+
+def test_two_processes_agree(tmp_path: Path) -> None:
+    script = tmp_path / "run.py"
+    script.write_text(TWO_PROCESSES.format(root=str(Path(__file__).parents[1]), out=str(tmp_path)))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    result = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert result.returncode == 0, result.stderr.decode()[-2000:]
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
+    start = dict(attached().attachment_parameters())
+    assert equal(first, second)
+    assert any(not torch.equal(first[name], start[name]) for name in first)
+
+
+def test_logs(tmp_path: Path) -> None:
+    abnn.fit(attached(), loader(), epochs=2, log=["csv", "tensorboard"], log_dir=tmp_path, **QUIET)
+    rows = next(tmp_path.rglob("metrics.csv")).read_text().splitlines()
+    assert len(rows) == 3 and "id_divergence" in rows[0]
+    assert list(tmp_path.rglob("events.out.tfevents*"))
+    with pytest.raises(InputError, match="csv"):
+        abnn.fit(attached(), loader(), epochs=1, log="cvs", log_dir=tmp_path, **QUIET)
+
+
+@pytest.mark.parametrize("change", [{"target": "random"}, {"target": "uniform"}, {"outlier_loss": "draws"}])
+def test_ablation_switches_change_the_result(change: dict[str, Any]) -> None:
+    plain, changed = attached(), attached()
+    abnn.fit(plain, loader(), epochs=1, **QUIET)
+    abnn.fit(changed, loader(), epochs=1, objective=replace(PRESETS["default"].objective, **change), **QUIET)
+    assert not equal(values(plain), values(changed))
+
+
+def test_no_outliers_and_real_outliers() -> None:
+    without, real = attached(), attached()
+    assert "outliers" not in abnn.fit(without, loader(), outliers=None, epochs=1, **QUIET).last
+    own = TensorDataset(torch.rand(40, 1, 8, 8))
+    assert "outliers" in abnn.fit(real, loader(), outliers=own, epochs=1, **QUIET).last
+    assert not equal(values(without), values(real))
+
+
+def test_no_attachment_trains_everything_with_outliers() -> None:
+    model = attached(trained=False, kind="replace")
+    goal = abnn.preset("authors", keep_gradient=False, outliers_update="all").objective
+    before = values(model)
+    abnn.fit(model, loader(), objective=goal, freeze_backbone=False, epochs=1, lr=1e-4, **QUIET)
+    after = values(model)
+    assert all(not torch.equal(before[name], after[name]) for name in before if name.startswith("net.head"))
+    with pytest.raises(InputError, match="freeze_backbone"):
+        abnn.fit(model, loader(), objective=goal, freeze_backbone=True, epochs=1, **QUIET)
+
+
+def test_tabular_data() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(64, 6), torch.randint(3, (64,))
+    model = abnn.attach(mlp().eval(), x[:1])
+    abnn.fit(model, [(x[:32], y[:32]), (x[32:], y[32:])], epochs=2, **QUIET)
+    assert model.predict(x).score.shape == (64,)
+
+
+def test_own_optimiser_schedule_and_range() -> None:
+    model = attached()
+    seen: list[float] = []
+    history = abnn.fit(
+        model,
+        loader(),
+        epochs=2,
+        optimizer=lambda parameters, lr: torch.optim.RMSprop(parameters, lr=lr),
+        schedule=lambda progress: seen.append(progress) or 0.5,  # type: ignore[func-returns-value]
+        value_range=(0.0, 1.0),
+        **QUIET,
+    )
+    assert seen == pytest.approx([step / 12 for step in range(12)])
+    assert history.last["lr_factor"] == 0.5
+
+
+def test_schedules() -> None:
+    assert [SCHEDULES["steps"](p) for p in (0.0, 0.25, 0.5, 0.99)] == pytest.approx([1, 0.1, 0.01, 0.001])
+    assert SCHEDULES["cosine"](0) == 1 and SCHEDULES["cosine"](0.5) == pytest.approx(0.5)
+    assert SCHEDULES["constant"](0.9) == 1
+    rising = [SCHEDULES["cycle"](p) for p in (0.0, 0.1, 0.3)]
+    assert rising == sorted(rising) and rising[-1] == 1 and SCHEDULES["cycle"](1.0) == pytest.approx(0)
+
+
+X, Y = data(8)
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([], "loader: got a loader without batches"),
+        (DataLoader(TensorDataset(X[:0], Y[:0])), "without batches"),
+        (X, "loader: got Tensor"),
+        (iter([(X, Y)]), "every time it is iterated"),
+        ([X], r"pairs \(inputs, labels\)"),
+        ([(X, Y, Y)], "tuple of 3"),
+        ([(X, Y + 1)], "0 to 2, the backbone's classes"),
+        ([(X, Y - 5)], "labels from -5"),
+        ([(X, Y.float())], "one whole number per input"),
+        ([(X, nn.functional.one_hot(Y, 3))], "Give class numbers, not one-hot"),
+        ([(X, Y[:4])], "for 8 inputs"),
+        ([(X[:, 0], Y)], "Check the rank"),
+        ([(X.repeat(1, 3, 1, 1), Y)], "Check channels"),
+        ([(torch.full_like(X, torch.nan), Y)], "NaN or infinite values in rows 0, 1"),
+        ([(torch.full_like(X, torch.inf), Y)], "NaN or infinite"),
+        ([("x", Y)], "x: got str"),
+    ],
+)
+def test_bad_loaders(batches: Any, message: str) -> None:
+    model = attached()
+    start, modes = values(model), [module.training for module in model.modules()]
+    with pytest.raises(InputError, match=message):
+        abnn.fit(model, batches, epochs=1, **QUIET)
+    assert equal(start, values(model)) and modes == [module.training for module in model.modules()]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs"),
+        ({"lr": 0.0}, "lr"),
+        ({"precision": "16"}, "precision"),
+        ({"optimizer": "adma"}, "Did you mean 'adam'"),
+        ({"schedule": "cosin"}, "Did you mean 'cosine'"),
+        ({"outliers": "nois"}, "Did you mean 'noise'"),
+        ({"checkpoint_every": 0}, "checkpoint_every"),
+    ],
+)
+def test_bad_settings(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        abnn.fit(attached(), loader(), **{"epochs": 1, **QUIET, **options})
+
+
+def test_a_plain_network_is_not_a_model() -> None:
+    with pytest.raises(InputError, match="what abnn.attach"):
+        abnn.fit(backbone(), loader(), **QUIET)  # type: ignore[arg-type]

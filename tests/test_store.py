@@ -1,0 +1,179 @@
+"""Saved models: round trips, sizes, and files that are damaged, foreign, newer or not meant for this network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import abnn
+from abnn.errors import FileFormatError, InputError
+from abnn.store import fingerprint
+from tests.test_fit import QUIET, attached, backbone, data, loader
+
+X = data()[0]
+
+
+@pytest.fixture(scope="module")
+def fitted() -> abnn.Attached:
+    model = attached()
+    abnn.fit(model, loader(), epochs=1, **QUIET)
+    return model
+
+
+def same(left: abnn.Attached, right: abnn.Attached) -> bool:
+    one, two = left.predict(X), right.predict(X)
+    return torch.equal(one.samples, two.samples) and torch.equal(one.score, two.score)
+
+
+def test_round_trip_onto_a_fresh_copy(fitted: abnn.Attached, tmp_path: Path) -> None:
+    triage = abnn.Triage.calibrate(fitted, loader())
+    fitted.save(tmp_path / "model", triage=triage, extra={"class_names": ["a", "b", "c"]})
+    loaded = abnn.load(tmp_path / "model", backbone())
+    assert same(fitted, loaded)
+    assert loaded.triage == triage and loaded.extra == {"class_names": ["a", "b", "c"]}
+    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == ["abnn.json", "attachments.safetensors"]
+    assert torch.equal(fitted(X), loaded(X))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"preset": "authors"},
+        {"kind": "chain", "share": False},
+        {"kind": "bottleneck", "width": 4, "last": 1},
+        {"kind": "replace"},
+        {"prior": abnn.ScaleMixture(1.0, 0.01, 0.3), "init": abnn.Init(0.1, 0.05, 0.1)},
+    ],
+)
+def test_round_trip_of_every_kind(options: dict[str, Any], tmp_path: Path) -> None:
+    model = attached(**options)
+    model.save(tmp_path / "model")
+    loaded = abnn.load(tmp_path / "model", backbone())
+    assert same(model, loaded) and loaded.spec == model.spec and loaded.preset == model.preset
+    assert loaded.layers[0].prior == model.layers[0].prior
+
+
+def test_with_the_backbone_nothing_else_is_needed(tmp_path: Path) -> None:
+    recipe = {"width": 8, "blocks": 2, "stem": "small", "kaiming": False}
+    network = abnn.build_backbone("paper-resnet", 3, 1, **recipe).eval()
+    model = abnn.attach(network, X[:1])
+    model.save(tmp_path / "model", backbone=True)
+    assert same(model, abnn.load(tmp_path / "model"))
+    model.save(tmp_path / "alone")
+    with pytest.raises(InputError, match="backbone: got None"):
+        abnn.load(tmp_path / "alone")
+
+
+def test_attachments_are_small(fitted: abnn.Attached, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "model")
+    numbers = fitted.attachment_size
+    features = len(fitted.distance.whitening)
+    numbers += features * (features + 1) // 2 + fitted.distance.class_means.numel()
+    size = sum(file.stat().st_size for file in (tmp_path / "model").iterdir())
+    assert size < 4 * numbers + 6000  # four bytes a number, and the names
+
+
+def test_fingerprint_sees_every_weight() -> None:
+    one, two = backbone(), backbone()
+    assert fingerprint(one) == fingerprint(two)
+    with torch.no_grad():
+        two.head.bias[0] += 1e-6
+    assert fingerprint(one) != fingerprint(two)
+
+
+def test_another_backbone_is_refused(fitted: abnn.Attached, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "model")
+    with pytest.raises(FileFormatError, match="other weights or layers"):
+        abnn.load(tmp_path / "model", backbone(trained=False))
+
+
+def change(path: Path, **values: Any) -> None:
+    description = json.loads((path / "abnn.json").read_text())
+    (path / "abnn.json").write_text(json.dumps({**description, **values}))
+
+
+def test_damaged_and_foreign_files(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    with pytest.raises(FileFormatError, match="not a saved model"):
+        abnn.load(path, backbone())
+    fitted.save(path)
+    weights = path / "attachments.safetensors"
+    whole = weights.read_bytes()
+    for content in (whole[: len(whole) // 2], b"", b"not a tensor file at all" * 10):
+        weights.write_bytes(content)
+        with pytest.raises(FileFormatError, match="restore or save it again"):
+            abnn.load(path, backbone())
+    weights.unlink()
+    with pytest.raises(FileFormatError, match="does not exist"):
+        abnn.load(path, backbone())
+    weights.write_bytes(whole)
+    change(path, version=99, abnn="9.0")
+    with pytest.raises(FileFormatError, match=r"by abnn 9\.0.*Update abnn"):
+        abnn.load(path, backbone())
+    change(path, version=1, at=["blocks.0"])
+    with pytest.raises(FileFormatError, match="missing or not expected"):
+        abnn.load(path, backbone())
+    change(path, format="other")
+    with pytest.raises(FileFormatError, match="not the description"):
+        abnn.load(path, backbone())
+    (path / "abnn.json").write_text('{"format": "abnn-model", ')
+    with pytest.raises(FileFormatError, match="not valid JSON"):
+        abnn.load(path, backbone())
+
+
+def test_incomplete_description(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = fitted.save(tmp_path / "model")
+    description = json.loads((path / "abnn.json").read_text())
+    del description["spec"]
+    (path / "abnn.json").write_text(json.dumps(description))
+    with pytest.raises(FileFormatError, match="not complete"):
+        abnn.load(path, backbone())
+
+
+def test_damaged_backbone(tmp_path: Path) -> None:
+    network = abnn.build_backbone("paper-resnet", 3, 1, width=8, blocks=2, stem="small").eval()
+    path = abnn.attach(network, X[:1]).save(tmp_path / "model", backbone=True)
+    change(path, fingerprint="0" * 64)
+    with pytest.raises(FileFormatError, match="does not have the fingerprint"):
+        abnn.load(path)
+    change(path, backbone={"name": "paper-resnet", "classes": 4, "in_channels": 1})
+    with pytest.raises(FileFormatError, match="cannot be rebuilt"):
+        abnn.load(path)
+
+
+def test_saving_replaces_a_model_but_nothing_else(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = fitted.save(tmp_path / "model")
+    fitted.save(path, extra={"second": True})
+    assert abnn.load(path, backbone()).extra == {"second": True}
+    other = tmp_path / "photos"
+    other.mkdir()
+    (other / "holiday.jpg").write_bytes(b"precious")
+    with pytest.raises(InputError, match="is not a saved model"):
+        fitted.save(other)
+    assert (other / "holiday.jpg").read_bytes() == b"precious"
+
+
+def test_a_failed_save_leaves_the_old_model(
+    fitted: abnn.Attached, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fitted.save(tmp_path / "model")
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("abnn.store.write_tensors", fail)
+    with pytest.raises(OSError, match="disk full"):
+        fitted.save(path, extra={"new": True})
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+def test_loading_runs_no_code() -> None:
+    folder = Path(abnn.__file__).parent
+    source = "".join((folder / name).read_text() for name in ("store.py", "files.py", "loop.py"))
+    assert "import pickle" not in source and "torch.load" not in source
