@@ -8,8 +8,9 @@ PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-ch
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(VENV)/bin/abnn demo
 
+# One thread for each test process: several processes with a thread per core each would only wait for one another.
 test: $(VENV)/.installed-dev  ## all tests, with line coverage
-	$(VENV)/bin/python -m pytest --cov --cov-report=term --cov-fail-under=90
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --dist loadscope --cov --cov-report=term --cov-fail-under=90
 
 check: $(VENV)/.installed-dev  ## format, lint and types
 	$(VENV)/bin/ruff format --check .

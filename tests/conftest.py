@@ -13,6 +13,12 @@ from abnn.attach import Attached, hold_noise, set_noise
 from abnn.backbones import PaperResNet
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """An unexpected warning of ours is an error. Said here, for naming it in the settings of pytest would import the
+    package before coverage starts to count."""
+    config.addinivalue_line("filterwarnings", "error::abnn.errors.AbnnWarning")
+
+
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
