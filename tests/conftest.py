@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import abnn
-from abnn.attach import Attached, hold_noise, set_noise
+from abnn.attached import Attached, hold_noise, set_noise
 from abnn.backbones import PaperResNet
 
 

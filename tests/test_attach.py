@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import abnn
-from abnn.attach import Attached, mean_logits
+from abnn.attached import Attached, mean_logits
 from abnn.attachments import Spec, fit_size
 from abnn.backbones import PaperResNet
 from abnn.errors import AbnnWarning, AttachError, InputError

@@ -11,7 +11,7 @@ from sklearn.covariance import OAS
 from torch import Tensor, nn
 
 import abnn
-from abnn.attach import Attached
+from abnn.attached import Attached
 from abnn.backbones import PaperResNet
 from abnn.distance import MAX_FEATURES, QUANTILES, oas_shrinkage, sketch
 from abnn.errors import InputError, NotFittedError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import abnn
-from abnn.attach import Attached
+from abnn.attached import Attached
 from abnn.errors import InputError, NotFittedError
 from abnn.predict import Prediction, concatenate
 from abnn.scores import SAMPLE_SCORES, SCORES

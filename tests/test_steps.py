@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 import abnn
-from abnn.attach import Attached
+from abnn.attached import Attached
 from abnn.layers import Gaussian
 from abnn.objective import Objective, preset
 from abnn.outliers import OutlierBatch

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import abnn
-from abnn.attach import Attached
+from abnn.attached import Attached
 from abnn.backbones import PaperResNet, build_backbone
 from abnn.objective import Objective
 from abnn.outliers import OutlierBatch

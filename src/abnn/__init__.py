@@ -1,7 +1,8 @@
 """Clip small Bayesian modules onto a trained network and learn when to trust its predictions."""
 
 from abnn._version import __version__
-from abnn.attach import Attached, attach, detach
+from abnn.attach import attach, detach
+from abnn.attached import Attached
 from abnn.backbones import build_backbone
 from abnn.fit import fit
 from abnn.layers import Gaussian, Init, ScaleMixture

@@ -2,221 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import math
-import warnings
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from abnn.attachments import Attachment, Spec, build_attachments
-from abnn.blocks import Block, Probe, check_example, evaluating, first_tensor, logits_of, probe, summary
-from abnn.distance import FeatureDistance
-from abnn.errors import AbnnWarning, AttachError, InputError, explain
-from abnn.graft import graft
-from abnn.layers import Init, MeanField, Prior, bayesian_layers
+from abnn.attached import Attached, AttachedBlock, ReplacedBlock, check_draws
+from abnn.attachments import Spec, build_attachments
+from abnn.blocks import Block, check_example, probe
+from abnn.errors import AttachError, InputError, explain
+from abnn.folding import choose_fold
+from abnn.layers import Init, Prior
 from abnn.objective import Preset
 from abnn.objective import preset as choose_preset
-
-if TYPE_CHECKING:
-    from abnn.predict import Prediction
-    from abnn.triage import Triage
-
-
-class AttachedBlock(nn.Module):
-    """A block with its attachment: block(x) + attachment(x), once for every held draw."""
-
-    unfolds = False  # whether this is where one row per input becomes one row per draw and input
-
-    def __init__(self, block: nn.Module, attachment: Attachment) -> None:
-        super().__init__()
-        self.block = block
-        self.attachment = attachment
-
-    def __getattr__(self, name: str) -> Any:
-        """Networks that look into their blocks (``self.layers[0].self_attn``) find what they look for."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("block"), name)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        output = self.block(*args, **kwargs)
-        x = args[0] if args else next(iter(kwargs.values()))
-        main = first_tensor(output)
-        assert main is not None
-        side = self.attachment(x, main.shape[1:], folded=not self.unfolds)
-        if self.unfolds:
-            added = (main.unsqueeze(0) + side.unflatten(0, (-1, main.shape[0]))).flatten(0, 1)
-        else:
-            added = main + side
-        if isinstance(output, tuple | list):
-            items = (added, *output[1:])
-            return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
-        return added
-
-
-class ReplacedBlock(nn.Module):
-    """A Bayesian block in the place of a block, once for every held draw."""
-
-    unfolds = False
-
-    def __init__(self, attachment: Attachment, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.attachment = attachment
-        self.shape = shape
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        x = args[0] if args else next(iter(kwargs.values()))
-        return self.attachment(x, self.shape, folded=not self.unfolds)
-
-
-class Attached(nn.Module):
-    """A backbone with attachments: made by :func:`attach`, undone by :func:`detach`.
-
-    ``model(x)`` has the shape of ``backbone(x)``, and ``softmax(model(x))`` is the prediction averaged over the held
-    draws. The draws change only with :meth:`resample`, so the same input gives the same output.
-    """
-
-    def __init__(self, backbone: nn.Module, example: Tensor, blocks: Sequence[Block], spec: Spec, found: Probe) -> None:
-        super().__init__()
-        device, dtype = _device_and_dtype(backbone)
-        attachments = [part.to(device=device, dtype=dtype) for part in build_attachments(blocks, spec)]
-        self.net = graft(backbone, {block.module: _wrap(block, part, spec) for block, part in zip(blocks, attachments)})
-        self.spec = spec
-        self.block_names = [block.name for block in blocks]
-        self.input_shape = tuple(example.shape[1:])
-        self.input_dtype = example.dtype
-        output = found.calls[""].output
-        if output is None:
-            raise AttachError(
-                "backbone: its output is not a tensor (or a tuple that starts with one); wrap it in a module that "
-                "returns the logits."
-            )
-        self.classes = output[1] if len(output) > 1 else 1
-        self.activation_bytes = 4 * found.activation_numbers
-        self.distance = FeatureDistance(backbone, blocks, self.classes).to(device)
-        self.preset = "default"
-        self.score = "gated"
-        self.triage: Triage | None = None  # thresholds and further notes, as kept by save() and load()
-        self.extra: dict[str, Any] = {}
-        # Not registered as a submodule: its parameters are those of ``net``.
-        self.__dict__["_backbone"] = backbone
-        self._requires_grad = {name: p.requires_grad for name, p in backbone.named_parameters()}
-        self._modes = {name: module.training for name, module in backbone.named_modules()}
-        self._layers = [layer for part in attachments for layer in bayesian_layers(part)]
-        self._layers = list(dict.fromkeys(self._layers))
-
-    # -- what it is made of -------------------------------------------------------------------------------------------
-
-    @property
-    def backbone(self) -> nn.Module:
-        """The network as it was given, without attachments; it shares its parameters with this model."""
-        backbone = self.__dict__["_backbone"]
-        if backbone is None:
-            raise AttachError("model: its attachments were taken off with detach(); attach again to use it.")
-        return backbone
-
-    @property
-    def attached_blocks(self) -> list[AttachedBlock | ReplacedBlock]:
-        """In the order of their calls."""
-        return [self.net.get_submodule(name) for name in self.block_names]  # type: ignore[misc]
-
-    @property
-    def layers(self) -> list[MeanField]:
-        """The Bayesian layers, each once, in the order of their first call."""
-        return self._layers
-
-    def attachment_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """omega_2: names that do not depend on the backbone, and parameters, each once."""
-        seen: set[int] = set()
-        for index, block in enumerate(self.attached_blocks):
-            for name, parameter in block.attachment.named_parameters():
-                if id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    yield f"{index}.{name}", parameter
-
-    def backbone_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """omega_1: names in the backbone and parameters that this model uses, each once."""
-        used = {id(parameter) for parameter in self.net.parameters()}
-        return ((name, parameter) for name, parameter in self.backbone.named_parameters() if id(parameter) in used)
-
-    @property
-    def attachment_size(self) -> int:
-        """How many numbers the attachments learn."""
-        return sum(parameter.numel() for _, parameter in self.attachment_parameters())
-
-    def kl(self, sampled: bool = False) -> Tensor:
-        """KL[posterior || prior] over all attachments."""
-        return torch.stack([layer.kl(sampled) for layer in self._layers]).sum()
-
-    # -- draws --------------------------------------------------------------------------------------------------------
-
-    @property
-    def draws(self) -> int:
-        """The number of held draws."""
-        return self._layers[0].draws
-
-    def resample(self, draws: int | range | None = None, seed: int | None = None) -> None:
-        """Hold new draws: fresh ones, or with a seed those that belong to it.
-
-        With a seed, draw s depends on (seed, s) alone, on every device; ``draws=range(5, 10)`` gives the second half of
-        the ten draws of that seed.
-        """
-        wanted = draws if isinstance(draws, range) else range(check_draws(self.draws if draws is None else draws))
-        if seed is None:
-            for layer in self._layers:
-                layer.resample(len(wanted))
-            return
-        generators = [torch.Generator().manual_seed(_draw_seed(seed, index)) for index in wanted]
-        for layer in self._layers:
-            layer.resample_seeded(generators)
-
-    # -- passes -------------------------------------------------------------------------------------------------------
-
-    @property
-    def folds_at_input(self) -> bool:
-        """Whether draws are folded at the network's input, because its structure leaves no later place."""
-        return not any(block.unfolds for block in self.attached_blocks)
-
-    def draw_logits(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """The network's output for every held draw, [S, B, classes, ...]."""
-        if self.__dict__["_backbone"] is None:
-            raise AttachError("model: its attachments were taken off with detach(); attach again to use it.")
-        draws, batch = self.draws, x.shape[0]
-        if self.folds_at_input and draws > 1:
-            x = x.unsqueeze(0).expand(draws, *x.shape).flatten(0, 1)
-        logits = logits_of(self.net(x, *args, **kwargs))
-        assert logits is not None
-        return logits.unflatten(0, (draws, batch))
-
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return mean_logits(self.draw_logits(x, *args, **kwargs))
-
-    def predict(self, x: Any, draws: int = 10, seed: int | None = 0, **options: Any) -> Prediction:
-        """Average ``draws`` weight draws; see :func:`abnn.predict.predict`."""
-        from abnn.predict import predict
-
-        return predict(self, x, draws=draws, seed=seed, **options)
-
-    def save(self, path: str | Path, backbone: bool = False, **extra: Any) -> Path:
-        """Write the attachments, and the backbone's weights if asked; see :func:`abnn.store.save`."""
-        from abnn.store import save
-
-        return save(self, path, backbone=backbone, **extra)
-
-    def extra_repr(self) -> str:
-        return f"kind={self.spec.kind!r}, at={self.block_names}, attachment_size={self.attachment_size:,}"
-
-
-def _wrap(block: Block, attachment: Attachment, spec: Spec) -> AttachedBlock | ReplacedBlock:
-    if spec.kind == "replace":
-        return ReplacedBlock(attachment, block.output[1:])
-    return AttachedBlock(block.module, attachment)
 
 
 def attach(
@@ -280,7 +79,7 @@ def attach(
             blocks = _within_budget(blocks, spec, budget)
         model = Attached(backbone, example, blocks, spec, found)
         model.preset, model.score = preset, chosen.score
-        _choose_fold(model, example)
+        choose_fold(model, example)
     model.resample(draws, seed=seed)
     known = set(backbone.modules())
     for module in model.modules():  # what is new starts in the backbone's mode
@@ -312,34 +111,6 @@ def detach(model: Attached) -> nn.Module:
     return backbone
 
 
-def mean_logits(draw_logits: Tensor) -> Tensor:
-    """Logits of the averaged prediction: log 1/S sum_s softmax(z_s) + 1/S sum_s logsumexp(z_s).
-
-    The second term changes no probability and makes the result equal to z where all draws agree on it.
-    """
-    log_probs = draw_logits.log_softmax(dim=2)
-    mean = log_probs.logsumexp(dim=0) - math.log(draw_logits.shape[0])
-    return mean + draw_logits.logsumexp(dim=2, keepdim=True).mean(dim=0)
-
-
-def check_draws(draws: object) -> int:
-    if not isinstance(draws, int) or isinstance(draws, bool) or draws < 1:
-        raise InputError(explain("draws", repr(draws), "a whole number of at least 1", "Ten is a good start."))
-    return draws
-
-
-def _draw_seed(seed: int, index: int) -> int:
-    digest = hashlib.sha256(f"{seed}:{index}".encode()).digest()
-    return int.from_bytes(digest[:7], "big")
-
-
-def _device_and_dtype(backbone: nn.Module) -> tuple[torch.device, torch.dtype]:
-    for parameter in backbone.parameters():
-        if parameter.is_floating_point():
-            return parameter.device, parameter.dtype
-    return torch.device("cpu"), torch.float32
-
-
 def _within_budget(blocks: list[Block], spec: Spec, budget: int) -> list[Block]:
     for start in range(len(blocks)):
         with torch.device("meta"):
@@ -355,112 +126,3 @@ def _within_budget(blocks: list[Block], spec: Spec, budget: int) -> list[Block]:
             "Raise the budget, or use kind='bottleneck' with a small width.",
         )
     )
-
-
-def _choose_fold(model: Attached, example: Tensor) -> None:
-    """Fold draws at the first attachment if that gives what separate draws give, else at the network's input."""
-    inputs = _three_inputs(example)
-    with torch.no_grad(), evaluating(model.net):
-        model.resample(2, seed=0)
-        for layer in model.layers:  # noise large enough that any mix-up of draws or inputs shows
-            layer.weight_noise.mul_(10)
-        with _calls_counted(model) as calls:
-            reference = _one_by_one(model, inputs)
-        _check_reached(model, calls, model.draws * len(inputs))
-        first = model.attached_blocks[0]
-        first.unfolds = True
-        reason = _disagreement(model, inputs, reference)
-        if reason is None:
-            return
-        first.unfolds = False
-        trouble = _disagreement(model, inputs, reference)
-    if trouble is not None:
-        raise AttachError(
-            f"backbone: folding draws into the batch changes its output ({trouble}). It seems to mix the inputs of a "
-            "batch or not to have the batch first; accepted: a network that treats each input of a batch by itself."
-        )
-    warnings.warn(
-        "This network passes features around the first attachment, so draws are folded at its input and the part "
-        f"before the first attachment is computed once per draw ({reason}). Attach to the last blocks, or choose other "
-        "places with at=..., to share it.",
-        AbnnWarning,
-        stacklevel=3,
-    )
-
-
-def _three_inputs(example: Tensor) -> Tensor:
-    """Three different inputs like the example; it may be constant, then any values must do."""
-    one = example[:1]
-    inputs = torch.cat([one, one.roll(1, -1), one.flip(-1)])
-    if inputs.is_floating_point():
-        spread = inputs.std()
-        inputs = inputs + torch.randn(inputs.shape).to(inputs) * (0.1 * spread if spread > 0 else 1.0)
-    return inputs
-
-
-@contextlib.contextmanager
-def _calls_counted(model: Attached) -> Iterator[list[int]]:
-    calls = [0] * len(model.attached_blocks)
-
-    def count(index: int) -> Any:
-        def hook(*_: Any) -> None:
-            calls[index] += 1
-
-        return hook
-
-    handles = [block.register_forward_hook(count(index)) for index, block in enumerate(model.attached_blocks)]
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _check_reached(model: Attached, calls: list[int], expected: int) -> None:
-    """A network may hold its blocks a second time, outside its submodules; then attachments would do nothing."""
-    for name, count in zip(model.block_names, calls):
-        if count != expected:
-            raise AttachError(
-                f"backbone: its pass does not reach {name!r} through its submodules; accepted: a network that calls its "
-                "blocks as attributes, nn.Sequential, nn.ModuleList or nn.ModuleDict. Replace plain lists or saved "
-                "references to modules, and attach before torch.compile: torch.compile(abnn.attach(...))."
-            )
-
-
-def _one_by_one(model: Attached, inputs: Tensor) -> Tensor:
-    held = hold_noise(model)
-    outputs = []
-    for index in range(model.draws):
-        set_noise(model, [tuple(None if n is None else n[:, index : index + 1] for n in pair) for pair in held])
-        outputs.append(torch.cat([model.draw_logits(inputs[i : i + 1]) for i in range(len(inputs))], dim=1))
-    set_noise(model, held)
-    return torch.cat(outputs)
-
-
-def _disagreement(model: Attached, inputs: Tensor, reference: Tensor) -> str | None:
-    try:
-        folded = model.draw_logits(inputs)
-    except Exception as error:  # noqa: BLE001 - any failure of the user's network means the same here
-        return summary(error)
-    if folded.shape != reference.shape:
-        return f"output shape {tuple(folded.shape)} instead of {tuple(reference.shape)}"
-    # Against what draws and inputs change, for a large constant in the logits must not hide a mix-up.
-    spread = (reference - reference.mean(dim=(0, 1))).abs().max()
-    scale = torch.maximum(spread, 0.1 * reference.abs().max()).clamp_min(1e-6)
-    gap = ((folded - reference).abs().max() / scale).item()
-    return None if gap < 1e-2 else f"outputs differ by {gap:.1%}"
-
-
-Noise = list[tuple[Tensor | None, ...]]
-
-
-def hold_noise(model: Attached) -> Noise:
-    """The noise of the held draws, to be put back with :func:`set_noise`."""
-    return [(layer.weight_noise, layer.bias_noise) for layer in model.layers]
-
-
-def set_noise(model: Attached, noise: Noise) -> None:
-    for layer, (weight, bias) in zip(model.layers, noise):
-        assert weight is not None
-        layer.weight_noise = weight
-        layer.bias_noise = bias

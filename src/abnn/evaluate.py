@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from abnn.attach import Attached
+from abnn.attached import Attached
 from abnn.errors import InputError, explain
 from abnn.evaluation import SetResult
 from abnn.predict import Plain, Prediction

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from abnn.attach import Attached
+from abnn.attached import Attached
 from abnn.errors import InputError, explain
 from abnn.loop import Batches, History, Schedule, make_fabric, make_optimizer, preserved_random_state, train
 from abnn.objective import Objective, preset

@@ -15,7 +15,7 @@ from abnn.errors import InputError, NotFittedError, explain, unknown
 from abnn.scores import DISTANCE_SCORES, SAMPLE_SCORES, SCORES, entropy, gated
 
 if TYPE_CHECKING:
-    from abnn.attach import Attached
+    from abnn.attached import Attached
 
 MEMORY_LIMIT = 2**30
 
@@ -126,7 +126,7 @@ def predict(
                   gathered, else "entropy"
     memory_limit  bytes that activations may take; inputs and draws are processed in chunks that stay below
     """
-    from abnn.attach import check_draws, hold_noise, set_noise
+    from abnn.attached import check_draws, hold_noise, set_noise
 
     check_draws(draws)
     x = check_inputs(model, x)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from abnn.attach import Attached
+from abnn.attached import Attached
 from abnn.blocks import evaluating
 from abnn.loop import Trainable
 from abnn.objective import Objective

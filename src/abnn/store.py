@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from abnn._version import __version__
-from abnn.attach import Attached, attach
+from abnn.attach import attach
+from abnn.attached import Attached
 from abnn.backbones import build_backbone
 from abnn.errors import AbnnError, FileFormatError, InputError, explain
 from abnn.files import read_json, read_tensors, write_json, write_tensors, writing_directory

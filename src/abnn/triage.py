@@ -20,7 +20,7 @@ from abnn.outliers import Outliers, make_outliers, measure_range
 from abnn.predict import Plain, Prediction
 
 if TYPE_CHECKING:
-    from abnn.attach import Attached
+    from abnn.attached import Attached
 
 VERDICTS = ("accept", "notice", "reject")
 

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from abnn.attach import Attached, attach
+from abnn.attach import attach
+from abnn.attached import Attached
 from abnn.backbones import build_backbone
 from abnn.data.digits import DigitsData, Labelled, load_digits
 from abnn.evaluate import evaluate_set
