@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 from abnn.errors import DivergedError, FileFormatError, InputError, explain, unknown
 from abnn.files import Tree, read_tree, write_tree
 from abnn.predict import check_inputs
+from abnn.resident import resident
 from abnn.watch import Watch, make_loggers
 
 Schedule = Callable[[float], float]
@@ -40,7 +41,7 @@ SCHEDULES: dict[str, Schedule] = {
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
-    "sgd": lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9, weight_decay=5e-4),
+    "sgd": lambda parameters, lr, **more: torch.optim.SGD(parameters, lr=lr, momentum=0.9, weight_decay=5e-4, **more),
 }
 FORMAT = "abnn-checkpoint-1"
 PRECISIONS = ("32-true", "bf16-mixed")
@@ -62,9 +63,11 @@ class Trainable(ABC):
 
     optimizers: dict[str, torch.optim.Optimizer]
     title: str = "training"
+    capturable: bool = False
+    """Whether a step is the same sequence of operations on the device every time, so that it can be captured on CUDA."""
 
     @abstractmethod
-    def step(self, x: Tensor, y: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         """Update by one batch; returns losses to show. Random numbers: torch's global state, or ``generator``."""
 
     @abstractmethod
@@ -107,8 +110,13 @@ def make_optimizer(
     """By name, or by a function of (parameters, lr=...)."""
     if not callable(optimizer) and optimizer not in OPTIMIZERS:
         raise unknown("optimizer", optimizer, OPTIMIZERS)
-    make = optimizer if callable(optimizer) else OPTIMIZERS[optimizer]
-    return make(list(parameters), lr=lr)
+    parameters = list(parameters)
+    if callable(optimizer):
+        return optimizer(parameters, lr=lr)
+    if parameters and parameters[0].is_cuda:  # one kernel for all parameters, and a rate that a graph can read
+        more = {"fused": True} if optimizer == "sgd" else {"fused": True, "capturable": True}
+        return OPTIMIZERS[optimizer](parameters, lr=torch.tensor(lr, device=parameters[0].device), **more)
+    return OPTIMIZERS[optimizer](parameters, lr=lr)
 
 
 def train(
@@ -137,8 +145,14 @@ def train(
     run = _Run(trainable, {**settings, "epochs": epochs, "seed": seed}, Path(checkpoint) if checkpoint else None)
     if fabric.world_size > 1:
         run.broadcast(fabric)
-    base = {name: [group["lr"] for group in each.param_groups] for name, each in optimizers.items()}
+    base = {name: [float(group["lr"]) for group in each.param_groups] for name, each in optimizers.items()}
     run.resume()
+    on_cuda = fabric.device.type == "cuda"
+    captured = None
+    if on_cuda and trainable.capturable and fabric.world_size == 1:
+        from abnn.capture import CapturedStep
+
+        captured = CapturedStep(trainable)
     loggers = make_loggers(log, log_dir) if fabric.is_global_zero else []
     watch = Watch(trainable.title, epochs, batches.length, run.epoch, progress and fabric.is_global_zero)
     watch.sums = dict(run.sums)
@@ -152,12 +166,18 @@ def train(
                 factor = factor_at((epoch + share) / epochs)
                 for name, each in optimizers.items():
                     for group, first in zip(each.param_groups, base[name]):
-                        group["lr"] = first * factor
-                losses = trainable.step(x, y, seeded("outliers", seed, epoch, step, fabric.global_rank))
+                        _set_rate(group, first * factor, fabric.device)
+                if on_cuda:
+                    losses = captured(x, y) if captured is not None else trainable.step(x, y, None)
+                else:
+                    losses = trainable.step(x, y, seeded("outliers", seed, epoch, step, fabric.global_rank))
                 watch.step(losses)
-                _stop_if_diverged(run, losses, epoch, step)
-                run.step, run.sums = step + 1, watch.sums
+                run.step = step + 1
+                if not on_cuda or step % 20 == 0:  # looking at a loss makes the host wait for the device
+                    watch.flush()
+                    _stop_if_diverged(run, losses, epoch, step)
                 if checkpoint_every and run.step % checkpoint_every == 0 and fabric.is_global_zero:
+                    run.sums = watch.flush()
                     run.save()
             means = watch.end_epoch()
             row = {"epoch": epoch + 1, **means, **trainable.end_epoch(epoch, means), "lr_factor": factor}
@@ -172,6 +192,16 @@ def train(
     for logger in loggers:
         logger.finalize("success")
     return run.history
+
+
+def _set_rate(group: dict[str, Any], rate: float, device: torch.device) -> None:
+    """A rate that is a tensor keeps its place in memory, where a captured step reads it."""
+    if isinstance(group["lr"], Tensor):
+        if group["lr"].device != device:  # as it came from a checkpoint
+            group["lr"] = group["lr"].to(device)
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
 
 
 class Batches:
@@ -191,7 +221,12 @@ class Batches:
                 )
             )
         self.generator = loader.generator if isinstance(loader, DataLoader) else None
-        self.loader: Any = fabric.setup_dataloaders(loader) if isinstance(loader, DataLoader) else loader
+        self.loader: Any = loader
+        kept = resident(loader, fabric.device) if fabric.world_size == 1 else None
+        if kept is not None:
+            self.loader = kept
+        elif isinstance(loader, DataLoader):
+            self.loader = fabric.setup_dataloaders(loader)
         self.model, self.seed, self.rank, self.device = model, seed, fabric.global_rank, fabric.device
         self.length = len(self.loader) if isinstance(self.loader, Sized) else None
         if self.length == 0:
@@ -215,7 +250,8 @@ class Batches:
             except StopIteration:
                 break
             if step >= skip:
-                x, y = check_batch(self.model, batch)
+                # On CUDA every look at values makes the host wait, so later epochs rely on the first.
+                x, y = check_batch(self.model, batch, values=epoch == 0 or self.device.type != "cuda")
                 seed_everything(self.seed, "step", epoch, step, self.rank)
                 yield step, x.to(self.device), y.to(self.device)
             step += 1
@@ -234,18 +270,18 @@ class Batches:
         return ((x, y) for _, x, y in self.epoch(0))
 
 
-def check_batch(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
-    """(x, y) of one batch, or an error that says what is wrong with it."""
+def check_batch(model: Any, batch: Any, values: bool = True) -> tuple[Tensor, Tensor]:
+    """(x, y) of one batch, or an error that says what is wrong with it; shapes alone if not ``values``."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         given = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
         raise InputError(explain("loader", given, "pairs (inputs, labels)", "Let the data set return (x, y)."))
     x, y = batch
-    x = check_inputs(model, x)
+    x = check_inputs(model, x, values)
     y = torch.as_tensor(y) if not isinstance(y, Tensor) else y
     if y.ndim != 1 or len(y) != len(x) or y.is_floating_point():
         given = f"labels of shape {tuple(y.shape)} and type {y.dtype} for {len(x)} inputs"
         raise InputError(explain("loader", given, "one whole number per input", "Give class numbers, not one-hot."))
-    if y.numel() and (y.min() < 0 or y.max() >= model.classes):
+    if values and y.numel() and (y.min() < 0 or y.max() >= model.classes):
         given = f"labels from {y.min().item()} to {y.max().item()}"
         raise InputError(
             explain("loader", given, f"0 to {model.classes - 1}, the backbone's classes", "Renumber the labels.")

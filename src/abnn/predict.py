@@ -174,8 +174,11 @@ def _probabilities(model: Attached, x: Tensor) -> Tensor:
     return logits.float().softmax(2)
 
 
-def check_inputs(model: Attached | Plain, x: Any) -> Tensor:
-    """A batch as a tensor, or an error that says how it differs from what the model was attached with."""
+def check_inputs(model: Attached | Plain, x: Any, values: bool = True) -> Tensor:
+    """A batch as a tensor, or an error that says how it differs from what the model was attached with.
+
+    Without ``values``, only type and shape are looked at.
+    """
     if isinstance(x, np.ndarray):
         x = torch.from_numpy(x)
     if not isinstance(x, Tensor):
@@ -198,7 +201,7 @@ def check_inputs(model: Attached | Plain, x: Any) -> Tensor:
             explain("x", f"dtype {x.dtype}", f"dtype {model.input_dtype}", "Scale and convert it as in training.")
         )
     if x.is_floating_point():
-        if not torch.isfinite(x).all():
+        if values and not torch.isfinite(x).all():
             bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
             rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
             raise InputError(

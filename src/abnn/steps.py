@@ -22,6 +22,7 @@ class Steps(Trainable):
     """Updates a model by one batch of in-distribution data and the outliers made from it."""
 
     title = "fitting attachments"
+    capturable = True
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Steps(Trainable):
         self.backbone_optimizer = optimizers.get("backbone")  # None: the backbone is frozen
         self.lowest = float("inf")
 
-    def step(self, x: Tensor, y: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         """One iteration; returns the losses before their weights."""
         losses: dict[str, Tensor] = {}
         self.model.train(self.backbone_optimizer is not None)
@@ -83,7 +84,7 @@ class Steps(Trainable):
             self._update(self.attachment_optimizer, self.attachments)
         return {"id": loss.detach(), "weighted_kl": kl.detach()}
 
-    def outlier_step(self, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+    def outlier_step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
         """3. Teach the attachments what outliers deserve; normalisation statistics never see them."""
         assert self.outliers is not None
         goal = self.objective

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
@@ -17,19 +18,33 @@ class Watch:
 
     def __init__(self, title: str, epochs: int, length: int | None, done: int, shown: bool) -> None:
         self.sums: dict[str, float] = {}
+        self.names: list[str] = []
+        self.pending: Tensor | None = None
+        self.count = 0
         self.bar = progress_bar(disable=not shown)
         total = epochs * length if length else None
         self.task = self.bar.add_task(title, total=total, completed=done * (length or 0), status="")
 
     def step(self, losses: dict[str, Tensor]) -> None:
-        for name, value in {**{name: loss.item() for name, loss in losses.items()}, "steps": 1.0}.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-        count = self.sums["steps"]
-        shown = "  ".join(f"{name} {self.sums[name] / count:.4g}" for name in losses)
-        self.bar.update(self.task, advance=1, status=shown)
+        """Add the losses of one step, on their device."""
+        values = torch.stack([*losses.values()]).double()
+        self.names = list(losses)
+        self.pending = values if self.pending is None else self.pending + values
+        self.count += 1
+
+    def flush(self) -> dict[str, float]:
+        """Fetch what was added since the last time, and show the means so far."""
+        if self.pending is not None:
+            for name, value in zip([*self.names, "steps"], [*self.pending.tolist(), float(self.count)]):
+                self.sums[name] = self.sums.get(name, 0.0) + value
+            shown = "  ".join(f"{name} {self.sums[name] / self.sums['steps']:.4g}" for name in self.names)
+            self.bar.update(self.task, advance=self.count, status=shown)
+            self.pending, self.count = None, 0
+        return self.sums
 
     def end_epoch(self) -> dict[str, float]:
         """The means of this epoch; starts the next."""
+        self.flush()
         count = self.sums.pop("steps")
         means = {name: total / count for name, total in self.sums.items()}
         self.sums = {}
