@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from abnn.errors import InputError
-from abnn.evaluate import as_pictures, evaluate_set
+from abnn.evaluate import Pool, as_pictures, evaluate_set
 from abnn.evaluation import Evaluation, SetResult
 from abnn.predict import Plain
 from tests.test_fit import attached, backbone, data
@@ -23,12 +23,42 @@ def test_result_does_not_depend_on_the_batches() -> None:
     model = attached()
     one, many = (evaluate_set(model, batches(size), "a", "id", draws=3) for size in (50, 7))
     np.testing.assert_allclose(one.probs, many.probs, atol=1e-6)
-    assert one.data_hash != "" and one.scores.keys() == many.scores.keys()
+    assert one.scores.keys() == many.scores.keys()
     for name in one.scores:
         np.testing.assert_allclose(one.scores[name], many.scores[name], atol=1e-5)
     direct = model.predict(X, draws=3)
     np.testing.assert_allclose(one.probs, direct.probs.numpy(), atol=1e-6)
     assert (one.labels == Y.numpy()).all() and (one.predicted == direct.label.numpy()).all()
+
+
+def test_hash_belongs_to_inputs_and_labels_alone() -> None:
+    model = Plain(backbone(), X[:1])
+    one, many = (evaluate_set(model, batches(size), "a", "id") for size in (50, 7))
+    assert one.data_hash == many.data_hash and len(one.data_hash) == 64
+    changed = X.clone()
+    changed[17, 0, 0, 0] += 0.5
+    relabelled = Y.clone()
+    relabelled[3] = -1
+    hashes = [
+        evaluate_set(model, [pair], "a", "id").data_hash for pair in ((changed, Y), (X, relabelled), (X[:-1], Y[:-1]))
+    ]
+    assert len({one.data_hash, *hashes}) == 4
+
+
+def test_choice_of_pictures_does_not_depend_on_the_batches() -> None:
+    scores = np.random.default_rng(3).integers(0, 6, 200).astype(float)  # many ties
+    x = torch.arange(200.0)[:, None, None, None].expand(-1, 1, 2, 2) / 255
+    chosen = []
+    for sizes in ([200], [7] * 28 + [4], [1] * 200):
+        pool, first = Pool(5, seed=1), 0
+        for size in sizes:
+            pool.add(scores[first : first + size], x[first : first + size], as_pictures)
+            first += size
+        chosen.append(pool.numbers.tolist())
+        assert (pool.images[:, 0, 0] == pool.numbers).all() and (pool.scores == scores[pool.numbers]).all()
+    assert chosen[0] == chosen[1] == chosen[2]
+    at_random = [Pool(5, seed)._keys(np.arange(200)).argsort()[:5].tolist() for seed in range(4)]
+    assert len({tuple(each) for each in at_random}) == 4
 
 
 def test_pictures_of_the_extremes_and_a_random_choice() -> None:

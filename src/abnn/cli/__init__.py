@@ -7,8 +7,14 @@ import sys
 import typer
 
 from abnn._version import __version__
+from abnn.cli.compare import compare
 from abnn.cli.demo import demo
+from abnn.cli.evaluate import evaluate
+from abnn.cli.fit import fit
+from abnn.cli.predict import predict
+from abnn.cli.report import report
 from abnn.cli.results import results_app
+from abnn.cli.train import train
 from abnn.errors import AbnnError
 
 app = typer.Typer(
@@ -18,7 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.command()(demo)
+for command in (demo, fit, predict, evaluate, report, train, compare):
+    app.command()(command)
 app.add_typer(results_app, name="results")
 
 

@@ -47,7 +47,7 @@ def demo(
                 class_names=[str(digit) for digit in range(10)],
                 figures=figures,
             )
-            extra = {"class_names": [str(digit) for digit in range(10)]}
+            extra = {"class_names": [str(digit) for digit in range(10)], "split": f"digits/test/{number}"}
             model = result.model.save(output / "model", backbone=True, triage=result.triage, extra=extra)
     wanted = list(range(seed, seed + seeds))
     records = find_records(output / "records", experiment="demo", seed=wanted)

@@ -1,5 +1,55 @@
-"""Data sets, one file per source."""
+"""Data sets, one file per source, and :func:`open_source`, which opens any of them from one line of text."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
+from abnn.data.arrays import ArraySource
 from abnn.data.digits import DigitsData, Labelled, load_digits
+from abnn.data.folders import FolderSource, read_image
+from abnn.data.form import InputForm
+from abnn.data.labels import match_labels
+from abnn.data.named import data_root, open_named
+from abnn.data.source import Chunk, Source
+from abnn.errors import InputError, explain
 
-__all__ = ["DigitsData", "Labelled", "load_digits"]
+__all__ = [
+    "ArraySource",
+    "Chunk",
+    "DigitsData",
+    "FolderSource",
+    "InputForm",
+    "Labelled",
+    "Source",
+    "data_root",
+    "load_digits",
+    "match_labels",
+    "open_named",
+    "open_source",
+    "read_image",
+]
+
+
+def open_source(text: str, root: str | Path | None = None) -> Source:
+    """A source of data: a folder of images, an ``.npz`` file, or a data set by name such as "mnist/test".
+
+    text  "SOURCE", or "NAME=SOURCE" to call it something else in tables
+    root  where data sets by name are kept; see :mod:`abnn.data.named`
+    """
+    name: str | None = None
+    if "=" in text and not Path(text).exists():
+        name, text = text.split("=", 1)
+        name = name.strip() or None
+    path = Path(text).expanduser()
+    if not text.strip():
+        raise InputError(explain("source", "nothing", "a folder of images, an .npz file, or a data set by name"))
+    if path.is_dir():
+        return FolderSource(path, name)
+    if path.suffix.lower() == ".npz":
+        return ArraySource(path, name)
+    if path.is_file():
+        fix = "Put single images into a folder, and arrays into an .npz file."
+        raise InputError(explain("source", f"the file {path}", "a folder of images or an .npz file", fix))
+    if path.is_absolute() or text.startswith("."):
+        raise InputError(explain("source", f"{text}, which does not exist", "a folder of images or an .npz file"))
+    return open_named(text, root, name)

@@ -1,0 +1,196 @@
+"""A user's folder of images as training and held-out data, read once and checked before any training starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
+
+from abnn.data import FolderSource, InputForm, read_image
+from abnn.errors import InputError, explain
+
+HELD_OUT_NAMES = ("val", "valid", "validation")
+IN_MEMORY = 2**30
+"""Bytes of inputs that are kept in memory; more are read from their files again in every epoch."""
+LOOKED_AT = 64
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a sample of the images has in common.
+
+    size   (height, width), None if they differ
+    grey   whether all of them are
+    """
+
+    size: tuple[int, int] | None
+    grey: bool
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """Training and held-out data as data sets of (x, y), the labels of both, and what was left out."""
+
+    class_names: tuple[str, ...]
+    train: Dataset
+    held_out: Dataset
+    train_labels: np.ndarray
+    held_out_labels: np.ndarray
+    skipped: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class Files(Dataset):
+    """Images that are read when they are asked for."""
+
+    def __init__(self, paths: list[Path], labels: np.ndarray, form: InputForm) -> None:
+        self.paths, self.labels, self.form = paths, labels, form
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, place: int) -> tuple[Tensor, int]:
+        picture = read_image(self.paths[place], self.form.shape[0])
+        return self.form.images(picture[None])[0], int(self.labels[place])
+
+
+def open_folders(root: Path) -> tuple[FolderSource, FolderSource | None]:
+    """Class folders in ``root``, or in its train/ and val/ if it has both."""
+    if not root.is_dir():
+        raise InputError(
+            explain("--data", f"{root}, which is no folder", "a folder with one sub-folder for each class")
+        )
+    held = [name for name in HELD_OUT_NAMES if (root / name).is_dir()]
+    if (root / "train").is_dir() and held:
+        return _classes(root / "train"), _classes(root / held[0])
+    return _classes(root), None
+
+
+def look(source: FolderSource) -> Look:
+    """Sizes and colours of a few images, from their headers; those that cannot be read are left to the reader."""
+    sizes, grey = set(), True
+    for place in np.unique(np.linspace(0, len(source) - 1, LOOKED_AT).astype(int)):
+        try:
+            with Image.open(source.path / source.files[place]) as image:
+                sizes.add((image.height, image.width))
+                grey = grey and image.mode in ("1", "L", "LA", "I", "I;16")
+        except (OSError, ValueError):
+            continue
+    return Look(next(iter(sizes)) if len(sizes) == 1 else None, grey)
+
+
+def read_own(
+    source: FolderSource,
+    given: FolderSource | None,
+    form: InputForm,
+    share: float,
+    seed: int,
+    skip_unreadable: bool,
+    on_read: Callable[[int], None] = lambda count: None,
+) -> OwnData:
+    """Read every image once; split off ``share`` of each class unless held-out data is ``given``."""
+    assert source.class_names is not None
+    names = source.class_names
+    memory = len(source) + (len(given) if given else 0)
+    keep = memory * int(np.prod(form.shape)) * 4 <= IN_MEMORY
+    whole = _read(source, source.labels, form, keep, skip_unreadable, on_read)
+    if given is None:
+        first, second = stratified(whole.labels, names, share, seed)
+        train, held = whole.part(first), whole.part(second)
+        skipped = whole.skipped
+    else:
+        held = _read(given, _matched(given, names), form, keep, skip_unreadable, on_read)
+        train, skipped = whole, (*whole.skipped, *held.skipped)
+    empty = [name for label, name in enumerate(names) if not (train.labels == label).any()]
+    if empty:
+        raise InputError(explain("--data", f"no readable image of {', '.join(empty[:5])}", "images of every class"))
+    notes = (*source.notes, *(given.notes if given else ()))
+    return OwnData(names, train.dataset(form), held.dataset(form), train.labels, held.labels, skipped, notes)
+
+
+def stratified(labels: np.ndarray, names: tuple[str, ...], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the larger and of the smaller part: ``share`` of each class, at least one of either."""
+    if not 0 < share < 1:
+        raise InputError(explain("--held-out", share, "a share between 0 and 1"))
+    rng = np.random.default_rng(seed)
+    kept, held = [], []
+    for label, name in enumerate(names):
+        places = rng.permutation(np.flatnonzero(labels == label))
+        if len(places) < 2:
+            given = f"{len(places)} readable images of {name!r}"
+            raise InputError(explain("--data", given, "at least 2 of each class", "One of them is held out."))
+        count = min(len(places) - 1, max(1, round(share * len(places))))
+        held.append(places[:count])
+        kept.append(places[count:])
+    return np.sort(np.concatenate(kept)), np.sort(np.concatenate(held))
+
+
+@dataclass(frozen=True)
+class _Read:
+    paths: list[Path]
+    labels: np.ndarray
+    x: Tensor | None
+    skipped: tuple[str, ...] = ()
+
+    def part(self, places: np.ndarray) -> _Read:
+        x = None if self.x is None else self.x[torch.from_numpy(places)]
+        return _Read([self.paths[place] for place in places], self.labels[places], x)
+
+    def dataset(self, form: InputForm) -> Dataset:
+        if self.x is not None:
+            return TensorDataset(self.x, torch.from_numpy(self.labels))
+        return Files(self.paths, self.labels, form)
+
+
+def _read(
+    source: FolderSource,
+    labels: np.ndarray,
+    form: InputForm,
+    keep: bool,
+    skip_unreadable: bool,
+    on_read: Callable[[int], None],
+) -> _Read:
+    rows, parts, done = [], [], 0
+    skipped: list[str] = []
+    for chunk in source.chunks(form, 256):
+        if chunk.unreadable and not skip_unreadable:
+            listed = "; ".join(chunk.unreadable[:3])
+            fix = "Repair or remove them, or pass --skip-unreadable to leave them out."
+            raise InputError(explain("--data", f"images that cannot be read: {listed}", "readable images", fix))
+        skipped += chunk.unreadable
+        rows.append(chunk.rows)
+        if keep:
+            parts.append(chunk.x)
+        on_read(chunk.last - done)
+        done = chunk.last
+    places = np.concatenate(rows)
+    if not len(places):
+        raise InputError(explain("--data", f"{source.path}, in which no image can be read", "readable images"))
+    paths = [source.path / source.files[place] for place in places]
+    return _Read(paths, labels[places], torch.cat(parts) if keep else None, tuple(skipped))
+
+
+def _classes(path: Path) -> FolderSource:
+    source = FolderSource(path)
+    if source.class_names is None or len(source.class_names) < 2:
+        found = "no sub-folders" if source.class_names is None else f"one sub-folder, {source.class_names[0]}"
+        accepted = "one sub-folder for each of two or more classes, or train/ and val/ with those inside"
+        raise InputError(explain("--data", f"{path}, with {found}", accepted))
+    return source
+
+
+def _matched(given: FolderSource, names: tuple[str, ...]) -> np.ndarray:
+    assert given.class_names is not None
+    strange = [name for name in given.class_names if name not in names]
+    if strange:
+        accepted = f"the classes of train/: {', '.join(names[:10])}"
+        raise InputError(explain("--data", f"{given.path} with the classes {', '.join(strange[:5])}", accepted))
+    numbers: Any = np.array([names.index(name) for name in given.class_names])
+    return numbers[given.labels]

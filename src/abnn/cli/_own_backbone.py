@@ -1,0 +1,130 @@
+"""A user's backbone: built by name or by their own function, with its weights, and the inputs that it takes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from abnn.backbones import build_backbone
+from abnn.cli._image_data import Look
+from abnn.data import InputForm
+from abnn.errors import AbnnError, InputError, explain
+from abnn.predict import Plain
+from abnn.weights import load_weights
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""Mean and standard deviation that torchvision's weights were trained with."""
+LARGEST_OWN_SIDE = 256
+"""Images that all have one size are used at that size up to here; larger or mixed ones are resized."""
+
+
+def choose_channels(name: str, given: int | None, seen: Look) -> int:
+    """As asked, or 3 for torchvision's networks, or what the images have."""
+    if given is not None:
+        return given
+    return 3 if is_torchvision(name) or not seen.grey else 1
+
+
+def make_backbone(
+    name: str, classes: int, channels: int | None, seen: Look, weights: Path | None, train: bool
+) -> tuple[nn.Module, int, list[str]]:
+    """The network, its channels, and the tensors that ``weights`` did not fill because the classes are others."""
+    if ":" in name:
+        from abnn.saved import _from_function
+
+        network = _from_function(name)
+        first = next((part for part in network.modules() if isinstance(part, nn.Conv2d)), None)
+        channels = channels or (first.in_channels if first is not None else choose_channels(name, None, seen))
+    else:
+        channels = choose_channels(name, channels, seen)
+        network = build_backbone(name, classes, channels)
+        if weights is None and not train:
+            fix = "Pass --weights FILE, or --train-backbone to train it from nothing."
+            raise InputError(explain("--weights", "none, so that the backbone would guess", "trained weights", fix))
+    left = load_weights(network, weights, new_head=train) if weights is not None else []
+    return network.eval(), channels, left
+
+
+def choose_form(
+    name: str, network: nn.Module, channels: int, seen: Look, size: int | None, normalise: str
+) -> InputForm:
+    """Size and normalisation of the inputs; see docs/predict.md for the rules."""
+    config = getattr(network, "default_cfg", None) or {}
+    fixed = getattr(network, "image_size", None)  # torchvision's transformers
+    if config.get("fixed_input_size"):
+        fixed = config["input_size"][1]
+    if size is not None:
+        side = (size, size)
+    elif isinstance(fixed, int):
+        side = (fixed, fixed)
+    elif seen.size is not None and max(seen.size) <= LARGEST_OWN_SIDE:
+        side = seen.size
+    elif config.get("input_size"):
+        side = tuple(config["input_size"][1:])
+    elif is_torchvision(name):
+        side = (224, 224)
+    else:
+        given = "images of different or large sizes"
+        raise InputError(explain("--size", given, "the side in pixels that the backbone was made for", "Pass --size."))
+    mean, std = _normalisation(normalise, name, config, channels)
+    return InputForm((channels, *side), torch.float32, mean, std)
+
+
+def check_output(network: nn.Module, form: InputForm, class_names: tuple[str, ...]) -> None:
+    """An error if the network cannot take such inputs, or has another number of outputs than there are classes."""
+    try:
+        outputs = Plain(network, torch.zeros(1, *form.shape)).classes
+    except AbnnError:
+        raise
+    except Exception as error:
+        given = f"inputs of shape {form.shape}, on which the backbone fails: {str(error).splitlines()[0][:200]}"
+        raise InputError(explain("--size, --channels", given, "what the backbone was made for")) from error
+    if outputs != len(class_names):
+        given = f"{len(class_names)} classes ({', '.join(class_names[:5])}{', ...' if len(class_names) > 5 else ''})"
+        fix = "Its outputs must be the classes, in the order of the folders' names."
+        raise InputError(explain("--data", given, f"{outputs}, the number of the backbone's outputs", fix))
+
+
+def at_chance(accuracy: float, labels: np.ndarray) -> float | None:
+    """The share of the most frequent class, if ``accuracy`` is not clearly better than always naming it.
+
+    Clearly: by more than two standard errors sqrt(p (1 - p) / n) of the share p.
+    """
+    share = float(np.bincount(labels).max() / len(labels))
+    return share if accuracy <= share + 2 * math.sqrt(share * (1 - share) / len(labels)) else None
+
+
+def is_torchvision(name: str) -> bool:
+    return name != "paper-resnet" and ":" not in name and not name.startswith("timm/")
+
+
+def _normalisation(text: str, name: str, config: dict[str, Any], channels: int) -> tuple[Any, Any]:
+    if text == "auto":
+        pair = (tuple(config["mean"]), tuple(config["std"])) if config.get("mean") else None
+        pair = IMAGENET if pair is None and is_torchvision(name) else pair
+    elif text in ("none", "imagenet"):
+        pair = IMAGENET if text == "imagenet" else None
+    else:
+        accepted = "auto, none, imagenet, or MEAN/STD such as 0.5/0.25 or 0.49,0.48,0.45/0.25,0.24,0.26"
+        try:
+            mean, std = (tuple(float(part) for part in side.split(",")) for side in text.split("/"))
+        except ValueError:
+            raise InputError(explain("--normalise", repr(text), accepted)) from None
+        if len(mean) not in (1, channels) or len(std) not in (1, channels) or min(std) <= 0:
+            raise InputError(explain("--normalise", repr(text), accepted, f"There are {channels} channels."))
+        pair = (mean, std)
+    if pair is None:
+        return None, None
+    return tuple(_per_channel(values, channels) for values in pair)  # type: ignore[return-value]
+
+
+def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """One number for every channel; grey inputs get the mean of three."""
+    if len(values) == channels:
+        return values
+    return (sum(values) / len(values),) * channels

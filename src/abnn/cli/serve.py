@@ -1,0 +1,153 @@
+"""abnn serve: a saved model as a web application, and its page."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from abnn._version import __version__
+from abnn.errors import FileFormatError, InputError, explain
+
+if TYPE_CHECKING:
+    from abnn.attached import Attached
+
+DEMO = Path("demo") / "model"
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+def serve(
+    model: Annotated[Path | None, typer.Argument(help="Folder of a saved model.", show_default=False)] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Serve the embedded digit reader; trained once if needed.")
+    ] = False,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="ABNN_SERVE_TOKEN", help="Bearer token that requests must carry.", show_default=False),
+    ] = None,
+    max_batch: Annotated[int, typer.Option(min=1, help="Images that the model takes at once; 1: one by one.")] = 64,
+    wait: Annotated[float, typer.Option(min=0, help="Milliseconds to wait for requests on their way.")] = 4.0,
+    queue: Annotated[int, typer.Option(min=1, help="Requests under way; further ones are answered with 503.")] = 256,
+    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds that one request may take.")] = 10.0,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Largest body of a request.")] = 10 * 2**20,
+    max_pixels: Annotated[int, typer.Option(min=1, help="Largest image, width times height.")] = 25_000_000,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of the model; default: all cores but one, which reads requests.")
+    ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(help="Network of a model saved without: a name, or module:function.", show_default=False),
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="Its weights, a safetensors file.", show_default=False)] = None,
+    quiet: Annotated[bool, typer.Option(help="No progress bars and no line for each request.")] = False,
+) -> None:
+    """Serve a saved model over HTTP, with a page where a person can try it."""
+    import uvicorn
+
+    from abnn.serve import Settings, create_app
+
+    settings = Settings(
+        max_batch=max_batch,
+        wait=wait / 1000,
+        queue=queue,
+        timeout=timeout,
+        max_bytes=max_bytes,
+        max_pixels=max_pixels,
+        max_images=min(64, queue),
+        token=token or None,
+        hosts=(*LOCAL_NAMES, host) if is_local(host) else None,
+        threads=threads or max(1, _cores() - 1),
+    )
+    warnings.filterwarnings("ignore", module="PIL")  # about damaged uploads, which are answered as such
+    loaded, name = _model(model, demo, quiet, backbone, weights)
+    application = create_app(loaded, settings, name)
+    with contextlib.closing(listen(host, port)) as listener:
+        taken = listener.getsockname()[1]
+        if not is_local(host) and settings.token is None:
+            typer.echo(
+                f"abnn: warning: {host} can be reached from other machines and there is no token: anybody who can reach "
+                "it may use the model. Set one with --token or ABNN_SERVE_TOKEN, or leave --host out.",
+                err=True,
+            )
+        typer.echo(f"Serving {name} on http://{f'[{host}]' if ':' in host else host}:{taken}/ (stop with Ctrl+C)")
+        config = uvicorn.Config(
+            application,
+            log_level="warning" if quiet else "info",
+            access_log=not quiet,
+            server_header=False,
+            timeout_graceful_shutdown=int(timeout) + 5,
+            backlog=2048,
+        )
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket, so that a taken port is known before anything is promised."""
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, number)
+    except OSError as error:
+        raise InputError(explain("host", f"{host!r} ({error})", "a name or address of this machine")) from None
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        fix = "Choose another with --port, or --port 0 for any."
+        raise InputError(explain("host and port", f"{host}:{port} ({error.strerror})", "a free address", fix)) from None
+    return listener
+
+
+def demo_model(quiet: bool = False) -> tuple[Attached, Path]:
+    """The embedded digit reader: from ./demo/model, from the user's cache, or trained now and kept there."""
+    from abnn.experiments.demo import run_demo
+    from abnn.store import load
+
+    if (DEMO / "abnn.json").exists():
+        return load(DEMO), DEMO
+    kept = cache_folder() / f"digits-{__version__}"
+    if (kept / "abnn.json").exists():
+        with contextlib.suppress(FileFormatError):  # of an older form: train again
+            return load(kept), kept
+    typer.echo("Training the embedded digit reader once; this takes about a minute.")
+    result = run_demo(progress=not quiet)
+    extra = {"class_names": [str(digit) for digit in range(10)]}
+    return load(result.model.save(kept, backbone=True, triage=result.triage, extra=extra)), kept
+
+
+def cache_folder() -> Path:
+    """$XDG_CACHE_HOME/abnn, by default ~/.cache/abnn."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "abnn"
+
+
+def _model(
+    path: Path | None, demo: bool, quiet: bool, backbone: str | None, weights: Path | None
+) -> tuple[Attached, str]:
+    from abnn.saved import load_model
+
+    if demo == (path is not None):
+        given = "both" if demo else "neither"
+        raise InputError(explain("model", f"{given} a folder and --demo", "a folder of a saved model, or --demo"))
+    if path is not None:
+        return load_model(path, backbone, weights), path.resolve().name
+    return demo_model(quiet)[0], "the embedded digit reader"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

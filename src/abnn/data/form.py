@@ -1,0 +1,117 @@
+"""What a model takes as input, and how pictures and rows of features are brought into that form.
+
+A picture becomes grey or RGB first, is then resized, then scaled to [0, 1], then normalised as the model was trained.
+Pictures of 8 bits stay in 8 bits until they have their size, as in the paper's experiments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from abnn.errors import InputError, explain
+
+PREPROCESS = "{'mean': [...], 'std': [...]} with one number for each channel"
+
+
+@dataclass(frozen=True)
+class InputForm:
+    """The form of one model's inputs.
+
+    shape      (channels, height, width) for pictures, (features,) for rows of a table
+    dtype      a floating-point type
+    mean, std  of each channel, subtracted and divided by after scaling to [0, 1]; None: left in [0, 1]
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    @classmethod
+    def of(cls, model: Any) -> InputForm:
+        """The form of a model's inputs, with the preprocessing that was saved with it as ``extra["preprocess"]``."""
+        shape, dtype = tuple(model.input_shape), model.input_dtype
+        if not dtype.is_floating_point:
+            fix = "Evaluate it from Python with abnn.evaluate.evaluate_set."
+            raise InputError(explain("model", f"inputs of {dtype}", "inputs of a floating-point type", fix))
+        if len(shape) not in (1, 3) or (len(shape) == 3 and shape[0] not in (1, 3)):
+            accepted = "(1, height, width) or (3, height, width) for pictures, (features,) for tables"
+            fix = "Evaluate it from Python with abnn.evaluate.evaluate_set."
+            raise InputError(explain("model", f"inputs of shape {shape}", accepted, fix))
+        mean, std = _normalisation(getattr(model, "extra", {}).get("preprocess"), shape)
+        return cls(shape, dtype, mean, std)
+
+    @property
+    def kind(self) -> str:
+        return "images" if len(self.shape) == 3 else "features"
+
+    def images(self, pictures: np.ndarray) -> Tensor:
+        """Pictures as inputs: [N, H, W] or [N, H, W, 1 or 3], uint8 of 0..255 or floats in [0, 1]."""
+        x = torch.from_numpy(np.ascontiguousarray(pictures))
+        x = x[:, None] if x.ndim == 3 else x.movedim(3, 1)
+        if x.shape[1] == 3 and self.shape[0] == 1:
+            x = grey(x)
+        if x.shape[2:] != self.shape[1:]:
+            x = F.interpolate(x.contiguous(), size=self.shape[1:], mode="bilinear", antialias=True)
+        x = x.expand(-1, self.shape[0], -1, -1).to(self.dtype)
+        if pictures.dtype == np.uint8:
+            x = x / 255
+        return self._normalised(x).contiguous()
+
+    def features(self, rows: np.ndarray) -> Tensor:
+        """Rows of a table as inputs, [N, features]."""
+        return self._normalised(torch.from_numpy(np.ascontiguousarray(rows)).to(self.dtype)).contiguous()
+
+    def pictures(self, x: Tensor) -> np.ndarray:
+        """Inputs as pictures again, uint8 [N, H, W] or [N, H, W, 3]; rows of a table give none."""
+        if self.kind == "features":
+            return np.zeros((0, 1, 1), np.uint8)
+        if self.mean is not None:
+            x = x * self._per_channel(self.std) + self._per_channel(self.mean)
+        pictures = (x.cpu() * 255).round().clamp(0, 255).byte()
+        return (pictures[:, 0] if self.shape[0] == 1 else pictures.movedim(1, -1)).numpy()
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        return x if self.mean is None else (x - self._per_channel(self.mean)) / self._per_channel(self.std)
+
+    def _per_channel(self, values: tuple[float, ...] | None) -> Tensor:
+        return torch.tensor(values, dtype=self.dtype).view(-1, *[1] * (len(self.shape) - 1))
+
+
+def grey(x: Tensor) -> Tensor:
+    """Luma by ITU-R BT.601, [N, 3, H, W] to [N, 1, H, W]; 8 bits as Pillow does it, in 16-bit fixed point."""
+    if x.is_floating_point():
+        return (x * torch.tensor([0.299, 0.587, 0.114], dtype=x.dtype).view(3, 1, 1)).sum(1, keepdim=True)
+    red, green, blue = x.int().unbind(1)
+    return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).to(torch.uint8)[:, None]
+
+
+def _normalisation(
+    preprocess: Any, shape: tuple[int, ...]
+) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    if not preprocess:
+        return None, None
+    if not isinstance(preprocess, dict) or set(preprocess) != {"mean", "std"}:
+        fix = "Save the model again with extra={'preprocess': ...}, or without it."
+        raise InputError(explain("preprocess of the model", repr(preprocess), PREPROCESS, fix))
+    mean, std = (_numbers(preprocess[key], shape[0]) for key in ("mean", "std"))
+    if mean is None or std is None or min(std) <= 0:
+        fix = f"This model has {shape[0]} channels, and standard deviations are positive."
+        raise InputError(explain("preprocess of the model", repr(preprocess), PREPROCESS, fix))
+    return mean, std
+
+
+def _numbers(values: Any, count: int) -> tuple[float, ...] | None:
+    if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != count:
+        return None
+    if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+        return None
+    return tuple(float(value) for value in values)

@@ -1,0 +1,67 @@
+"""From the labels of a source to the classes of a model: by name where both have names, else by number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from abnn.data.source import Source
+from abnn.errors import InputError, explain
+
+
+def match_labels(
+    source: Source, tier: str, classes: int, class_names: Sequence[str] | None
+) -> tuple[np.ndarray, str | None]:
+    """The class of each input as the model numbers them, -1 for none, and a note where labels were not used.
+
+    "full" data belongs to no class by its meaning, whatever its labels say. In "id" data every label must be a class of the
+    model. In "semi" data, classes that the model does not know by name become -1.
+    """
+    labels = source.labels
+    none = np.full(len(labels), -1, np.int64)
+    if tier == "full" or (labels < 0).all():
+        return none, None
+    if labels.min() < -1:
+        given = f"a label of {labels.min()}"
+        raise InputError(explain(f"labels of {source.name!r}", given, "classes from 0 on, and -1 for none"))
+    if source.class_names is not None and labels.max() >= len(source.class_names):
+        given = f"a label of {labels.max()} with {len(source.class_names)} names"
+        raise InputError(explain(f"labels of {source.name!r}", given, "a name for each label"))
+    if source.class_names is not None and class_names is not None:
+        return _by_name(source, tier, class_names)
+    if source.class_names is not None and len(source.class_names) != classes:
+        given = f"{len(source.class_names)} classes ({_listed(source.class_names)})"
+        if tier == "semi":
+            return none, f"{given} instead of the model's {classes}: scored without labels"
+        fix = "Save the model with extra={'class_names': [...]}, so that classes are matched by name."
+        raise InputError(explain(f"source {source.name!r}", given, f"the model's {classes} classes", fix))
+    if labels.max() >= classes:
+        fix = "Leave the labels out if the classes are not those of the model."
+        accepted = f"numbers below {classes}, the classes of the model"
+        raise InputError(explain(f"labels of {source.name!r}", f"a label of {labels.max()}", accepted, fix))
+    return labels, None
+
+
+def _by_name(source: Source, tier: str, class_names: Sequence[str]) -> tuple[np.ndarray, str | None]:
+    assert source.class_names is not None
+    number = {_plain(name): place for place, name in enumerate(class_names)}
+    mapping = np.array([number.get(_plain(name), -1) for name in source.class_names] + [-1], np.int64)
+    used = np.unique(source.labels[source.labels >= 0])
+    strange = [source.class_names[label] for label in used if mapping[label] < 0]
+    if strange and tier == "id":
+        given = f"classes {_listed(strange)}"
+        fix = "Rename the sub-folders or classes, or pass the set as --semi or --full."
+        raise InputError(
+            explain(f"source {source.name!r}", given, f"classes of the model: {_listed(class_names)}", fix)
+        )
+    note = f"classes that the model does not know ({_listed(strange)}) are scored without labels" if strange else None
+    return mapping[source.labels], note
+
+
+def _plain(name: str) -> str:
+    return name.strip().casefold().replace("_", " ")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f", ... ({len(names)})" if len(names) > 5 else "")

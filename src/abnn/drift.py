@@ -1,0 +1,179 @@
+"""Is today's traffic still like calibration? A test over a stream of scores that may be looked at after every input.
+
+Under the hypothesis that calibration scores and stream are exchangeable, the conformal p-values
+
+    p_n = (#{i < n: s_i > s_n} + U_n #{i <= n: s_i = s_n}) / n,      U_n uniform, i over calibration and stream,
+
+are independent and uniform (Vovk, Gammerman and Shafer 2005). A gambler who bets on them with any f >= 0, int f = 1, only
+gets rich by luck: the wealth W_n is a martingale that starts at 1, so P(W_n >= 1/alarm for some n) <= alarm (Ville 1939).
+That is the false-alarm rate, for all time and however often one looks.
+
+Scores are compared by the bin they fall into. Bin edges come from one half of the calibration scores, counts from the
+other, so that binned scores are exchangeable too and the p-values exact; memory and time per score are constant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from abnn.errors import FileFormatError, InputError, explain
+from abnn.files import read_json, write_json
+
+FORMAT = "abnn-drift-1"
+LEAST_SCORES = 40
+LEVELS = (0.01, 0.02, *(step / 32 for step in range(1, 32)), 0.98, 0.99, 0.995, 1.0)
+"""Edges at these quantiles: even in the middle, finer at the upper end, where drift hurts; the last is the maximum."""
+
+# Each bet puts the share `stake` of its wealth on "this p-value is below `size`" (or above 1 - `size`, for lower scores),
+# at fair odds 1 / size: f(p) = 1 - stake + stake / size [p <= size].
+SIZES, STAKES = (0.01, 0.03, 0.1, 0.3), (0.1, 0.3, 0.8)
+_BETS = [(side, size, stake) for side in ("higher", "lower") for size in SIZES for stake in STAKES]
+_SIZE = np.array([size for _, size, _ in _BETS])
+_HIGHER = np.array([side == "higher" for side, _, _ in _BETS])
+_WIN = np.log([1 - stake + stake / size for _, size, stake in _BETS])
+_LOSE = np.log([1 - stake for _, _, stake in _BETS])
+
+
+def split_reference(scores: np.ndarray, seed: int = 0) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Bin edges from a random half of the calibration scores, and how many of the other half lie in each bin."""
+    values = np.asarray(scores)
+    if values.ndim != 1 or len(values) < LEAST_SCORES or not np.isfinite(values).all():
+        given = f"{values.size} values of shape {values.shape}, {np.count_nonzero(~np.isfinite(values))} not finite"
+        raise InputError(explain("scores", given, f"at least {LEAST_SCORES} finite calibration scores in one row"))
+    order = np.random.default_rng(seed).permutation(len(values))
+    first, second = values[order[: len(values) // 2]], values[order[len(values) // 2 :]]
+    edges = np.unique(np.quantile(first, sorted(LEVELS), method="inverted_cdf"))
+    counts = np.bincount(np.searchsorted(edges, second), minlength=len(edges) + 1)
+    return tuple(edges.tolist()), tuple(counts.tolist())
+
+
+class DriftMonitor:
+    """Collects evidence that scores no longer come as they did in calibration.
+
+    edges, counts  bins and how many calibration scores lie in each, from :func:`split_reference`; the scores that were
+                   counted must not have been used for the edges
+    alarm          the false-alarm rate: if nothing drifts, the probability that there is *ever* an alarm
+    seed           of the numbers that break ties within a bin
+
+    The wealth is a mixture of bets over shares of p-values, sides and times at which drift may begin: bets that begin at
+    the k-th score get 1/(k (k + 1)) of the wealth. So never more than a factor k + 1 is lost while nothing happens.
+    """
+
+    def __init__(self, edges: Sequence[float], counts: Sequence[int], alarm: float = 0.01, seed: int = 0) -> None:
+        if not 0 < alarm < 1:
+            raise InputError(explain("alarm", alarm, "a false-alarm rate between 0 and 1"))
+        if len(counts) != len(edges) + 1 or sorted(set(edges)) != list(edges) or min(counts) < 0:
+            given = f"{len(edges)} edges and {len(counts)} counts"
+            raise InputError(explain("edges, counts", given, "rising edges, and one count more, none negative"))
+        self.edges = np.asarray(edges, np.float64)
+        self.alarm, self.seed = alarm, seed
+        self._reference = np.asarray(counts, np.int64)
+        self.reset()
+
+    @classmethod
+    def from_scores(cls, scores: np.ndarray, alarm: float = 0.01, seed: int = 0) -> DriftMonitor:
+        """A monitor that compares with these calibration scores."""
+        return cls(*split_reference(scores, seed), alarm=alarm, seed=seed)
+
+    def reset(self) -> None:
+        """Forget the stream and start again from calibration; the false-alarm rate counts anew from here."""
+        self._counts = self._reference.copy()
+        self._pool = np.full(len(_BETS), -np.inf)  # log wealth of each bet
+        self.seen = 0
+        self.peak = 0.0
+        self.alarmed_at: int | None = None
+
+    def update(self, scores: float | Iterable[float]) -> bool:
+        """Take one score or several in the order they came; True if there has been an alarm."""
+        for score in np.atleast_1d(np.asarray(scores, np.float64)).tolist():
+            if not math.isfinite(score):
+                raise InputError(explain("scores", score, "finite scores"))
+            self._bet(self._p_value(score))
+        return self.alarmed
+
+    @property
+    def alarmed(self) -> bool:
+        return self.alarmed_at is not None
+
+    @property
+    def log_wealth(self) -> float:
+        """ln of the evidence against "nothing drifts": 0 at the start, large if there is much."""
+        return float(np.logaddexp(-math.log1p(self.seen), np.logaddexp.reduce(self._pool)))
+
+    @property
+    def p_value(self) -> float:
+        """Of "nothing drifts", valid at any time: P(this ever gets below p) <= p."""
+        return min(1.0, math.exp(-self.peak))
+
+    @property
+    def direction(self) -> str:
+        """Where the evidence is: scores "higher" or "lower" than in calibration."""
+        higher, lower = (np.logaddexp.reduce(self._pool[side]) for side in (_HIGHER, ~_HIGHER))
+        return "higher" if higher >= lower else "lower"
+
+    def _p_value(self, score: float) -> float:
+        place = int(np.searchsorted(self.edges, score))
+        self._counts[place] += 1
+        greater = int(self._counts[place + 1 :].sum())
+        total = greater + int(self._counts[: place + 1].sum())
+        return (greater + _uniform(self.seed, self.seen) * int(self._counts[place])) / total
+
+    def _bet(self, p: float) -> None:
+        self.seen += 1
+        entry = -math.log(self.seen * (self.seen + 1) * len(_BETS))
+        won = np.where(_HIGHER, p, 1 - p) <= _SIZE
+        self._pool = np.logaddexp(self._pool, entry) + np.where(won, _WIN, _LOSE)
+        self.peak = max(self.peak, self.log_wealth)
+        if self.alarmed_at is None and self.peak >= -math.log(self.alarm):
+            self.alarmed_at = self.seen
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole state, as JSON can hold it."""
+        return {
+            "format": FORMAT,
+            "edges": self.edges.tolist(),
+            "reference": self._reference.tolist(),
+            "alarm": self.alarm,
+            "seed": self.seed,
+            "counts": self._counts.tolist(),
+            "pool": self._pool.tolist() if self.seen else [],
+            "seen": self.seen,
+            "peak": self.peak,
+            "alarmed_at": self.alarmed_at,
+        }
+
+    @classmethod
+    def from_dict(cls, state: Any) -> DriftMonitor:
+        """The monitor that gave this state; it goes on as if it had not stopped."""
+        try:
+            if state["format"] != FORMAT:
+                raise ValueError(f"format {state['format']!r}")
+            monitor = cls(state["edges"], state["reference"], state["alarm"], state["seed"])
+            monitor.seen, monitor.peak, monitor.alarmed_at = state["seen"], state["peak"], state["alarmed_at"]
+            monitor._counts = np.array(state["counts"], np.int64)
+            if monitor.seen:
+                monitor._pool = np.array(state["pool"], np.float64)
+            if monitor._counts.shape != monitor._reference.shape or monitor._pool.shape != _SIZE.shape:
+                raise ValueError("arrays of other sizes")
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(f"drift monitor: not a state that this version can read ({error}).") from None
+        return monitor
+
+    def save(self, path: str | Path) -> None:
+        write_json(Path(path), self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | Path) -> DriftMonitor:
+        return cls.from_dict(read_json(Path(path)))
+
+
+def _uniform(seed: int, number: int) -> float:
+    """A number in (0, 1) that belongs to (seed, number): no generator has to be kept in the state."""
+    digest = hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") + 0.5) / 2**64

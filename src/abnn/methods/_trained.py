@@ -1,0 +1,175 @@
+"""A trained method: predicts like an attached model, and is saved as a folder of JSON and safetensors.
+
+my-model/
+  method.json            the method with its hyper-parameters, how its backbone is built, what inputs look like
+  network.safetensors    everything that prediction needs
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from abnn._version import __version__
+from abnn.attached import check_draws
+from abnn.backbones import build_backbone
+from abnn.blocks import evaluating
+from abnn.errors import AbnnError, FileFormatError, InputError, explain, unknown
+from abnn.files import read_json, read_tensors, write_json, write_tensors, writing_directory
+from abnn.loop import History
+from abnn.methods._steps import state_of
+from abnn.methods.base import Method, make_method
+from abnn.predict import Prediction, check_inputs
+
+FORMAT, VERSION = "abnn-method", 1
+Backbone = str | Mapping[str, Any] | nn.Module | Callable[[], nn.Module]
+
+
+class Trained:
+    """A method with its network: what scores, calibrates or evaluates attached models takes one of these too.
+
+    recipe   how the backbone is built by name, if it was
+    history  of each training stage, by its name
+    extra    further notes that are saved with the model, as JSON can hold them
+    """
+
+    def __init__(
+        self, method: Method, network: nn.Module, example: Tensor, classes: int, recipe: dict[str, Any] | None = None
+    ) -> None:
+        self.method, self.network, self.classes, self.recipe = method, network, classes, recipe
+        self.input_shape, self.input_dtype = tuple(example.shape[1:]), example.dtype
+        self.score = method.score
+        self.history: dict[str, History] = {}
+        self.extra: dict[str, Any] = {}
+
+    @property
+    def size(self) -> int:
+        """How many numbers the network learns."""
+        return sum(parameter.numel() for parameter in self.network.parameters())
+
+    def predict(self, x: Any, draws: int = 10, seed: int | None = 0, score: str | None = None) -> Prediction:
+        """What the method says about a batch.
+
+        draws  for methods with random predictions; others, and those with a fixed set of networks, use all they have
+        seed   the draws belong to it alone; None: fresh ones, from torch's global random state
+        score  the score that ``Prediction.score`` shows
+        """
+        check_draws(draws)
+        x = check_inputs(self, x)  # type: ignore[arg-type]
+        shown = score or self.score
+        if shown not in self.method.scores:
+            raise unknown(f"score of method {self.method.name!r}", shown, self.method.scores)
+        number = int(torch.randint(2**62, ())) if seed is None else seed
+        device = next((parameter.device for parameter in self.network.parameters()), x.device)
+        with torch.inference_mode(), evaluating(self.network):
+            made = self.method.predict(self.network, x.to(device), draws, number)
+        distance = None if made.distance is None else made.distance.clone()  # usable under autograd again
+        own = {name: value.clone() for name, value in made.own.items()}
+        return Prediction(made.samples.clone(), distance, made.gate, shown, own)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the folder ``path``, which is complete or absent at every moment."""
+        path = Path(path)
+        if path.exists() and not (path / "method.json").exists():
+            given = f"{path}, which exists and is not a saved model"
+            raise InputError(explain("path", given, "a new folder, or a saved model to replace"))
+        description = {
+            "format": FORMAT,
+            "version": VERSION,
+            "abnn": __version__,
+            "method": self.method.to_config(),
+            "backbone": self.recipe,
+            "input_shape": list(self.input_shape),
+            "input_dtype": str(self.input_dtype).removeprefix("torch."),
+            "classes": self.classes,
+            "score": self.score,
+            "extra": self.extra,
+        }
+        with writing_directory(path) as folder:
+            write_json(folder / "method.json", description)
+            write_tensors(folder / "network.safetensors", state_of(self.network))
+        return path
+
+
+def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
+    """What :meth:`Trained.save` wrote. ``backbone`` is needed if the model was not built by a backbone's name."""
+    path = Path(path)
+    description = _read_description(path)
+    tensors = read_tensors(path / "network.safetensors")
+    recipe = description.get("backbone")
+    if backbone is None and recipe is None:
+        raise InputError(
+            explain(
+                "backbone",
+                "None",
+                "the network that the model was trained with, or a function that makes it",
+                f"{path} does not say how to build it; its weights are in the file, so any of the same form will do.",
+            )
+        )
+    try:
+        config = dict(description["method"])
+        method = make_method(config.pop("name"), **config)
+        shape, dtype = description["input_shape"], getattr(torch, description["input_dtype"])
+        example = torch.zeros(1, *shape, dtype=dtype)
+        with torch.random.fork_rng(devices=[]):
+            network = method.build(maker(recipe if backbone is None else backbone, example, None, method), example)
+        _fill(network, tensors)
+        trained = Trained(method, network, example, description["classes"], recipe)
+        trained.score, trained.extra = description["score"], description["extra"]
+    except (KeyError, TypeError, AttributeError, RuntimeError, AbnnError) as error:
+        raise FileFormatError(
+            f"{path} is not complete or does not fit ({type(error).__name__}: {error}); save the model again, or load it "
+            "with the backbone that it was trained with."
+        ) from error
+    network.eval()
+    return trained
+
+
+def maker(backbone: Backbone | None, example: Tensor, classes: int | None, method: Method) -> Callable[[], nn.Module]:
+    """A function that makes the backbone: from its name, a recipe with options, a network to copy, or as given."""
+    if isinstance(backbone, nn.Module):
+        network = backbone
+        return lambda: copy.deepcopy(network)
+    if isinstance(backbone, str | Mapping):
+        recipe: dict[str, Any] = {"name": backbone} if isinstance(backbone, str) else dict(backbone)
+        recipe.setdefault("in_channels", example.shape[1] if example.ndim > 2 else 1)
+        recipe.setdefault("classes", classes)
+        if recipe["classes"] is None:
+            fix = "Pass classes=..., for example 10."
+            raise InputError(explain("classes", "None", "the number of classes, for a backbone by name", fix))
+        if recipe.get("name") == "paper-resnet":
+            recipe.setdefault("kaiming", method.kaiming)
+        return lambda: build_backbone(**recipe)
+    if callable(backbone):
+        return backbone
+    accepted = "a name, a dict with a name and options, a network, or a function that makes one"
+    raise InputError(explain("backbone", type(backbone).__name__, accepted))
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    if not (path / "method.json").exists():
+        raise FileFormatError(
+            f"path: {path} is not a saved method; accepted: a folder that Trained.save() wrote, with method.json in it."
+        )
+    description = read_json(path / "method.json")
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise FileFormatError(f"path: {path / 'method.json'} is not the description of a trained method.")
+    if not isinstance(description.get("version"), int) or description["version"] > VERSION:
+        raise FileFormatError(
+            f"path: {path} was written in format {description.get('version')}, by abnn {description.get('abnn')}; this "
+            f"is abnn {__version__}, which reads formats up to {VERSION}. Update abnn."
+        )
+    return description
+
+
+def _fill(network: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """The saved tensors, all of them; only statistics that were never gathered may be absent."""
+    missing, unexpected = network.load_state_dict(tensors, strict=False)
+    missing = [name for name in missing if not name.startswith("distance.")]
+    if missing or unexpected:
+        raise KeyError(f"tensors {sorted([*missing, *unexpected])[:4]} are missing or not expected")

@@ -1,0 +1,124 @@
+"""Attachments: small Bayesian modules beside the blocks of a network, taught with outliers.
+
+    default   the plain network is trained, then frozen; attachments learn  H(y, p) + H((1 - t) y + t/K, p')  with p the
+              prediction averaged over the draws and t the severity of an outlier; score H(p) + gated feature distance
+    paper     Algorithm 1 of "Be Bayesian by Attachments to Catch More Uncertainty", taken literally; score 1 - max_k p_k
+    authors   what the authors' code does: a shared chain of Bayesian blocks, 295,936 numbers on their network
+
+The forms of the losses are in :mod:`abnn.objective`, the three steps in :mod:`abnn.steps`. "reference" is "default".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from abnn.attach import attach
+from abnn.attached import Attached
+from abnn.loop import Trainable
+from abnn.methods._steps import Minimise
+from abnn.methods.base import (
+    AUTHORS_NOISE,
+    OPTIMIZERS,
+    Method,
+    Run,
+    Stage,
+    build_optimizer,
+    check_choice,
+    check_positive,
+    check_share,
+)
+from abnn.methods.threshold import plain_losses
+from abnn.objective import PRESETS, preset
+from abnn.predict import Prediction
+from abnn.scores import SCORES
+from abnn.steps import Steps
+
+JOINT = {
+    "pretrain": 0.0,
+    "lr": 1e-3,
+    "optimizer": "adam",
+    "attachment_lr": 1e-3,
+    "attachment_schedule": "steps",
+    "outliers": AUTHORS_NOISE,
+    "score": "max-probability",
+    "kaiming": False,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attachments(Method):
+    """pretrain: the share of all epochs in which the plain network is trained alone; 0 for one that is trained already.
+
+    lr, optimizer and schedule are the backbone's, the others those of the attachments.
+    """
+
+    name: ClassVar[str] = "abnn"
+    variants: ClassVar[dict[str, dict[str, Any]]] = {
+        "reference": {},
+        "default": {},
+        "paper": {"preset": "paper", **JOINT},
+        "authors": {"preset": "authors", **JOINT},
+    }
+    random: ClassVar[bool] = True
+    uses_outliers: ClassVar[str] = "may"
+
+    score: str = "gated"
+    preset: str = "default"
+    pretrain: float = 0.5
+    attachment_lr: float = 3e-3
+    attachment_optimizer: str = "adam"
+    attachment_schedule: str = "cosine"
+    outliers: Any = "auto"
+
+    def __post_init__(self) -> None:
+        check_choice("preset", self.preset, PRESETS)
+        super().__post_init__()
+        check_share("pretrain", self.pretrain)
+        check_positive("attachment_lr", self.attachment_lr)
+        check_choice("attachment_optimizer", self.attachment_optimizer, OPTIMIZERS)
+
+    @property
+    def frozen(self) -> bool:
+        return preset(self.preset).freeze_backbone
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Distances exist where the backbone was frozen; those of a jointly trained one say little."""
+        return tuple(SCORES) if self.frozen else super().scores
+
+    def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> Attached:
+        return attach(make_backbone(), example, preset=self.preset)
+
+    def stages(self, run: Run) -> list[Stage]:
+        model = run.network
+        assert isinstance(model, Attached)
+        first = round(self.pretrain * run.epochs) if run.epochs > 1 else 0
+
+        def plain() -> Trainable:
+            optimizer = self.make_optimizer(model.backbone.parameters())
+            return Minimise(run, plain_losses(run, model.backbone), optimizer, "training the backbone", model.backbone)
+
+        def attachments() -> Trainable:
+            parts = (parameter for _, parameter in model.attachment_parameters())
+            optimizers = {"attachments": build_optimizer(self.attachment_optimizer, parts, self.attachment_lr)}
+            if not self.frozen:
+                optimizers["backbone"] = self.make_optimizer(parameter for _, parameter in model.backbone_parameters())
+            return Steps(model, preset(self.preset).objective, run.outliers, run.fabric, optimizers)
+
+        return [
+            Stage("backbone", first, plain, self.schedule),
+            Stage("attachments", run.epochs - first, attachments, self.attachment_schedule),
+        ]
+
+    def finish(self, run: Run) -> None:
+        assert isinstance(run.network, Attached)
+        if self.frozen:
+            run.network.distance.fit(run.batches.once())
+
+    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
+        assert isinstance(network, Attached)
+        return network.predict(x, draws=draws, seed=seed, score=self.score)

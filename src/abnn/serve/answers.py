@@ -1,0 +1,187 @@
+"""From predictions to answers: numbers for programs, and sentences for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from abnn.errors import InputError, explain
+
+OUTSIDE = 0.5  # share of the way through the distance gate from which an input counts as unlike the training data
+
+
+def class_names(model: Any) -> list[str]:
+    """The names that were saved with the model, or the numbers of the classes."""
+    names = getattr(model, "extra", {}).get("class_names")
+    if isinstance(names, list) and len(names) == model.classes and all(isinstance(name, str) for name in names):
+        return names
+    return [str(number) for number in range(model.classes)]
+
+
+def calibration_scores(triage: Any) -> np.ndarray | None:
+    """The scores of the good inputs that the thresholds were calibrated on, sorted, if they were kept."""
+    scores = getattr(triage, "calibration", None)
+    return None if scores is None or len(scores) == 0 else np.sort(np.asarray(scores, float))
+
+
+class Answerer:
+    """A model with its thresholds: inputs [B, ...] to one answer for each."""
+
+    def __init__(self, model: Any) -> None:
+        if getattr(model, "triage", None) is None:
+            fix = (
+                "Calibrate with abnn.Triage.calibrate(model, held_out) and save it with model.save(..., triage=triage)."
+            )
+            raise InputError(explain("model", "a model without thresholds", "a model saved with its triage", fix))
+        self.model, self.triage = model, model.triage
+        self.names = class_names(model)
+        self.calibration = calibration_scores(model.triage)
+
+    def __call__(self, x: Tensor) -> list[dict[str, Any]]:
+        prediction = self.model.predict(x, draws=self.triage.draws, seed=self.triage.seed)
+        decided = self.triage(prediction)
+        samples = prediction.samples.float().cpu()
+        scores = decided.score.float().cpu()
+        if not (torch.isfinite(samples).all() and torch.isfinite(scores).all()):
+            raise FloatingPointError("the model gave NaN or infinite values")
+        probs = samples.mean(0).numpy()
+        reach = _reach(prediction)
+        return [
+            self._one(samples[:, row].numpy(), probs[row], float(scores[row]), verdict, reach[row])
+            for row, verdict in enumerate(decided.verdict)
+        ]
+
+    def _one(
+        self, samples: np.ndarray, probs: np.ndarray, score: float, verdict: str, reach: float | None
+    ) -> dict[str, Any]:
+        label = int(probs.argmax())
+        of_label, labels = samples[:, label], samples.argmax(1)
+        place = None if self.calibration is None else share_below(self.calibration, score)
+        facts = Facts(
+            verdict,
+            self.names[label],
+            float(probs[label]),
+            self.names[int(np.argsort(-probs, kind="stable")[1])],
+            int((labels == label).sum()),
+            len(samples),
+            reach,
+            place,
+        )
+        return {
+            "label": label,
+            "class_name": self.names[label],
+            "probability": _rounded(probs[label]),
+            "probabilities": [_rounded(value) for value in probs],
+            "score": _rounded(score),
+            "verdict": verdict,
+            "reason": reason(facts),
+            "thresholds": dict(zip(("notice", "reject"), map(finite, self._thresholds(label)))),
+            "calibration": {"share_below": None if place is None else _rounded(place)},
+            "draws": {
+                "count": len(samples),
+                "agreement": _rounded(facts.agreeing / facts.draws),
+                "spread": _rounded(of_label.std()),
+                "labels": labels.tolist(),
+                "probabilities": [_rounded(value) for value in of_label],
+            },
+        }
+
+    def _thresholds(self, label: int) -> tuple[float, float]:
+        """Those of the predicted class, where classes have their own."""
+        own = getattr(self.triage, "thresholds", None)
+        return own(label) if own is not None else (self.triage.notice, self.triage.reject)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a sentence about one prediction is made of.
+
+    agreeing, draws  how many draws name the predicted class on their own, and how many there are
+    reach            how far the features lie through the distance gate, 0 inside to 1 outside; None: not known
+    place            share of the calibration scores that lie below; None: not known
+    """
+
+    verdict: str
+    name: str
+    probability: float
+    second: str
+    agreeing: int
+    draws: int
+    reach: float | None
+    place: float | None
+
+
+def reason(facts: Facts) -> str:
+    """Why the verdict is what it is, in one or two sentences without technical words."""
+    outside = facts.reach is None or facts.reach >= OUTSIDE
+    decided = facts.probability >= 0.5
+    votes = f"all {facts.draws} draws" if facts.agreeing == facts.draws else f"{facts.agreeing} of {facts.draws} draws"
+    if facts.verdict == "accept":
+        return f"This looks like the data that the model was trained on, and {votes} read it as “{facts.name}”."
+    if facts.verdict == "notice":
+        if not decided:
+            first = f"The model hesitates between “{facts.name}” and “{facts.second}”."
+        elif facts.reach is not None and outside:
+            first = f"This looks different from the training data, but {votes} still read it as “{facts.name}”."
+        else:
+            first = f"The model is less sure than usual: {votes} read this as “{facts.name}”."
+        return _joined(first, _place(facts.place))
+    if outside:
+        first = "This does not look like anything the model was trained on."
+    else:
+        first = f"The model cannot tell what this is: {votes} say “{facts.name}”, which may be chance."
+    return _joined(first, _place(facts.place))
+
+
+def share_below(sorted_scores: np.ndarray, score: float) -> float:
+    """The share of the calibration scores that are smaller."""
+    return float(np.searchsorted(sorted_scores, score, side="left") / len(sorted_scores))
+
+
+def outline(sorted_scores: np.ndarray | None, points: int = 101) -> list[float] | None:
+    """Quantiles for a picture of the distribution, at most ``points`` of them."""
+    if sorted_scores is None:
+        return None
+    if len(sorted_scores) <= points:
+        return [_rounded(value) for value in sorted_scores]
+    return [_rounded(value) for value in np.quantile(sorted_scores, np.linspace(0, 1, points))]
+
+
+def finite(value: Any) -> float | None:
+    """A threshold as JSON can hold it."""
+    return _rounded(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _place(place: float | None) -> str:
+    if place is None:
+        return ""
+    if place >= 1:
+        return "None of the good inputs used for calibration was as uncertain."
+    if place >= 0.9:
+        return f"Only {_percent(1 - place)} of the good inputs used for calibration were as uncertain."
+    return ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share < 0.02 else f"{100 * share:.0f} %"
+
+
+def _joined(*sentences: str) -> str:
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _reach(prediction: Any) -> Sequence[float | None]:
+    if prediction.distance is None or prediction.gate is None:
+        return [None] * len(prediction)
+    low, high = (float(value) for value in prediction.gate)
+    return ((prediction.distance.float() - low) / max(high - low, 1e-12)).clamp(0, 1).tolist()
+
+
+def _rounded(value: Any) -> float:
+    return round(float(value), 6)

@@ -1,0 +1,82 @@
+"""A digit drawn with a pen, brought into the form of the embedded digits: see :mod:`abnn.data.digits`.
+
+ink      every pixel on the far side of Otsu's threshold from the paper; the paper is what most of the border shows
+specks   connected parts smaller than a twentieth of the largest are dropped
+box      the bounding box of the ink, stretched to fill 32 x 32 as the printed digits do
+blocks   the share of ink in each 4 x 4 block: 8 x 8 values, bright on dark
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from abnn.data.digits import BOX, block_counts, in_box
+from abnn.serve.problems import Problem
+
+SPECK = 0.05
+NARROWING, NARROWEST = 0.85, 12  # as in abnn.data.digits.printed_digits
+WORKING_SIDE = 512  # larger drawings are reduced first; 16 times the box is plenty
+
+
+def reads_drawings(model: Any) -> bool:
+    """Whether the model reads inputs of the form of the embedded digits: 1 x 8 x 8, and classes named 0 to 9."""
+    names = getattr(model, "extra", {}).get("class_names")
+    return tuple(model.input_shape) == (1, 8, 8) and names == [str(digit) for digit in range(10)]
+
+
+def read_drawing(grey: np.ndarray) -> Tensor:
+    """uint8 [H, W] to float32 [1, 8, 8]."""
+    if max(grey.shape) > WORKING_SIDE:
+        scale = WORKING_SIDE / max(grey.shape)
+        size = (max(1, round(grey.shape[1] * scale)), max(1, round(grey.shape[0] * scale)))
+        grey = np.asarray(Image.fromarray(grey).resize(size, Image.Resampling.BOX))
+    ink = without_specks(ink_mask(grey))
+    if not ink.any():
+        raise Problem(422, "no-ink", "The drawing is empty: no ink stands out from the paper.")
+    rows, columns = ink.any(1).nonzero()[0], ink.any(0).nonzero()[0]
+    glyph = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    height, width = size_in_box(*glyph.shape)
+    return block_counts(in_box(torch.from_numpy(glyph).float(), height, width, shift=0)[None])[0]
+
+
+def ink_mask(grey: np.ndarray) -> np.ndarray:
+    """True where there is ink; nowhere if all pixels are nearly alike."""
+    if int(grey.max()) - int(grey.min()) < 32:
+        return np.zeros(grey.shape, bool)
+    bright = grey > otsu_threshold(grey)
+    border = np.concatenate([bright[0], bright[-1], bright[:, 0], bright[:, -1]])
+    return ~bright if border.mean() >= 0.5 else bright
+
+
+def otsu_threshold(grey: np.ndarray) -> int:
+    """The t that maximises w0 w1 (m0 - m1)^2 of the pixels <= t and > t (Otsu 1979); of equal ones the middle."""
+    counts = np.bincount(grey.ravel(), minlength=256).astype(float)
+    weight, mass = counts.cumsum()[:-1], (counts * np.arange(256)).cumsum()[:-1]
+    other, other_mass = counts.sum() - weight, (counts * np.arange(256)).sum() - mass
+    with np.errstate(divide="ignore", invalid="ignore"):
+        between = np.nan_to_num(weight * other * (mass / weight - other_mass / other) ** 2)
+    best = np.flatnonzero(between >= between.max() * (1 - 1e-12))
+    return int(best[len(best) // 2])
+
+
+def without_specks(ink: np.ndarray) -> np.ndarray:
+    from scipy import ndimage
+
+    parts, number = ndimage.label(ink, structure=np.ones((3, 3)))
+    if number < 2:
+        return ink
+    sizes = np.bincount(parts.ravel())
+    sizes[0] = 0
+    return (sizes >= SPECK * sizes.max())[parts] & ink
+
+
+def size_in_box(height: int, width: int) -> tuple[int, int]:
+    """How large the ink becomes: as tall as the box, a little narrowed, unless it is wider than tall."""
+    if width * NARROWING <= height:
+        return BOX, max(NARROWEST, round(BOX * width / height * NARROWING))
+    return max(1, round(BOX * height / (width * NARROWING))), BOX

@@ -1,0 +1,101 @@
+"""Around every request: who may ask, headers for browsers, and how long it took. Plain ASGI, so bodies stay streams."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from abnn.serve.measures import Measures
+from abnn.serve.problems import Problem
+from abnn.serve.settings import Settings
+
+log = logging.getLogger("abnn.serve")
+CONTENT_SECURITY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+    "Cache-Control": "no-store",
+}
+OPEN = frozenset({"/", "/health", "/ready", "/openapi.json"})
+PAGE = "/page/"
+"""Without a token: the page's own files and what an orchestrator asks. They say nothing about the model."""
+
+
+class Guard:
+    def __init__(self, app: ASGIApp, settings: Settings, measures: Measures) -> None:
+        self.app, self.settings, self.measures = app, settings, measures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 0
+
+        async def send_guarded(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            problem = refusal(scope, self.settings)
+            if problem is not None:
+                await problem.response()(scope, receive, send_guarded)
+            else:
+                await self.app(scope, receive, send_guarded)
+        except Exception:
+            log.exception("a request failed")
+            if not status:
+                problem = Problem(500, "internal", "The server failed on this request; its log says why.")
+                await problem.response()(scope, receive, send_guarded)
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            self.measures.request(route, status, time.perf_counter() - started)
+
+
+def refusal(scope: Scope, settings: Settings) -> Problem | None:
+    """Why this request may not be answered, if so.
+
+    The Host is checked where the server is bound to this machine only, so that no name on the web can be made to point
+    here. A browser says with Origin which page asks; pages of other sites may not.
+    """
+    headers = Headers(scope=scope)
+    host = headers.get("host", "")
+    if settings.hosts is not None and _name(host) not in settings.hosts:
+        return Problem(421, "host", f"Host: this server answers to {', '.join(settings.hosts)} only.")
+    origin = headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        return Problem(403, "origin", "Pages of other sites may not use this server.")
+    path: str = scope["path"]
+    public = path in OPEN or path.startswith(PAGE)
+    if settings.token is not None and not public and not _allowed(headers, settings.token):
+        message = "A token is needed: send the header 'Authorization: Bearer TOKEN'."
+        return Problem(401, "token", message, {"WWW-Authenticate": "Bearer"})
+    return None
+
+
+def _allowed(headers: Headers, token: str) -> bool:
+    """Compared in a time that does not depend on where the first difference is."""
+    kind, _, given = headers.get("authorization", "").partition(" ")
+    return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+
+
+def _name(host: str) -> str:
+    """A Host header without its port: "localhost:8000" and "[::1]:8000"."""
+    return (host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]).lower()

@@ -1,0 +1,156 @@
+// From an answer of POST /predict to what a person reads.
+
+const WORDS = {
+  accept: ["Accept", "Trust the prediction."],
+  notice: ["Notice", "Use the prediction with care."],
+  reject: ["Reject", "Do not use the prediction."],
+};
+const SHAPES = {
+  accept: [["circle", { class: "tone", cx: 20, cy: 20, r: 19 }], ["path", { class: "mark", d: "M11 21l6 6 12-13" }]],
+  notice: [
+    ["path", { class: "tone", d: "M20 2 39 37H1z" }],
+    ["path", { class: "mark", d: "M20 15v10" }],
+    ["circle", { class: "dot", cx: 20, cy: 31, r: 2 }],
+  ],
+  reject: [
+    ["path", { class: "tone", d: "M12.5 1h15L39 12.5v15L27.5 39h-15L1 27.5v-15z" }],
+    ["path", { class: "mark", d: "M13 13l14 14M27 13 13 27" }],
+  ],
+};
+const MOST_CLASSES = 10;
+
+const byId = (id) => document.getElementById(id);
+export const percent = (share) =>
+  share > 0.995 && share < 1 ? "> 99 %" : share > 0 && share < 0.005 ? "< 1 %" : `${Math.round(100 * share)} %`;
+
+export function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+function drawn(tag, attributes, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+function icon(verdict) {
+  const shapes = SHAPES[verdict].map(([tag, attributes]) => drawn(tag, attributes));
+  return drawn("svg", { viewBox: "0 0 40 40", "aria-hidden": "true" }, ...shapes);
+}
+
+export function showAnswer(answer, model, title) {
+  const [word, advice] = WORDS[answer.verdict];
+  const refused = answer.verdict === "reject";
+  byId("empty").hidden = byId("error").hidden = true;
+  byId("answer").hidden = false;
+  byId("verdict").className = answer.verdict;
+  byId("verdict").replaceChildren(icon(answer.verdict), make("div", {}, make("strong", {}, word), advice));
+  const seen = byId("seen");
+  seen.src = `data:image/png;base64,${answer.input.png}`;
+  seen.alt = `${title}, as the model sees it, ${answer.input.width} by ${answer.input.height} pixels`;
+  seen.classList.toggle("pixels", answer.input.width < 64);
+  const name = make(refused ? "s" : "b", {}, answer.class_name);
+  byId("guess").replaceChildren(refused ? "Best guess " : "Prediction ", name, ` with ${percent(answer.probability)}`);
+  byId("reason").textContent = answer.reason;
+  showScale(answer, model);
+  showDraws(answer, model);
+  showClasses(answer, model);
+  const summary = byId("summary");
+  summary.hidden = false;
+  summary.className = answer.verdict;
+  const short = refused ? word : `${word}: ${answer.class_name}`;
+  summary.replaceChildren(icon(answer.verdict), make("strong", {}, short), make("span", { class: "more" }, "See why"));
+  const guess = refused ? "Best guess" : "Prediction";
+  return `${word}. ${guess} ${answer.class_name} with ${percent(answer.probability)}. ${answer.reason}`;
+}
+
+export function showNothing() {
+  byId("answer").hidden = byId("error").hidden = byId("summary").hidden = true;
+  byId("empty").hidden = false;
+}
+
+export function showError(message) {
+  byId("empty").hidden = byId("answer").hidden = byId("summary").hidden = true;
+  byId("error").hidden = false;
+  byId("error").textContent = message;
+}
+
+// The three zones of the score, the good inputs used for calibration as thin lines, and this image as a triangle.
+export function showScale(answer, model) {
+  const width = Math.max(240, byId("scale").clientWidth);
+  const past = model.calibration.quantiles ?? [];
+  const { notice, reject } = answer.thresholds;
+  const limits = [notice, reject].filter((limit) => limit !== null);
+  const far = Math.max(...limits, answer.score, ...past, 0);
+  const near = Math.min(0, answer.score, ...past);
+  const end = far + 0.12 * (far - near || 1);
+  const x = (score) => (width * (score - near)) / (end - near);
+  const edges = [near, notice ?? end, reject ?? end, end];
+  const parts = [];
+  ["accept", "notice", "reject"].forEach((verdict, place) => {
+    const [left, right] = [x(edges[place]), x(edges[place + 1])];
+    if (right <= left) return;
+    parts.push(drawn("rect", { class: `zone ${verdict}`, x: left, y: 24, width: right - left, height: 14 }));
+    if (right - left > 40) parts.push(drawn("text", { x: (left + right) / 2, y: 54, "text-anchor": "middle" }, verdict));
+  });
+  for (const score of past) parts.push(drawn("path", { class: "past", d: `M${x(score).toFixed(1)} 60v14` }));
+  const here = x(answer.score);
+  parts.push(drawn("path", { class: "here", d: `M${here - 7} 12h14l-7 11z` }));
+  const anchor = here < 40 ? "start" : here > width - 40 ? "end" : "middle";
+  const label = anchor === "start" ? here - 7 : anchor === "end" ? here + 7 : here;
+  parts.push(drawn("text", { x: label, y: 9, "text-anchor": anchor }, "this image"));
+  const height = past.length ? 76 : 58;
+  const above = (limit) => (limit === null ? "never" : `above ${limit.toFixed(2)}`);
+  const words = `Score ${answer.score.toFixed(2)}. Notice ${above(notice)}, reject ${above(reject)}.`;
+  byId("scale").replaceChildren(
+    drawn("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": words }, ...parts),
+  );
+  const share = answer.calibration.share_below;
+  const lines = past.length ? " Thin lines: good inputs that the limits were calibrated on." : "";
+  const said = share === null || answer.verdict !== "accept"; // the reason says it otherwise
+  const place = said ? "" : ` More uncertain than ${percent(share)} of the good inputs used for calibration.`;
+  byId("scale-text").textContent = `Score ${answer.score.toFixed(2)}, larger is more uncertain.${place}${lines}`;
+}
+
+function bars(caption, rows) {
+  const body = make("tbody");
+  for (const { head, share, other } of rows) {
+    const fill = make("span", { class: "fill" });
+    fill.style.width = `${100 * share}%`;
+    const track = make("span", { class: "track", "aria-hidden": "true" }, fill);
+    body.append(
+      make(
+        "tr",
+        other ? { class: "other" } : {},
+        make("th", { scope: "row" }, make("span", { title: head }, head)),
+        make("td", {}, track),
+        make("td", { class: "number" }, percent(share)),
+      ),
+    );
+  }
+  return make("table", { class: "bars" }, make("caption", {}, caption), body);
+}
+
+function showDraws(answer, model) {
+  const { labels, probabilities, count } = answer.draws;
+  const agreeing = labels.filter((label) => label === answer.label).length;
+  const rows = probabilities.map((share, place) => {
+    const other = labels[place] !== answer.label;
+    const says = other ? ` says “${model.class_names[labels[place]]}”` : "";
+    return { head: `Draw ${place + 1}${says}`, share, other };
+  });
+  const caption = `${agreeing} of ${count} draws name “${answer.class_name}”. What each gives to it:`;
+  byId("draws").replaceChildren(bars(caption, rows));
+}
+
+function showClasses(answer, model) {
+  const order = answer.probabilities.map((share, label) => ({ share, head: model.class_names[label], label }));
+  const many = order.length > MOST_CLASSES;
+  if (many) order.sort((one, two) => two.share - one.share);
+  const caption = many ? `The ${MOST_CLASSES} most probable of ${order.length} classes, averaged over the draws:` : "All classes, averaged over the draws:";
+  byId("classes").replaceChildren(bars(caption, order.slice(0, MOST_CLASSES)));
+}

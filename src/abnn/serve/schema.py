@@ -1,0 +1,150 @@
+"""The forms of answers, for the OpenAPI description."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+Verdict = Literal["accept", "notice", "reject"]
+
+
+class Draws(BaseModel):
+    """How far the draws of the weights agree."""
+
+    count: int = Field(ge=1)
+    agreement: float = Field(ge=0, le=1, description="Share of the draws that name the predicted class on their own.")
+    spread: float = Field(ge=0, description="Standard deviation over the draws of the predicted class's probability.")
+    labels: list[int] = Field(description="The class that each draw names.")
+    probabilities: list[float] = Field(description="The probability that each draw gives to the predicted class.")
+
+
+class Place(BaseModel):
+    """Where the score lies among those of the good inputs that the thresholds were calibrated on."""
+
+    share_below: float | None = Field(description="Share of them with a smaller score; null if they were not kept.")
+
+
+class Thresholds(BaseModel):
+    """Scores above ``notice`` get a notice, above ``reject`` they are refused; null: none are."""
+
+    notice: float | None
+    reject: float | None
+
+
+class Picture(BaseModel):
+    """What the model was given."""
+
+    width: int
+    height: int
+    png: str = Field(description="The prepared input as PNG, base64.")
+
+
+class Answer(BaseModel):
+    """One prediction and what to do with it."""
+
+    label: int = Field(ge=0)
+    class_name: str
+    probability: float = Field(ge=0, le=1)
+    probabilities: list[float] = Field(description="Of all classes, in the order of class_names of GET /model.")
+    score: float = Field(description="Larger = more uncertain.")
+    verdict: Verdict = Field(description="accept: use it; notice: use it with care; reject: do not use it.")
+    reason: str = Field(description="Why, in plain words.")
+    thresholds: Thresholds
+    calibration: Place
+    draws: Draws
+    input: Picture | None = Field(default=None, description="With show_input=true.")
+
+
+class ErrorContent(BaseModel):
+    code: str = Field(description="For programs.")
+    message: str = Field(description="For people.")
+
+
+class Failure(BaseModel):
+    error: ErrorContent
+
+
+class BatchAnswer(BaseModel):
+    """One entry for each image, in the order of the request: an answer, or why there is none."""
+
+    results: list[Answer | Failure]
+
+
+class Limits(BaseModel):
+    max_bytes: int
+    max_pixels: int
+    max_images: int
+
+
+class Calibration(BaseModel):
+    inputs: int | None = Field(description="Good inputs that the thresholds were calibrated on.")
+    noticed: float | None = Field(description="Promised: at most this share of good inputs is not accepted.")
+    rejected: float | None = Field(description="Promised: at most this share of good inputs is refused.")
+    quantiles: list[float] | None = Field(description="Evenly spaced quantiles of their scores, if they were kept.")
+
+
+class ModelInfo(BaseModel):
+    """The model behind this server."""
+
+    name: str
+    version: str = Field(description="Version of abnn.")
+    classes: int
+    class_names: list[str]
+    input_shape: list[int]
+    preparation: str = Field(description="What is done with an image.")
+    drawing: bool = Field(description="Whether prepare=ink is accepted.")
+    score: str
+    draws: int
+    notice: float | None = Field(description="Scores above it get a notice; null: none do.")
+    reject: float | None = Field(description="Scores above it are refused; null: none are.")
+    calibration: Calibration
+    limits: Limits
+
+
+class Sample(BaseModel):
+    tier: Literal["id", "semi", "full"]
+    title: str
+    png: str = Field(description="base64")
+
+
+class Samples(BaseModel):
+    samples: list[Sample]
+
+
+class State(BaseModel):
+    status: Literal["ok"]
+
+
+def body_of(field: str, most: int) -> dict[str, Any]:
+    """The request body of /predict ("image") and /predict/batch ("images"), which takes a form or JSON."""
+    text = {"type": "string", "format": "image-base64", "description": "PNG, JPEG, WebP, BMP or GIF as base64"}
+    file = {"type": "string", "format": "binary", "contentMediaType": "application/octet-stream"}
+    if field == "images":
+        text = {"type": "array", "items": text, "minItems": 1, "maxItems": most}  # type: ignore[dict-item]
+        file = {"type": "array", "items": file, "minItems": 1, "maxItems": most}  # type: ignore[dict-item]
+
+    def form(value: dict[str, Any]) -> dict[str, Any]:
+        return {"schema": {"type": "object", "properties": {field: value}, "required": [field]}}
+
+    as_json = form(text)
+    as_json["schema"]["additionalProperties"] = False
+    content = {"multipart/form-data": form(file), "application/json": as_json}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Descriptions of the answers that are not successes."""
+    words = {
+        400: "The body cannot be parsed.",
+        401: "The token is missing or wrong.",
+        403: "The request comes from a page of another site.",
+        408: "The body took too long.",
+        413: "The body, the image or the number of images is too large.",
+        415: "The body or the image is of a type that is not accepted.",
+        421: "The Host header is not one of this server's.",
+        422: "The request can be read, but not answered: a damaged image, an empty drawing, an unknown option.",
+        500: "The model failed.",
+        503: "Busy, starting or stopping: try again after the seconds of Retry-After.",
+    }
+    return {status: {"model": Failure, "description": words[status]} for status in statuses}

@@ -1,0 +1,243 @@
+"""From held-out data to a Triage: gather scores once, then choose thresholds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from abnn.drift import LEAST_SCORES, split_reference
+from abnn.errors import InputError, explain
+from abnn.outliers import make_outliers, measure_range
+from abnn.predict import Plain
+from abnn.triage.thresholds import (
+    KINDS,
+    Costs,
+    best_split,
+    cheapest_thresholds,
+    check_share,
+    conformal_quantile,
+    least_count,
+)
+from abnn.triage.verdicts import Triage
+
+if TYPE_CHECKING:
+    from abnn.attached import Attached
+
+LEAST_OUTLIERS = 1000
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Everything that choosing thresholds needs.
+
+    good, predicted, right   of each held-out input: its score, predicted class, and whether that is its label
+    mild, severe             scores of outliers with severity at most, and above, one half
+    classes, score, draws, seed   of the model and its predictions
+    """
+
+    good: np.ndarray
+    predicted: np.ndarray
+    right: np.ndarray
+    mild: np.ndarray
+    severe: np.ndarray
+    classes: int
+    score: str
+    draws: int
+    seed: int
+
+
+def gather(
+    model: Attached | Plain,
+    loader: Iterable[Any],
+    outliers: Any = "auto",
+    draws: int = 10,
+    seed: int = 0,
+    score: str | None = None,
+) -> Gathered:
+    """Scores of good inputs and of outliers; memory for one batch at a time.
+
+    ``loader`` is read once for good inputs, and then as often as it takes to make ``LEAST_OUTLIERS`` outliers, at least
+    once: the best split is flat, and with a few hundred outliers chance decides where in the flat part it lies.
+    """
+    if isinstance(loader, Iterator):
+        raise InputError(
+            explain("loader", "an iterator, which can be read once", "a DataLoader or a list of (x, y) batches")
+        )
+    maker = make_outliers(outliers)
+    rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    names = [score] if score is not None else []
+
+    def first_pass() -> Iterator[Tensor]:
+        for x, y in _batches(model, loader):
+            prediction = model.predict(x, draws=draws, seed=seed)
+            names.append(prediction.default)
+            predicted = prediction.label.cpu()
+            rows.append((_scores(prediction.score_by(names[0])), predicted.numpy(), (predicted == y.cpu()).numpy()))
+            yield x
+
+    if maker.needs_range:
+        low, high = measure_range(_checked_first(first_pass()))
+        maker.prepare(low, high)
+    else:
+        for _ in _checked_first(first_pass()):
+            pass
+    generator = torch.Generator().manual_seed(seed)
+    mild, severe = [], []
+    rounds = math.ceil(LEAST_OUTLIERS / sum(len(scores) for scores, _, _ in rows))
+    for x, y in itertools.chain.from_iterable(_batches(model, loader) for _ in range(rounds)):
+        made = maker(x, y, generator)
+        scores = _scores(model.predict(made.x, draws=draws, seed=seed).score_by(names[0]))
+        far = made.severity.cpu().numpy() > 0.5
+        mild.append(scores[~far])
+        severe.append(scores[far])
+    good, predicted, right = (np.concatenate(parts) for parts in zip(*rows))
+    return Gathered(
+        good=good,
+        predicted=predicted,
+        right=right,
+        mild=np.concatenate(mild),
+        severe=np.concatenate(severe),
+        classes=model.classes,
+        score=names[0],
+        draws=draws,
+        seed=seed,
+    )
+
+
+def choose(
+    gathered: Gathered,
+    noticed: float = 0.05,
+    rejected: float = 0.01,
+    confidence: float | None = None,
+    per_class: bool = False,
+    costs: Costs | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Triage:
+    """Thresholds from gathered scores; the arguments are those of :meth:`Triage.calibrate`."""
+    check_choice(noticed, rejected, confidence, per_class, costs)
+    if not len(gathered.severe):
+        fix = "Use 'auto', or a data set of real outliers."
+        raise InputError(explain("outliers", "none with a severity above one half", "some of them", fix))
+    good = gathered.good
+    by_class: tuple[tuple[float, float], ...] = ()
+    if costs is not None:
+        notice, reject = _by_cost(gathered, costs)
+        noticed, rejected = (float((good > limit).mean()) for limit in (notice, reject))
+    else:
+        split = best_split(np.concatenate([good, gathered.mild]), gathered.severe)
+        notice, reject = _promised(good, noticed, rejected, confidence, split)
+        if per_class:
+            by_class = _by_class(gathered, noticed, rejected, confidence, split, class_names)
+        smallest = int(np.bincount(gathered.predicted).min()) if per_class else len(good)
+        if smallest < least_count(rejected, confidence):
+            # The largest score is the threshold then, and this is what it can promise.
+            rejected = 1 / (smallest + 1) if confidence is None else 1 - (1 - confidence) ** (1 / smallest)
+    return Triage(
+        notice=notice,
+        reject=reject,
+        noticed=noticed,
+        rejected=rejected,
+        score=gathered.score,
+        draws=gathered.draws,
+        seed=gathered.seed,
+        inputs=len(good),
+        calibration=quantiles(good),
+        confidence=confidence,
+        by_class=by_class,
+        costs=costs,
+        reference=split_reference(good, gathered.seed) if len(good) >= LEAST_SCORES else ((), ()),
+    )
+
+
+def check_choice(
+    noticed: float, rejected: float, confidence: float | None, per_class: bool, costs: Costs | None
+) -> None:
+    """Errors about how thresholds are to be chosen, before anything is computed."""
+    check_share("noticed", noticed)
+    check_share("rejected", rejected)
+    if confidence is not None:
+        check_share("confidence", confidence)
+    if costs is not None and (per_class or confidence is not None):
+        raise InputError(explain("costs", "costs together with per_class or confidence", "one or the other"))
+
+
+def quantiles(scores: np.ndarray) -> tuple[float, ...]:
+    """0 %, 1 %, ..., 100 % of the scores, to seven digits."""
+    found = np.quantile(scores, np.linspace(0, 1, 101), method="inverted_cdf")
+    return tuple(float(f"{value:.7g}") for value in found)
+
+
+def _promised(
+    good: np.ndarray, noticed: float, rejected: float, confidence: float | None, split: float
+) -> tuple[float, float]:
+    notice = conformal_quantile(good, noticed, confidence=confidence)
+    floor = conformal_quantile(good, rejected, strict=False, confidence=confidence)
+    return notice, max(notice, floor, split)
+
+
+def _by_class(
+    gathered: Gathered,
+    noticed: float,
+    rejected: float,
+    confidence: float | None,
+    split: float,
+    class_names: Sequence[str] | None,
+) -> tuple[tuple[float, float], ...]:
+    """Thresholds within each predicted class (Mondrian conformal prediction, Vovk et al. 2003).
+
+    The split from the outliers is common to all classes: an outlier belongs to none.
+    """
+    counts = np.bincount(gathered.predicted, minlength=gathered.classes)
+    needed = least_count(noticed, confidence)
+    if small := [label for label, count in enumerate(counts) if count < needed]:
+        names = [str(label) if class_names is None else class_names[label] for label in small]
+        listed = ", ".join(f"{name} ({counts[label]})" for name, label in zip(names[:10], small))
+        raise InputError(
+            explain(
+                "per_class",
+                f"too few good inputs predicted as {listed}{', ...' if len(small) > 10 else ''}",
+                f"at least {needed} for each class to promise {noticed:.1%}",
+                "Hold out more data, promise less, or calibrate all classes together.",
+            )
+        )
+    return tuple(
+        _promised(gathered.good[gathered.predicted == label], noticed, rejected, confidence, split)
+        for label in range(gathered.classes)
+    )
+
+
+def _by_cost(gathered: Gathered, costs: Costs) -> tuple[float, float]:
+    scores = np.concatenate([gathered.good, gathered.severe])
+    near = np.where(gathered.right, KINDS.index("right"), KINDS.index("wrong"))
+    kinds = np.concatenate([near, np.full(len(gathered.severe), KINDS.index("far"))])
+    notice, reject, _ = cheapest_thresholds(scores, kinds, costs)
+    return notice, reject
+
+
+def _batches(model: Attached | Plain, loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+    from abnn.loop import check_batch
+
+    return (check_batch(model, batch) for batch in loader)
+
+
+def _checked_first(batches: Iterator[Tensor]) -> Iterator[Tensor]:
+    empty = True
+    for batch in batches:
+        empty = False
+        yield batch
+    if empty:
+        raise InputError(explain("loader", "a loader without batches", "held-out (x, y) batches"))
+
+
+def _scores(scores: Tensor) -> np.ndarray:
+    values = scores.detach().cpu().numpy()
+    if not np.isfinite(values).all():
+        raise InputError(explain("model", "scores that are not finite", "finite scores", "Check its weights."))
+    return values

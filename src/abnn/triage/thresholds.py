@@ -1,0 +1,133 @@
+"""Where to put the thresholds: three small searches over scores, larger = more uncertain."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from abnn.errors import InputError, explain
+
+KINDS = ("right", "wrong", "far")
+
+
+def check_share(argument: str, share: object) -> float:
+    if not isinstance(share, int | float) or isinstance(share, bool) or not 0 < share < 1:
+        raise InputError(explain(argument, repr(share), "a number between 0 and 1"))
+    return float(share)
+
+
+def conformal_rank(count: int, share: float, confidence: float | None = None) -> int:
+    """Which of ``count`` sorted scores to use as threshold; ``count + 1`` where none is high enough.
+
+    Without ``confidence`` it is k = ceil((n + 1)(1 - share)): a new good input lies above the k-th smallest score with
+    probability at most ``share``, over the random choice of calibration set and input (Papadopoulos et al. 2002; Vovk et
+    al. 2005). With ``confidence`` it is the smallest k with P[Bin(n, 1 - share) < k] >= confidence: then with at least
+    that probability the calibration set is one for which at most ``share`` of *all* new good inputs lie above (Vovk 2012;
+    the tolerance limits of Wilks 1941).
+    """
+    if confidence is None:
+        return math.ceil((count + 1) * (1 - share) - 1e-9)
+    from scipy.stats import binom
+
+    return int(binom.ppf(confidence, count, 1 - share)) + 1
+
+
+def least_count(share: float, confidence: float | None = None) -> int:
+    """The smallest number of calibration scores for which :func:`conformal_rank` finds a threshold."""
+    if confidence is None:
+        return math.ceil(1 / share - 1e-9) - 1
+    return math.ceil(math.log1p(-confidence) / math.log1p(-share) - 1e-9)
+
+
+def conformal_quantile(
+    scores: np.ndarray, share: float, strict: bool = True, confidence: float | None = None, what: str = "loader"
+) -> float:
+    """The smallest score above which at most ``share`` of good inputs lie, in the sense of :func:`conformal_rank`.
+
+    Too few scores are an error that calls them ``what``; not ``strict``: the largest score is taken.
+    """
+    check_share("share of good inputs", share)
+    if confidence is not None:
+        check_share("confidence", confidence)
+    rank = conformal_rank(len(scores), share, confidence)
+    if rank > len(scores):
+        if strict or len(scores) == 0:
+            sure = "" if confidence is None else f" with confidence {confidence:.1%}"
+            needed = f"at least {least_count(share, confidence)} to promise {share:.1%}{sure}"
+            raise InputError(explain(what, f"{len(scores)} good inputs", needed, "Hold out more data."))
+        rank = len(scores)
+    return float(np.partition(scores, rank - 1)[rank - 1])
+
+
+def best_split(low: np.ndarray, high: np.ndarray) -> float:
+    """The threshold t that maximises 1/2 [P(low <= t) + P(high > t)]; the smallest such score."""
+    candidates = np.unique(np.concatenate([low, high]))
+    kept = np.searchsorted(np.sort(low), candidates, side="right") / max(1, len(low))
+    caught = 1 - np.searchsorted(np.sort(high), candidates, side="right") / max(1, len(high))
+    return float(candidates[np.argmax(kept + caught)])
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What each verdict costs for an input that is (read right, read wrong, far from everything known).
+
+    Only ratios matter. ``far`` is the share of far inputs among those to come; the rest is like calibration data.
+    """
+
+    accept: tuple[float, float, float] = (0.0, 10.0, 20.0)
+    notice: tuple[float, float, float] = (1.0, 3.0, 5.0)
+    reject: tuple[float, float, float] = (5.0, 2.0, 0.0)
+    far: float = 0.1
+
+    def __post_init__(self) -> None:
+        for verdict in ("accept", "notice", "reject"):
+            given = getattr(self, verdict)
+            try:
+                costs = tuple(float(cost) for cost in given)
+            except (TypeError, ValueError):
+                costs = ()
+            if len(costs) != len(KINDS) or not all(0 <= cost < math.inf for cost in costs):
+                accepted = f"three finite numbers of at least 0, for inputs that are {', '.join(KINDS)}"
+                raise InputError(explain(f"costs of {verdict}", repr(given), accepted))
+            object.__setattr__(self, verdict, costs)
+        if not 0 <= self.far < 1:
+            raise InputError(explain("far", repr(self.far), "a share of at least 0 and below 1"))
+
+    @property
+    def table(self) -> np.ndarray:
+        """[verdict, kind]"""
+        return np.array([self.accept, self.notice, self.reject])
+
+
+def cheapest_thresholds(scores: np.ndarray, kinds: np.ndarray, costs: Costs) -> tuple[float, float, float]:
+    """(notice, reject, expected cost per input) with the least cost on these inputs, exactly, in O(n log n).
+
+    With a_i, n_i, r_i the weighted costs of the verdicts for input i, thresholds t <= u cost
+
+        sum_i n_i + sum_{s_i <= t} (a_i - n_i) + sum_{s_i > u} (r_i - n_i),
+
+    a sum of a function of t and one of u: a running minimum over t for every u >= t finds the best pair among all. Ties
+    go to the larger thresholds, so that nothing is warned about or refused without a gain. ``kinds`` are numbers into
+    ``KINDS``; each kind but "far" weighs as often as it comes, and far inputs together weigh ``costs.far``.
+    """
+    is_far = kinds == KINDS.index("far")
+    if not (~is_far).any() or (costs.far > 0 and not is_far.any()):
+        raise InputError(explain("scores", f"{(~is_far).sum()} near and {is_far.sum()} far inputs", "some of both"))
+    weights = np.where(is_far, costs.far / max(1, is_far.sum()), (1 - costs.far) / max(1, (~is_far).sum()))
+    accept, notice, reject = costs.table[:, kinds] * weights
+    values, place = np.unique(scores, return_inverse=True)
+    # One candidate below every score, so that nothing at all may be accepted; the number just below in the scores' type.
+    candidates = np.append(np.nextafter(values[0], values.dtype.type(-np.inf)), values)
+    size = len(values)
+    below = np.append(0.0, np.cumsum(np.bincount(place, accept - notice, size)))
+    above = np.append(0.0, np.cumsum(np.bincount(place, reject - notice, size)))
+    above = above[-1] - above
+    tolerance = 1e-12 * float(costs.table.max() + 1)  # sums of equal costs in another order are still a tie
+    cheap = below <= np.minimum.accumulate(below) + tolerance
+    best_low = np.maximum.accumulate(np.where(cheap, np.arange(size + 1), 0))
+    total = below[best_low] + above
+    high = int(np.flatnonzero(total <= total.min() + tolerance)[-1])
+    low = int(best_low[high])
+    return float(candidates[low]), float(candidates[high]), float(total[high] + notice.sum())

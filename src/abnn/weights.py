@@ -1,0 +1,98 @@
+"""Weights of a backbone from a file: safetensors, or a .pt/.pth state dict. Reading them never runs code."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from abnn.errors import FileFormatError, InputError, explain
+from abnn.files import read_tensors
+
+PICKLED = (".pt", ".pth", ".bin", ".ckpt")
+INSIDE = ("state_dict", "model_state_dict", "model")
+"""Where training scripts put the state dict in a larger checkpoint."""
+PREFIXES = ("module.", "_orig_mod.", "model.")
+"""What DataParallel, torch.compile and Lightning put before every name."""
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a file by name, on the CPU."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(explain("weights", f"{path}, which is no file", "a .safetensors, .pt or .pth file"))
+    if path.suffix.lower() == ".safetensors":
+        return read_tensors(path)
+    if path.suffix.lower() not in PICKLED:
+        accepted = f".safetensors, or a state dict as {', '.join(PICKLED)}"
+        raise InputError(explain("weights", f"a file {path.suffix or 'without extension'}", accepted))
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise FileFormatError(
+            f"weights: {path} holds more than tensors, or is damaged, and is not loaded because that could run code "
+            f"({_short(error)}). Save model.state_dict() instead of the model."
+        ) from None
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        raise FileFormatError(f"weights: {path} cannot be read ({_short(error)}).") from None
+    return _state_dict(content, path)
+
+
+def load_weights(network: nn.Module, path: str | Path, new_head: bool = False) -> list[str]:
+    """Load a file into ``network``; returns the names of tensors that were left as they are.
+
+    Every tensor must be there and fit. With ``new_head`` tensors of another shape are left alone, as those of the last
+    layer are when the classes are others.
+    """
+    found = read_weights(path)
+    wanted = network.state_dict()
+    found = _without_prefix(found, wanted)
+    missing = [name for name in wanted if name not in found and not name.endswith("num_batches_tracked")]
+    foreign = [name for name in found if name not in wanted]
+    if missing or foreign:
+        parts = [
+            f"{len(names)} tensors {what} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+            for names, what in ((missing, "are missing"), (foreign, "are not part of the network"))
+            if names
+        ]
+        fix = "Check that the file was made with this very backbone."
+        raise InputError(
+            explain("weights", f"{path}, in which {' and '.join(parts)}", "all tensors, and no others", fix)
+        )
+    others = [name for name in wanted if name in found and found[name].shape != wanted[name].shape]
+    if others and not new_head:
+        name = others[0]
+        given = f"{path}, in which {name} has shape {tuple(found[name].shape)}"
+        fix = "If the classes are others, the last layer has to be trained: pass --train-backbone."
+        raise InputError(explain("weights", given, f"shape {tuple(wanted[name].shape)}", fix))
+    if len(others) == len(found):
+        raise InputError(
+            explain("weights", f"{path}, in which no tensor has the right shape", "this backbone's weights")
+        )
+    network.load_state_dict({name: value for name, value in found.items() if name not in others}, strict=False)
+    return others
+
+
+def _short(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]
+
+
+def _state_dict(content: Any, path: Path) -> dict[str, Tensor]:
+    for name in INSIDE:
+        if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
+            content = content[name]
+    if not isinstance(content, Mapping) or not content or not all(isinstance(v, Tensor) for v in content.values()):
+        accepted = f"a state dict, or a dict with one as {', '.join(INSIDE)}"
+        raise FileFormatError(explain("weights", f"{path}, which holds a {type(content).__name__}", accepted))
+    return {str(name): value for name, value in content.items()}
+
+
+def _without_prefix(found: dict[str, Tensor], wanted: Mapping[str, Any]) -> dict[str, Tensor]:
+    for prefix in PREFIXES:
+        if all(name.startswith(prefix) for name in found) and not all(name in wanted for name in found):
+            found = {name.removeprefix(prefix): value for name, value in found.items()}
+    return found

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from abnn.attached import Attached
+from abnn.methods import make_method
+from abnn.objective import PRESETS
+from tests.methods.samples import digits, quick
+
+
+def test_the_default_freezes_what_plain_training_gives() -> None:
+    model = quick("abnn", 4)
+    plain = quick("threshold", 2)
+    assert isinstance(model.network, Attached)
+    for name, value in plain.network.state_dict().items():
+        assert torch.equal(value, model.network.backbone.state_dict()[name]), name
+    assert [history.rows[-1]["epoch"] for history in model.history.values()] == [2, 2]
+    assert bool(model.network.distance.fitted)
+
+
+def test_predictions_are_those_of_the_attached_model() -> None:
+    model = quick("abnn")
+    assert isinstance(model.network, Attached)
+    x = digits().x[:4]
+    mine, its = model.predict(x, draws=3, seed=2), model.network.predict(x, draws=3, seed=2)
+    assert torch.equal(mine.samples, its.samples) and torch.equal(mine.score, its.score_by("gated"))
+    for score in ("distance", "gated", "mutual-information"):
+        assert torch.equal(model.predict(x, draws=3, seed=2, score=score).score, its.score_by(score))
+
+
+@pytest.mark.parametrize("variant", ["paper", "authors"])
+def test_joint_presets_train_everything_at_once(variant: str) -> None:
+    method = make_method("abnn", variant)
+    model = quick(method, 2)
+    assert isinstance(model.network, Attached)
+    chosen = PRESETS[variant]
+    assert model.network.preset == variant and model.network.spec.kind == "chain"
+    assert list(model.history) == ["attachments"]
+    assert {"backbone", "id", "outliers"} <= set(model.history["attachments"].last)
+    assert model.score == chosen.score == "max-probability"
+    assert not bool(model.network.distance.fitted)
+
+
+def test_the_default_variant_has_two_names() -> None:
+    reference, default = make_method("abnn").to_config(), make_method("abnn", "default").to_config()
+    assert {**reference, "variant": "default"} == default
+
+
+def test_outliers_may_be_left_out() -> None:
+    model = quick("abnn", outliers=None)
+    assert "outliers" not in model.history["attachments"].last

@@ -1,0 +1,121 @@
+"""What is said about a prediction: equal to the model's own numbers, and in words that fit the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from abnn.data.digits import load_digits
+from abnn.errors import InputError
+from abnn.predict import Prediction
+from abnn.serve.answers import Answerer, Facts, class_names, finite, outline, reason, share_below
+
+FACTS = Facts("accept", "7", 0.9, "1", 10, 10, 0.0, 0.4)
+
+
+def test_numbers_are_the_models_own(model: Any) -> None:
+    data = load_digits()
+    x = torch.cat([data.test.x[:5], data.full.x[:5]])
+    answers = Answerer(model)(x)
+    prediction = model.predict(x, draws=model.triage.draws, seed=model.triage.seed)
+    verdicts = model.triage(prediction)
+    for row, answer in enumerate(answers):
+        assert answer["verdict"] == verdicts.verdict[row]
+        assert answer["label"] == prediction.label[row]
+        assert answer["score"] == pytest.approx(float(verdicts.score[row]), abs=1e-6)
+        assert answer["probabilities"] == pytest.approx(prediction.probs[row].tolist(), abs=1e-6)
+        assert answer["probability"] == max(answer["probabilities"])
+        own = prediction.samples[:, row]
+        assert answer["draws"]["labels"] == own.argmax(1).tolist()
+        assert answer["draws"]["agreement"] == pytest.approx(float((own.argmax(1) == answer["label"]).float().mean()))
+        assert answer["draws"]["spread"] == pytest.approx(float(own[:, answer["label"]].std(correction=0)), abs=1e-5)
+        assert answer["draws"]["probabilities"] == pytest.approx(own[:, answer["label"]].tolist(), abs=1e-6)
+        assert answer["thresholds"]["notice"] == pytest.approx(model.triage.notice, abs=1e-6)
+        place = answer["calibration"]["share_below"]
+        if place is not None:
+            assert 0 <= place <= 1
+
+
+def test_share_below_counts_smaller_scores() -> None:
+    scores = np.array([0.1, 0.2, 0.2, 0.4])
+    assert [share_below(scores, value) for value in (0.0, 0.2, 0.3, 9.0)] == [0.0, 0.25, 0.75, 1.0]
+
+
+def test_outline_keeps_few_and_thins_out_many() -> None:
+    assert outline(None) is None
+    assert outline(np.array([1.0, 2.0])) == [1.0, 2.0]
+    many = outline(np.linspace(0, 1, 1000))
+    assert many is not None and len(many) == 101 and many == sorted(many) and (many[0], many[-1]) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({}, ["looks like the data", "all 10 draws", "“7”"]),
+        ({"agreeing": 8}, ["8 of 10 draws"]),
+        ({"verdict": "notice", "probability": 0.3}, ["hesitates between “7” and “1”"]),
+        ({"verdict": "notice", "reach": 1.0}, ["different from the training data", "still"]),
+        ({"verdict": "notice"}, ["less sure than usual"]),
+        ({"verdict": "notice", "place": 0.97}, ["Only 3 %"]),
+        ({"verdict": "reject", "reach": 1.0}, ["does not look like anything the model was trained on"]),
+        ({"verdict": "reject", "reach": None}, ["does not look like anything the model was trained on"]),
+        ({"verdict": "reject", "agreeing": 3}, ["cannot tell what this is", "3 of 10 draws"]),
+        ({"verdict": "reject", "place": 1.0}, ["None of the good inputs"]),
+    ],
+)
+def test_reasons(changes: dict[str, Any], words: list[str]) -> None:
+    text = reason(replace(FACTS, **changes))
+    assert all(each in text for each in words) and text.endswith(".")
+
+
+def test_class_names_fall_back_to_numbers() -> None:
+    assert class_names(SimpleNamespace(classes=2, extra={"class_names": ["cat", "dog"]})) == ["cat", "dog"]
+    assert class_names(SimpleNamespace(classes=2, extra={"class_names": ["cat"]})) == ["0", "1"]
+    assert class_names(SimpleNamespace(classes=2)) == ["0", "1"]
+
+
+def test_thresholds_of_a_class_come_first(model: Any) -> None:
+    class ByClass:
+        draws, seed, score, notice, reject = 2, 0, "entropy", 9.0, 9.0
+
+        def thresholds(self, label: int) -> tuple[float, float]:
+            return 0.25 + label, float("inf")
+
+        def __call__(self, prediction: Prediction) -> Any:
+            return SimpleNamespace(verdict=["accept"] * len(prediction), score=prediction.score_by("entropy"))
+
+    stand_in = SimpleNamespace(predict=model.predict, triage=ByClass(), classes=10, extra={})
+    (answer,) = Answerer(stand_in)(torch.zeros(1, 1, 8, 8))
+    assert answer["thresholds"] == {"notice": 0.25 + answer["label"], "reject": None}
+    assert answer["calibration"] == {"share_below": None}
+
+
+def test_a_model_without_thresholds_is_refused() -> None:
+    with pytest.raises(InputError, match="Triage.calibrate"):
+        Answerer(SimpleNamespace(triage=None, classes=2))
+
+
+def test_values_that_json_cannot_hold_never_leave(model: Any) -> None:
+    broken = Prediction(torch.full((2, 1, 10), float("nan")))
+    triage = lambda prediction: SimpleNamespace(verdict=["accept"], score=torch.zeros(1))  # noqa: E731
+    stand_in = SimpleNamespace(draws=2, seed=0, notice=0.0, reject=1.0, __call__=triage)
+    answerer = Answerer(SimpleNamespace(predict=lambda *a, **k: broken, triage=stand_in, classes=10))
+    answerer.triage = _Callable(triage)
+    with pytest.raises(FloatingPointError):
+        answerer(torch.zeros(1, 1, 8, 8))
+    assert finite(float("inf")) is None and finite(None) is None and finite(1) == 1.0
+
+
+class _Callable:
+    draws, seed, notice, reject = 2, 0, 0.0, 1.0
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, prediction: Prediction) -> Any:
+        return self.function(prediction)

@@ -1,0 +1,76 @@
+"""Requests made up from the OpenAPI description: every answer is of a described form, and nothing fails inside."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from abnn.serve import Settings, create_app
+from tests.serve.conftest import PNG, encoded, pixels
+
+CHECKS = (
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    unsupported_method,
+)
+CONTENTS = (PNG, encoded(pixels(), "JPEG"), encoded(pixels(), "GIF"), encoded(pixels(), "BMP"), PNG[:50], b"", b"x")
+# So that many of the made-up requests get past the first gate.
+schemathesis.openapi.format("image-base64", st.sampled_from([base64.b64encode(each).decode() for each in CONTENTS]))
+schemathesis.openapi.format("binary", st.sampled_from(CONTENTS) | st.binary(max_size=200))
+
+
+OPERATIONS = ("POST /predict", "POST /predict/batch", "GET /health", "GET /ready", "GET /model", "GET /samples", "GET /metrics")
+
+
+@pytest.fixture(scope="module")
+def app(model: Any) -> Any:
+    return create_app(model, Settings(max_images=4, max_bytes=100_000, max_pixels=10_000))
+
+
+@pytest.fixture(scope="module")
+def running(app: Any) -> Iterator[TestClient]:
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_answers_are_as_described(name: str, app: Any, running: TestClient) -> None:
+    description = schemathesis.openapi.from_dict(app.openapi())
+    description.app = app
+    assert {each.ok().label for each in description.get_all_operations()} == set(OPERATIONS)
+    method, path = name.split()
+
+    @settings(
+        max_examples=150 if method == "POST" else 5,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(description[path][method].as_strategy())
+    def check(case: Any) -> None:
+        seen.append(case.call_and_validate(session=running, checks=CHECKS).status_code)
+
+    seen: list[int] = []
+    check()
+    assert 200 in seen
+    if name == "POST /predict":  # in a batch, each image has its own error
+        assert {415, 422} <= set(seen)

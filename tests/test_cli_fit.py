@@ -1,0 +1,335 @@
+"""abnn fit: from a folder of images to a saved model, and everything that a user can get wrong on the way."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import typer
+from PIL import Image
+from torch import nn
+from torch.utils.data import TensorDataset
+from typer.testing import CliRunner, Result
+
+import abnn
+from abnn.backbones import PaperResNet
+from abnn.cli import _image_data, _own_backbone
+from abnn.cli._image_data import Files, Look, look, open_folders, read_own, stratified
+from abnn.cli._own_backbone import IMAGENET, at_chance, choose_form
+from abnn.cli.fit import _loader, _train_backbone, fit
+from abnn.data import FolderSource, InputForm
+from abnn.errors import AbnnError, FileFormatError, InputError
+from abnn.files import read_tensors, write_tensors
+from abnn.weights import load_weights, read_weights
+from tests.test_fit import data
+
+app = typer.Typer()
+app.command()(fit)
+NAMES = ("bottom", "middle", "top")
+HERE = f"{__name__}:own_network"
+
+
+def own_network(classes: int = 3) -> PaperResNet:
+    torch.manual_seed(0)
+    return PaperResNet(1, classes, width=8, blocks=2, stem="small", kaiming=False)
+
+
+def not_a_network() -> int:
+    return 1
+
+
+def write_images(root: Path, count: int = 150, colour: bool = False) -> None:
+    """The class is the third of the rows that is bright; folders are named in another order than labels."""
+    x, y = data(count)
+    for number, (image, label) in enumerate(zip(x, y.tolist())):
+        folder = root / ("top", "middle", "bottom")[label]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = (image[0].numpy() * 255).round().astype(np.uint8)
+        Image.fromarray(np.stack([pixels] * 3, -1) if colour else pixels).save(folder / f"{number}.png")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of images, and trained weights with the classes in the order of the folders' names."""
+    root = tmp_path_factory.mktemp("fit")
+    write_images(root / "images")
+    network = own_network()
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+    x, y = data()
+    for _ in range(20):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x), 2 - y).backward()
+        optimizer.step()
+    torch.save({"state_dict": {f"module.{k}": v for k, v in network.state_dict().items()}}, root / "weights.pt")
+    return root
+
+
+def run(*arguments: object, quiet: bool = True) -> Result:
+    options = ["--quiet", "--accelerator", "cpu"] if quiet else []
+    result = CliRunner().invoke(app, [*map(str, arguments), *options])
+    if result.exception is not None and not isinstance(result.exception, SystemExit | AbnnError):
+        raise result.exception
+    return result
+
+
+def test_one_line_is_enough(place: Path, tmp_path: Path) -> None:
+    result = run(
+        *("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--output", tmp_path / "a")
+    )
+    assert result.exit_code == 0, result.exception
+    assert "120 images to fit, 30 held out, 3 classes" in result.stdout and "100.0% of the held-out" in result.stdout
+    assert "at chance" not in result.stderr and "--backbone tests.test_cli_fit:own_network" in result.stdout
+    network = own_network()
+    load_weights(network, place / "weights.pt")
+    model = abnn.load(tmp_path / "a" / "model", network.eval())  # the fingerprint says: the backbone was not changed
+    assert model.extra["class_names"] == list(NAMES) and "preprocess" not in model.extra
+    assert model.triage is not None and model.triage.inputs == 30 and model.input_shape == (1, 8, 8)
+    x, y = data()
+    good = model.predict(x)
+    assert (good.label == 2 - y).float().mean() > 0.95
+    assert model.triage(good).verdict.count("accept") > 0.8 * len(x)
+    page = (tmp_path / "a" / "report.html").read_text()
+    for text in ("Only the held-out images (id) are real", "on the very images shown here", "content destroyed"):
+        assert text in page
+    again = run(
+        *(
+            "--backbone",
+            HERE,
+            "--weights",
+            place / "weights.pt",
+            "--data",
+            place / "images",
+            "--output",
+            tmp_path / "a",
+        ),
+        "--no-report",
+    )
+    assert again.exit_code == 0
+    second = abnn.load(tmp_path / "a" / "model", network.eval())
+    assert all(
+        torch.equal(p, q) for (_, p), (_, q) in zip(model.attachment_parameters(), second.attachment_parameters())
+    )
+
+
+def test_train_and_val_folders_new_head_and_resume(place: Path, tmp_path: Path) -> None:
+    """Weights for five classes: all but the last layer are taken over, and the backbone is trained on."""
+    write_images(tmp_path / "data" / "train", 60)
+    write_images(tmp_path / "data" / "val", 240)
+    write_tensors(tmp_path / "five.safetensors", own_network(5).state_dict())
+    call = [
+        *("--backbone", HERE, "--weights", tmp_path / "five.safetensors", "--data", tmp_path / "data"),
+        *("--train-backbone", "--backbone-epochs", 12, "--backbone-lr", 0.01, "--epochs", 2, "--batch-size", 16),
+        *("--checkpoint", tmp_path / "check.safetensors", "--normalise", "0.2/0.3", "--noticed", 0.2, "--draws", 3),
+    ]
+    result = run(*call, "--output", tmp_path / "a")
+    assert result.exit_code == 0, result.exception
+    assert "60 images to fit, 240 held out" in result.stdout
+    assert "because the shapes differ: head.weight, head.bias" in result.stdout
+    model = abnn.load(tmp_path / "a" / "model", _with_weights(tmp_path / "a"))
+    assert model.extra["preprocess"] == {"mean": [0.2], "std": [0.3]}
+    assert model.triage is not None and model.triage.inputs == 119 and model.triage.draws == 3
+    assert "other held-out images than those shown here" in (tmp_path / "a" / "report.html").read_text()
+    # Finished stages are not done again, and give the same model.
+    assert (tmp_path / "check-backbone.safetensors").exists()
+    run(*call, "--output", tmp_path / "b", "--no-report")
+    one, two = (read_tensors(tmp_path / name / "model" / "attachments.safetensors") for name in "ab")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    other = run(*call, "--epochs", 3, "--output", tmp_path / "b")
+    assert "written by a run with other settings" in str(other.exception)
+
+
+def _with_weights(output: Path) -> nn.Module:
+    network = own_network()
+    network.load_state_dict(read_tensors(output / "model" / "backbone.safetensors"))
+    return network.eval()
+
+
+def test_backbones_by_name_and_weights_at_chance(tmp_path: Path) -> None:
+    write_images(tmp_path / "data", 60, colour=True)
+    (tmp_path / "strange").mkdir()
+    for number in range(5):
+        noise = np.random.default_rng(number).integers(0, 256, (8, 8, 3)).astype(np.uint8)
+        Image.fromarray(noise).save(tmp_path / "strange" / f"{number}.png")
+    weights = abnn.build_backbone("squeezenet1_1", 3).state_dict()
+    write_tensors(tmp_path / "w.safetensors", weights)
+    result = run(
+        *("--backbone", "squeezenet1_1", "--weights", tmp_path / "w.safetensors", "--data", tmp_path / "data"),
+        *("--output", tmp_path / "out", "--epochs", 1, "--held-out", 0.4, "--draws", 2, "--last", 1, "--size", 24),
+        *("--outliers", tmp_path / "strange", "--kind", "bottleneck"),
+    )
+    assert result.exit_code == 0, result.exception
+    assert "The backbone is at chance" in result.stderr and "--train-backbone" in result.stderr
+    model = abnn.load(tmp_path / "out" / "model")  # its recipe is in the folder
+    assert model.input_shape == (3, 24, 24)
+    assert model.extra["preprocess"] == {"mean": list(IMAGENET[0]), "std": list(IMAGENET[1])}
+    assert "The backbone is at chance" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_what_a_user_can_get_wrong(place: Path, tmp_path: Path) -> None:
+    images, weights = place / "images", place / "weights.pt"
+    (tmp_path / "flat").mkdir()
+    Image.new("L", (8, 8)).save(tmp_path / "flat" / "a.png")
+    write_images(tmp_path / "few", 40)
+    write_images(tmp_path / "val" / "train", 40)
+    (tmp_path / "val" / "val" / "sideways").mkdir(parents=True)
+    (tmp_path / "val" / "val" / "upwards").mkdir(parents=True)
+    for name in ("sideways", "upwards"):
+        Image.new("L", (8, 8)).save(tmp_path / "val" / "val" / name / "a.png")
+    write_images(tmp_path / "bad", 60)
+    (tmp_path / "bad" / "top" / "x.png").write_bytes(b"?")
+    (tmp_path / "taken" / "model").mkdir(parents=True)
+    torch.save(own_network(), tmp_path / "pickled.pt")
+    torch.save(own_network(4).state_dict(), tmp_path / "four.pt")
+    base: dict[str, Any] = {"--backbone": HERE, "--weights": weights, "--data": images, "--output": tmp_path / "o"}
+    for change, text in (
+        ({"--data": tmp_path / "none"}, "which is no folder"),
+        ({"--data": tmp_path / "flat"}, "with no sub-folders"),
+        ({"--data": tmp_path / "few"}, "8 held-out images; accepted: at least 19 to promise 5.0%"),
+        ({"--data": tmp_path / "val"}, "with the classes sideways, upwards"),
+        ({"--data": tmp_path / "bad"}, "images that cannot be read: top/x.png"),
+        ({"--backbone": "resnt18"}, "Did you mean"),
+        ({"--backbone": "paper-resnet", "--weights": None}, "so that the backbone would guess"),
+        ({"--backbone": f"{__name__}:not_a_network"}, "returns a int"),
+        ({"--backbone": "no_such_module:f"}, "ModuleNotFoundError"),
+        ({"--weights": tmp_path / "none.pt"}, "which is no file"),
+        ({"--weights": tmp_path / "pickled.pt"}, "could run code"),
+        ({"--weights": tmp_path / "four.pt"}, "head.weight has shape (4, 8)"),
+        ({"--output": tmp_path / "taken"}, "is not a saved model"),
+        ({"--noticed": 2}, "--noticed: got 2.0"),
+        ({"--held-out": 1}, "--held-out"),
+        ({"--normalise": "a/b"}, "MEAN/STD"),
+        ({"--normalise": "0.1,0.2/0.3"}, "1 channels"),
+        ({"--channels": 3}, "on which the backbone fails"),
+        ({"--outliers": tmp_path / "none"}, "--outliers"),
+    ):
+        options = {key: value for key, value in {**base, **change}.items() if value is not None}
+        result = run(*(part for pair in options.items() for part in pair), "--epochs", 1, "--no-report")
+        assert isinstance(result.exception, AbnnError) and text in str(result.exception), (text, result.exception)
+    assert not (tmp_path / "o").exists()
+    options = {**base, "--data": tmp_path / "bad", "--noticed": 0.2, "--epochs": 1}
+    result = run(*(part for pair in options.items() for part in pair), "--no-report", "--skip-unreadable")
+    assert result.exit_code == 0 and "skipped top/x.png" in result.stdout
+
+
+def test_outputs_must_be_the_classes(place: Path) -> None:
+    form = InputForm((1, 8, 8))
+    with pytest.raises(InputError, match="2 classes .*accepted: 3"):
+        _own_backbone.check_output(own_network().eval(), form, ("a", "b"))
+
+
+def test_split_is_stratified_seeded_and_complete() -> None:
+    labels = np.repeat([0, 1, 2], [50, 20, 2])
+    kept, held = stratified(labels, NAMES, 0.2, seed=1)
+    assert np.bincount(labels[held]).tolist() == [10, 4, 1]
+    assert sorted([*kept, *held]) == list(range(72))
+    assert np.array_equal(held, stratified(labels, NAMES, 0.2, seed=1)[1])
+    assert not np.array_equal(held, stratified(labels, NAMES, 0.2, seed=2)[1])
+    with pytest.raises(InputError, match="1 readable images of 'top'"):
+        stratified(labels[:-1], NAMES, 0.2, seed=1)
+
+
+def test_large_folders_stay_on_disk(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, given = open_folders(place / "images")
+    form = InputForm((1, 8, 8))
+    held = read_own(source, given, form, 0.2, 0, False)
+    monkeypatch.setattr(_image_data, "IN_MEMORY", 0)
+    read: list[int] = []
+    files = read_own(source, given, form, 0.2, 0, False, read.append)
+    assert isinstance(files.train, Files) and not isinstance(held.train, Files) and sum(read) == 150
+    for one, two in ((held.train, files.train), (held.held_out, files.held_out)):
+        assert len(one) == len(two)  # type: ignore[arg-type]
+        for number in range(0, len(two), 7):  # type: ignore[arg-type]
+            assert torch.equal(one[number][0], two[number][0]) and int(one[number][1]) == two[number][1]
+
+
+def test_chance_is_the_most_frequent_class() -> None:
+    labels = np.repeat([0, 1], [70, 30])
+    error = math.sqrt(0.7 * 0.3 / 100)
+    assert at_chance(0.7 + 1.9 * error, labels) == pytest.approx(0.7)
+    assert at_chance(0.7 + 2.1 * error, labels) is None
+
+
+def test_rules_for_inputs(place: Path) -> None:
+    seen = look(FolderSource(place / "images"))
+    assert seen == Look((8, 8), True)
+    plain, timm, transformer = own_network(), own_network(), own_network()
+    timm.default_cfg = {"input_size": (3, 160, 160), "mean": (0.4, 0.5, 0.6), "std": (0.5, 0.5, 0.5)}  # type: ignore
+    transformer.image_size = 32  # type: ignore[assignment]
+    mixed = Look(None, False)
+
+    def form(*arguments: Any) -> tuple[Any, ...]:
+        made = choose_form(*arguments)
+        return made.shape, made.mean, made.std
+
+    assert form("a:b", plain, 1, seen, None, "auto") == ((1, 8, 8), None, None)
+    assert form("a:b", plain, 1, seen, 16, "0.5/0.2") == ((1, 16, 16), (0.5,), (0.2,))
+    assert form("resnet18", plain, 3, mixed, None, "auto") == ((3, 224, 224), *IMAGENET)
+    assert form("vit_b_16", transformer, 3, seen, None, "none") == ((3, 32, 32), None, None)
+    assert form("timm/x", timm, 3, mixed, None, "auto") == ((3, 160, 160), (0.4, 0.5, 0.6), (0.5,) * 3)
+    assert form("timm/x", timm, 1, seen, None, "auto") == ((1, 8, 8), (0.5,), (0.5,))
+    timm.default_cfg = {**timm.default_cfg, "fixed_input_size": True}  # type: ignore
+    assert form("timm/x", timm, 3, seen, None, "imagenet") == ((3, 160, 160), *IMAGENET)
+    with pytest.raises(InputError, match="Pass --size"):
+        choose_form("a:b", plain, 1, mixed, None, "auto")
+    assert _own_backbone.choose_channels("resnet18", None, seen) == 3
+    assert _own_backbone.choose_channels("timm/x", None, seen) == 1
+    assert _own_backbone.choose_channels("timm/x", None, mixed) == 3
+
+
+def test_weights_in_all_their_wrappings(tmp_path: Path) -> None:
+    network = own_network()
+    state = {name: torch.randn_like(value) for name, value in network.state_dict().items()}
+    torch.save(state, tmp_path / "plain.pth")
+    torch.save({"model": {f"_orig_mod.{k}": v for k, v in state.items()}, "epoch": 3}, tmp_path / "wrapped.ckpt")
+    write_tensors(tmp_path / "safe.safetensors", state)
+    for name in ("plain.pth", "wrapped.ckpt", "safe.safetensors"):
+        fresh = own_network()
+        assert load_weights(fresh, tmp_path / name) == []
+        assert all(torch.equal(value, state[key]) for key, value in fresh.state_dict().items())
+    torch.save({k: v for k, v in state.items() if "head" not in k} | {"extra": torch.ones(1)}, tmp_path / "part.pt")
+    with pytest.raises(InputError, match=r"2 tensors are missing \(head.weight.* and 1 tensors are not part"):
+        load_weights(network, tmp_path / "part.pt")
+    torch.save({k: torch.zeros(1, 2, 3) for k in state}, tmp_path / "other.pt")
+    with pytest.raises(InputError, match="no tensor has the right shape"):
+        load_weights(network, tmp_path / "other.pt", new_head=True)
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(FileFormatError, match="holds a list"):
+        read_weights(tmp_path / "list.pt")
+    (tmp_path / "cut.pt").write_bytes((tmp_path / "plain.pth").read_bytes()[:500])
+    (tmp_path / "empty.pt").write_bytes(b"")
+    for name in ("cut.pt", "empty.pt"):
+        with pytest.raises(FileFormatError, match=name):
+            read_weights(tmp_path / name)
+    (tmp_path / "w.txt").write_text("")
+    with pytest.raises(InputError, match="a file .txt"):
+        read_weights(tmp_path / "w.txt")
+
+
+def test_a_trained_backbone_still_knows_how_it_is_built(tmp_path: Path) -> None:
+    x, y = data(48)
+    network = abnn.build_backbone("paper-resnet", 3, 1, width=4, blocks=1, stem="small")
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    loader = _loader(TensorDataset(x, y), 16, shuffle=True)
+    trained = _train_backbone(network, loader, 2, 1e-2, 0, "cpu", None, False)
+    assert not torch.equal(trained.head.weight, before["head.weight"]) and not trained.training
+    model = abnn.attach(trained, x[:1])
+    model.save(tmp_path / "model", backbone=True)
+    assert torch.allclose(abnn.load(tmp_path / "model").predict(x).probs, model.predict(x).probs, atol=1e-6)
+
+
+def test_classes_without_readable_images(tmp_path: Path) -> None:
+    write_images(tmp_path / "train", 30)
+    write_images(tmp_path / "val", 30)
+    form = InputForm((1, 8, 8))
+    for image in (tmp_path / "train" / "top").iterdir():
+        image.write_bytes(b"?")
+    with pytest.raises(InputError, match="no readable image of top"):
+        read_own(*open_folders(tmp_path), form, 0.2, 0, skip_unreadable=True)
+    for image in (tmp_path / "val").glob("*/*"):
+        image.write_bytes(b"?")
+    with pytest.raises(InputError, match="in which no image can be read"):
+        read_own(*open_folders(tmp_path), form, 0.2, 0, skip_unreadable=True)
