@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check clean
+.PHONY: demo test check tables clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(VENV)/bin/abnn demo
@@ -16,6 +16,16 @@ check: $(VENV)/.installed-dev  ## format, lint and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+
+TIERS = AUROC id/semi=tiers.auroc_id_below_semi, AUROC semi/full=tiers.auroc_semi_below_full, AUROC id/full=tiers.auroc_id_below_full
+ACCURACY = accuracy=accuracy.handwritten digits
+SEMI = accuracy on semi=accuracy.printed digits
+
+tables: $(VENV)/.installed-dev  ## the tables of README and docs, from the records in results/
+	$(VENV)/bin/abnn results table demo --columns "$(ACCURACY), $(TIERS), $(SEMI)" \
+		--row "plain network" --row "attached network" --into README.md --marker demo
+	$(VENV)/bin/abnn results table compare-digits --into docs/methods.md --marker compare-digits \
+		--columns "$(ACCURACY), $(TIERS), errors AUROC=misclassification.printed digits.auroc, $(SEMI)"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
