@@ -38,7 +38,7 @@ RESULTS = ROOT / "results" / "serve"
 DOCS = ROOT / "docs" / "serve.md"
 COMMAND = [sys.executable, "-c", "import typer; from abnn.cli.serve import serve; typer.run(serve)"]
 CLIENTS = (1, 8, 64)
-MODES = {"batched": 64, "one by one": 1}
+MODES = {"batched": 32, "one by one": 1}
 PACKAGES = ("torch", "fastapi", "starlette", "uvicorn", "pillow", "numpy")
 
 
@@ -207,14 +207,19 @@ def load_table(record: dict[str, Any]) -> str:
         lines.append(
             f"| {row['mode']} | {row['clients']} | {row['rate']:.0f} | {row['p50_ms']:.0f} ms | {row['p99_ms']:.0f} ms |"
         )
-    gains = ", ".join(f"{gain:.1f} at {clients}" for clients, gain in record["batched_over_one_by_one"].items())
+    gains = ", ".join(
+        f"{gain:.1f} at {clients}" for clients, gain in sorted(record["batched_over_one_by_one"].items(), key=_number)
+    )
     machine = record["machine"]
-    lines += [
-        "",
+    measured = (
         f"Batched over one by one: {gains} clients. Measured with `python benchmarks/serve.py` on {machine['cores']} cores "
-        f"({machine['processor']}), server and clients together, torch {record['versions']['torch']}.",
-    ]
-    return "\n".join(lines)
+        f"({machine['processor']}), server and clients together, torch {record['versions']['torch']}."
+    )
+    return "\n".join([*lines, "", measured])
+
+
+def _number(item: tuple[str, float]) -> int:
+    return int(item[0])
 
 
 # -- soak --------------------------------------------------------------------------------------------------------------
@@ -317,12 +322,12 @@ def fuzzed(number: int, images: list[bytes], rng: np.random.Generator) -> bytes:
     makers: list[Callable[[], tuple[bytes, str]]] = [
         lambda: form(mutated(image, rng), name=name),
         lambda: form(image, name=name),
-        lambda: form(rng.bytes(rng.integers(0, 300)), name=name),
+        lambda: form(rng.bytes(int(rng.integers(0, 300))), name=name),
         lambda: (mutated(form(image, name=name)[0], rng), "multipart/form-data; boundary=cut"),
         lambda: (good_json, "application/json"),
         lambda: (mutated(good_json, rng), "application/json"),
         lambda: (
-            rng.bytes(rng.integers(0, 300)),
+            rng.bytes(int(rng.integers(0, 300))),
             str(rng.choice(["application/json", "multipart/form-data", "image/png"])),
         ),
         lambda: (b"[" * int(rng.integers(1, 5000)), "application/json"),

@@ -9,7 +9,7 @@ from abnn.cli.results import results_app
 from abnn.errors import AbnnError, InputError
 from abnn.records import find_records, write_record
 from abnn.tables import preset, render, render_paired
-from test_summary import sample_evaluation
+from tests.test_summary import sample_evaluation
 
 
 @pytest.fixture(scope="module")

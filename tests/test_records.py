@@ -28,7 +28,7 @@ from abnn.records import (
     write_record,
 )
 from abnn.summary import flatten, summarise
-from test_summary import sample_evaluation, sample_set
+from tests.test_summary import sample_evaluation, sample_set
 
 
 def everything_in(folder: Path) -> dict[str, bytes]:

@@ -23,7 +23,7 @@ from abnn.tables import (
     render_paired,
     update_between_markers,
 )
-from test_summary import sample_evaluation
+from tests.test_summary import sample_evaluation
 
 
 def record(name: str, seed: int, experiment: str = "e", config: dict[str, Any] | None = None, **metrics: Any) -> Record:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from fastapi.testclient import TestClient
+from starlette.requests import Request
 
+import abnn
 from abnn.data.form import InputForm
 from abnn.errors import InputError
 from abnn.serve import Settings, create_app
 from abnn.serve.app import Service
+from abnn.serve.body import Bodies
 from abnn.serve.images import decode, encode_png
 from abnn.serve.problems import Problem
+from tests.conftest import generator
 from tests.serve.conftest import DIGITS, PNG, encoded, pixels, upload
 
 B64 = base64.b64encode(PNG).decode()
@@ -205,12 +211,9 @@ def test_large_bodies_are_refused_by_their_announcement_and_by_their_length(
     check_error(upload(client, bytes(settings.max_bytes + 1)), 413, "body-too-large")
 
     def endless() -> Iterator[bytes]:
-        nonlocal sent
         for _ in range(1000):
-            sent += 65_536
             yield bytes(65_536)
 
-    sent = 0
     kind = {"content-type": "application/json"}
     check_error(client.post("/predict", content=endless(), headers=kind), 413, "body-too-large")
 
@@ -226,6 +229,47 @@ def test_all_bodies_together_are_bounded(model: Any) -> None:
         assert service.bodies.held == 0
 
 
+def test_bodies_that_stop_in_the_middle() -> None:
+    """A client that is too slow, and one that goes away; neither leaves anything behind."""
+
+    def post(following: Callable[[], Awaitable[Any]]) -> Problem:
+        async def receive() -> Any:
+            parts.append(1)
+            return {"type": "http.request", "body": b"{", "more_body": True} if len(parts) == 1 else await following()
+
+        async def gone() -> list[bytes]:
+            return await bodies.images(Request(scope, receive), "image", 1)
+
+        parts: list[int] = []
+        scope = {"type": "http", "headers": [(b"content-type", b"application/json")]}
+        bodies = Bodies(Settings(timeout=0.05, wait=0))
+        with pytest.raises(Problem) as refused:
+            asyncio.run(gone())
+        assert bodies.held == 0
+        return refused.value
+
+    async def disconnect() -> Any:
+        return {"type": "http.disconnect"}
+
+    assert (post(lambda: asyncio.sleep(60)).status, post(disconnect).code) == (408, "disconnected")
+
+
+def test_a_colour_model_says_how_it_prepares() -> None:
+    network = abnn.build_backbone("paper-resnet", 3, 3, width=8, blocks=2, stem="small", kaiming=False).eval()
+    model = abnn.attach(network, torch.zeros(1, 3, 12, 10))
+    model.extra = {"preprocess": {"mean": [0.5] * 3, "std": [0.2] * 3}}
+    model.score = "entropy"
+    batches = [(torch.rand(32, 3, 12, 10, generator=generator(seed)), torch.zeros(32).long()) for seed in range(3)]
+    model.triage = abnn.Triage.calibrate(model, batches, draws=2)
+    with TestClient(create_app(model)) as client:
+        words = client.get("/model").json()["preparation"]
+        assert "RGB" in words and "10 x 12" in words and "normalised" in words
+        picture = pixels(10, 12)
+        answer = upload(client, encoded(picture), show_input=True).json()
+        assert answer["class_name"] in ("0", "1", "2")
+        assert np.array_equal(decode(base64.b64decode(answer["input"]["png"]), 3, 10**4), picture)
+
+
 def test_unknown_paths_and_methods(client: TestClient) -> None:
     check_error(client.get("/nothing/here"), 404, "not-found")
     check_error(client.get("/page/../app.py"), 404, "not-found")
@@ -238,7 +282,7 @@ def test_unknown_paths_and_methods(client: TestClient) -> None:
 def test_a_failing_model_is_500_without_details(model: Any) -> None:
     service = Service(model, Settings(), "digits")
     with TestClient(service.app) as client:
-        service.batcher._answer = lambda x: [][1]
+        service.batcher._answer = lambda x: 1 / 0  # type: ignore[assignment, return-value]
         check_error(upload(client, PNG), 500, "model")
         service.prepared = lambda *a: 1 / 0  # type: ignore[method-assign, assignment, return-value]
         check_error(upload(client, PNG), 500, "internal")
@@ -332,5 +376,5 @@ def test_settings_are_checked(wrong: dict[str, Any]) -> None:
 
 def test_problems_are_json() -> None:
     response = Problem(418, "tea", "short “and stout”", {"X-Y": "z"}).response()
-    assert json.loads(response.body) == {"error": {"code": "tea", "message": "short “and stout”"}}
+    assert json.loads(bytes(response.body)) == {"error": {"code": "tea", "message": "short “and stout”"}}
     assert response.headers["x-y"] == "z"

@@ -126,26 +126,40 @@ def test_what_does_not_fit_is_refused_and_what_was_taken_is_answered() -> None:
 
 
 def test_images_of_one_request_are_taken_all_or_none() -> None:
-    async def play(batcher: Batcher) -> Any:
-        return await asyncio.gather(
-            one(batcher, 1.0, 2.0, 3.0), one(batcher, 4.0, 5.0, 6.0), one(batcher, 7.0), return_exceptions=True
-        )
+    released = threading.Event()
 
-    (first, second, third), _ = run(Model(seconds=0.02), play, queue=5, max_images=5, max_batch=2, wait=0.0)
+    class Held(Model):
+        def __call__(self, x: Tensor) -> list[dict[str, Any]]:
+            if (x == 9).any():
+                released.wait(30)
+            return super().__call__(x)
+
+    async def play(batcher: Batcher) -> Any:
+        busy = asyncio.ensure_future(one(batcher, 9.0))
+        while not batcher.under_way or len(batcher):  # until the model has it
+            await asyncio.sleep(0.001)
+        waiting = [
+            asyncio.ensure_future(one(batcher, *values)) for values in ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0), (7.0,))
+        ]
+        await asyncio.sleep(0)
+        released.set()
+        return await asyncio.gather(*waiting, busy, return_exceptions=True)
+
+    (first, second, third, _), _ = run(Held(), play, queue=5, max_images=5, max_batch=2)
     assert [each["value"] for each in first] == [1.0, 2.0, 3.0]
     assert isinstance(second, Problem) and second.status == 503
     assert third == [{"value": 7.0}]
 
 
 def test_a_request_that_takes_too_long_gets_503_and_the_model_skips_it() -> None:
-    model = Model(seconds=0.3)
+    model = Model(seconds=0.5)
 
     async def play(batcher: Batcher) -> Any:
         answers = await asyncio.gather(*(one(batcher, float(number)) for number in range(4)), return_exceptions=True)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.6)
         return answers
 
-    answers, _ = run(model, play, timeout=0.4, max_batch=1)
+    answers, _ = run(model, play, timeout=0.9, max_batch=1)
     assert answers[0] == [{"value": 0.0}]
     assert all(isinstance(each, Problem) and each.status == 503 for each in answers[1:])
     assert len(model.sizes) <= 3  # the last two were never computed
@@ -165,6 +179,25 @@ def test_stopping_answers_everything_that_was_taken() -> None:
 
     answers, _ = run(model, play, max_batch=4)
     assert [each[0]["value"] for each in answers] == [float(number) for number in range(20)]
+
+
+def test_small_batches_are_computed_with_one_thread() -> None:
+    seen: dict[int, int] = {}
+
+    def model(x: Tensor) -> list[dict[str, Any]]:
+        seen[len(x)] = torch.get_num_threads()
+        return [{}] * len(x)
+
+    async def play(batcher: Batcher) -> None:
+        await one(batcher, 1.0, 2.0, 3.0)
+        await one(batcher, 1.0, 2.0, 3.0, 4.0)
+
+    before = torch.get_num_threads()
+    try:
+        run(model, play, threads=2)
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {1: 1, 3: 1, 4: 2}
 
 
 def test_a_failing_model_answers_500_and_goes_on() -> None:

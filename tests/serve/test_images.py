@@ -19,7 +19,7 @@ from abnn.serve.images import decode, image_type
 from abnn.serve.problems import Problem
 from tests.serve.conftest import encoded, pixels
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # Pillow warns of what it then refuses
+pytestmark = pytest.mark.filterwarnings("ignore")  # Pillow warns of what it then refuses
 MOST = 1_000_000
 REFUSALS = {413, 415, 422}
 

@@ -14,6 +14,7 @@ from abnn.cli.fit import fit
 from abnn.cli.predict import predict
 from abnn.cli.report import report
 from abnn.cli.results import results_app
+from abnn.cli.serve import serve
 from abnn.cli.train import train
 from abnn.errors import AbnnError
 
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (demo, fit, predict, evaluate, report, train, compare):
+for command in (demo, fit, predict, serve, evaluate, report, train, compare):
     app.command()(command)
 app.add_typer(results_app, name="results")
 

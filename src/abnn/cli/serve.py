@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 import os
 import socket
 import warnings
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abnn._version import __version__
-from abnn.errors import FileFormatError, InputError, explain
+from abnn.errors import AbnnError, InputError, explain
 
 if TYPE_CHECKING:
     from abnn.attached import Attached
@@ -33,14 +34,14 @@ def serve(
         str | None,
         typer.Option(envvar="ABNN_SERVE_TOKEN", help="Bearer token that requests must carry.", show_default=False),
     ] = None,
-    max_batch: Annotated[int, typer.Option(min=1, help="Images that the model takes at once; 1: one by one.")] = 64,
+    max_batch: Annotated[int, typer.Option(min=1, help="Images that the model takes at once; 1: one by one.")] = 32,
     wait: Annotated[float, typer.Option(min=0, help="Milliseconds to wait for requests on their way.")] = 4.0,
     queue: Annotated[int, typer.Option(min=1, help="Requests under way; further ones are answered with 503.")] = 256,
     timeout: Annotated[float, typer.Option(min=0.01, help="Seconds that one request may take.")] = 10.0,
     max_bytes: Annotated[int, typer.Option(min=1, help="Largest body of a request.")] = 10 * 2**20,
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest image, width times height.")] = 25_000_000,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of the model; default: all cores but one, which reads requests.")
+        int | None, typer.Option(min=1, help="Threads of the model, for batches of four and more; default: all cores.")
     ] = None,
     backbone: Annotated[
         str | None,
@@ -64,9 +65,10 @@ def serve(
         max_images=min(64, queue),
         token=token or None,
         hosts=(*LOCAL_NAMES, host) if is_local(host) else None,
-        threads=threads or max(1, _cores() - 1),
+        threads=threads or _cores(),
     )
-    warnings.filterwarnings("ignore", module="PIL")  # about damaged uploads, which are answered as such
+    warnings.filterwarnings("ignore", module="PIL")  # Both speak of damaged uploads, which are answered as such.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     loaded, name = _model(model, demo, quiet, backbone, weights)
     application = create_app(loaded, settings, name)
     with contextlib.closing(listen(host, port)) as listener:
@@ -123,7 +125,7 @@ def demo_model(quiet: bool = False) -> tuple[Attached, Path]:
         return load(DEMO), DEMO
     kept = cache_folder() / f"digits-{__version__}"
     if (kept / "abnn.json").exists():
-        with contextlib.suppress(FileFormatError):  # of an older form: train again
+        with contextlib.suppress(AbnnError):  # of an older form, or damaged: train again
             return load(kept), kept
     typer.echo("Training the embedded digit reader once; this takes about a minute.")
     result = run_demo(progress=not quiet)

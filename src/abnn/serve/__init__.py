@@ -9,15 +9,13 @@ One thread owns the model and takes concurrent requests together; see :mod:`abnn
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from abnn.errors import MissingExtraError
 
-try:
-    import fastapi as _fastapi  # noqa: F401
-    import prometheus_client as _prometheus_client  # noqa: F401
-    import python_multipart as _python_multipart  # noqa: F401
-    import uvicorn as _uvicorn  # noqa: F401
-except ImportError as error:
-    raise MissingExtraError(str(error.name), "serve") from None
+for _package in ("fastapi", "prometheus_client", "python_multipart", "uvicorn"):
+    if find_spec(_package) is None:
+        raise MissingExtraError(_package.replace("_", "-"), "serve")
 
 from abnn.serve.app import create_app
 from abnn.serve.settings import Settings

@@ -27,6 +27,7 @@ from abnn.serve.problems import Problem, busy
 from abnn.serve.settings import Settings
 
 log = logging.getLogger("abnn.serve")
+WORTH_SHARING = 4
 Outcome = dict[str, Any] | Problem
 
 
@@ -72,9 +73,8 @@ class Batcher:
         failed: list[Exception] = []
 
         def work() -> None:
-            if self._settings.threads is not None:
-                torch.set_num_threads(self._settings.threads)
             try:
+                self._use_threads(len(warm_up))
                 self._answer(warm_up)
             except Exception as error:  # noqa: BLE001 - raised in the thread that waits
                 failed.append(error)
@@ -174,11 +174,17 @@ class Batcher:
 
     def _outcomes(self, batch: list[Waiting]) -> Sequence[Outcome]:
         try:
+            self._use_threads(len(batch))
             return self._answer(torch.stack([each.x for each in batch]))
         except Exception:
             self.failures += 1
             log.exception("the model failed on a batch of %d", len(batch))
             return [Problem(500, "model", "The model failed on this input; the server's log says why.")] * len(batch)
+
+    def _use_threads(self, size: int) -> None:
+        """A few images are too little work to share: one thread is faster, and leaves the other cores to the requests."""
+        if self._settings.threads is not None:
+            torch.set_num_threads(self._settings.threads if size >= WORTH_SHARING else 1)
 
     def _deliver(self, batch: list[Waiting], outcomes: Sequence[Outcome]) -> None:
         """One message to the event loop for the whole batch."""

@@ -21,10 +21,10 @@ class Settings:
     body_memory  bytes of all bodies that are held at once
     token        bearer token that every request for the model must carry, if set
     hosts        values of the Host header that are answered, without their port; None: all
-    threads      threads that the model computes with; None: as torch has it
+    threads      threads that the model computes with, for batches of four images and more; None: as torch has it
     """
 
-    max_batch: int = 64
+    max_batch: int = 32
     wait: float = 0.004
     queue: int = 256
     timeout: float = 10.0

@@ -45,6 +45,7 @@ async function check(image, title, prepare) {
     const path = `/predict?prepare=${prepare}&show_input=true`;
     const answer = await ask(path, { method: "POST", body: form, signal: mine.signal });
     shown = answer;
+    byId("hint").hidden = !(model.drawing && image === upload && prepare === "image" && answer.verdict === "reject");
     say(showAnswer(answer, model, title));
   } catch (error) {
     if (error.name === "AbortError") return; // something newer was asked for
@@ -125,8 +126,14 @@ function take(files) {
 }
 
 function addUploads() {
+  byId("file").addEventListener("click", (event) => (event.target.value = "")); // the same file may have changed
   byId("file").addEventListener("change", (event) => take(event.target.files));
   byId("ink").addEventListener("change", checkUpload);
+  byId("as-ink").addEventListener("click", () => {
+    byId("ink").checked = true;
+    byId("result").focus({ preventScroll: true }); // the button is about to vanish
+    checkUpload();
+  });
   document.addEventListener("paste", (event) => {
     if (take(event.clipboardData?.files)) event.preventDefault();
   });
@@ -172,4 +179,5 @@ addEventListener("resize", () => {
   if (shown && innerWidth !== width) showScale(shown, model);
   width = innerWidth;
 });
+new IntersectionObserver(([answer]) => byId("summary").classList.toggle("away", answer.isIntersecting)).observe(byId("verdict"));
 start();

@@ -61,7 +61,8 @@ export function showAnswer(answer, model, title) {
   showClasses(answer, model);
   const summary = byId("summary");
   summary.hidden = false;
-  summary.className = answer.verdict;
+  summary.classList.remove("accept", "notice", "reject");
+  summary.classList.add(answer.verdict);
   const short = refused ? word : `${word}: ${answer.class_name}`;
   summary.replaceChildren(icon(answer.verdict), make("strong", {}, short), make("span", { class: "more" }, "See why"));
   const guess = refused ? "Best guess" : "Prediction";

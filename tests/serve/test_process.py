@@ -1,0 +1,183 @@
+"""A real server process under load: batches, overload, a polite end and a rude one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.serve.conftest import PNG, encoded, pixels
+
+COMMAND = [sys.executable, "-c", "import typer; from abnn.cli.serve import serve; typer.run(serve)"]
+
+
+@dataclass
+class Server:
+    process: subprocess.Popen[str]
+    url: str
+
+
+@contextlib.contextmanager
+def serving(path: Path, *options: str) -> Iterator[Server]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [*COMMAND, str(path), "--port", "0", "--quiet", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    assert process.stdout is not None
+    try:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if found := re.search(r"http://\S+:\d+/", line):
+                server = Server(process, found[0].rstrip("/"))
+                asyncio.run(until_ready(server.url))
+                yield server
+                return
+        raise AssertionError("".join(lines))
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def until_ready(url: str) -> None:
+    async with httpx.AsyncClient() as client:
+        for _ in range(200):
+            with contextlib.suppress(httpx.TransportError):
+                if (await client.get(f"{url}/ready")).status_code == 200:
+                    return
+            await asyncio.sleep(0.1)
+    raise AssertionError("the server did not get ready")
+
+
+@pytest.fixture(scope="module")
+def server(model_path: Path) -> Iterator[Server]:
+    with serving(model_path, "--queue", "12", "--max-batch", "8", "--timeout", "30") as server:
+        yield server
+
+
+async def post(client: httpx.AsyncClient, content: bytes = PNG) -> httpx.Response:
+    return await client.post("/predict", files={"image": ("x", content)})
+
+
+def many(url: str, number: int, images: list[bytes] | None = None) -> list[Any]:
+    async def play() -> list[Any]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
+            contents = images or [PNG] * number
+            return await asyncio.gather(*(post(client, content) for content in contents), return_exceptions=True)
+
+    return asyncio.run(play())
+
+
+def test_concurrent_requests_are_batched_and_answered_as_alone(server: Server) -> None:
+    images = [encoded(pixels(seed=seed)) for seed in range(10)]
+    alone = [many(server.url, 1, [image])[0].json() for image in images]
+    for _ in range(3):
+        for one, answer in zip(alone, many(server.url, 10, images)):
+            assert answer.status_code == 200
+            assert answer.json()["probabilities"] == pytest.approx(one["probabilities"], abs=1e-5)
+    metrics = httpx.get(f"{server.url}/metrics").text
+    batches, size = (float(re.search(rf"abnn_batch_size_{name} (\S+)", metrics)[1]) for name in ("count", "sum"))  # type: ignore[index]
+    assert size == 40 and batches < 36
+
+
+def test_overload_is_answered_with_503_and_passes(server: Server) -> None:
+    answers = many(server.url, 150)
+    statuses = Counter(answer.status_code for answer in answers)
+    assert set(statuses) == {200, 503} and sum(statuses.values()) == 150
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert all(
+        int(answer.headers["retry-after"]) >= 1 and answer.json()["error"]["code"] == "busy" for answer in refused
+    )
+    assert many(server.url, 1)[0].status_code == 200
+    metrics = httpx.get(f"{server.url}/metrics").text
+    assert "abnn_requests_under_way 0.0" in metrics and "abnn_queue_length 0.0" in metrics
+
+
+def test_a_slow_body_gives_its_place_back(model_path: Path, server: Server) -> None:
+    """Clients that send half a request and go away do not use the queue up."""
+
+    async def play() -> None:
+        host, port = server.url.removeprefix("http://").split(":")
+        head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+        writers = []
+        for _ in range(12):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(head)
+            await writer.drain()
+            writers.append(writer)
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            for _ in range(100):
+                if (await post(client)).status_code == 503:
+                    break
+                await asyncio.sleep(0.02)
+            else:
+                raise AssertionError("the places were never taken")
+            for writer in writers:
+                writer.close()
+            for _ in range(100):
+                if (await post(client)).status_code == 200:
+                    return
+                await asyncio.sleep(0.02)
+        raise AssertionError("the places were never given back")
+
+    asyncio.run(play())
+
+
+def test_sigterm_during_load_answers_what_was_accepted(server: Server) -> None:
+    """Last user of this server: everything that got a connection gets an answer, and the process ends with success."""
+
+    async def play() -> list[Any]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits) as client:
+            await asyncio.gather(*(client.get("/health") for _ in range(12)))  # open the connections first
+            slow = encoded(np.zeros((3000, 3000), np.uint8))  # small to send, long to unpack
+            waiting = [asyncio.ensure_future(post(client, slow)) for _ in range(12)]
+            while float(re.search(r"\nabnn_requests_under_way (\S+)", (await client.get("/metrics")).text)[1]) < 6:  # type: ignore[index]
+                assert not all(each.done() for each in waiting)
+            server.process.send_signal(signal.SIGTERM)
+            return await asyncio.gather(*waiting, return_exceptions=True)
+
+    answers = asyncio.run(play())
+    assert [answer.status_code for answer in answers if isinstance(answer, httpx.Response)].count(200) >= 6
+    for answer in answers:
+        if isinstance(answer, httpx.Response):
+            assert answer.status_code in (200, 503)
+        else:
+            assert isinstance(answer, httpx.ConnectError), answer  # came after the door was shut
+    assert server.process.wait(30) in (0, -signal.SIGTERM)
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/health")
+
+
+def test_killing_it_during_load_leaves_the_model_as_it_was(model_path: Path) -> None:
+    def state() -> dict[str, str]:
+        files = sorted(file for file in model_path.parent.rglob("*") if file.is_file())
+        return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+    before = state()
+    with serving(model_path) as server:
+
+        async def play() -> None:
+            async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+                waiting = [asyncio.ensure_future(post(client)) for _ in range(20)]
+                await asyncio.sleep(0.05)
+                server.process.kill()
+                await asyncio.gather(*waiting, return_exceptions=True)
+
+        asyncio.run(play())
+        assert server.process.wait(10) == -signal.SIGKILL
+    assert state() == before
