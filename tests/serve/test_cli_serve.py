@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +13,9 @@ import typer
 from typer.testing import CliRunner
 
 import abnn
-from abnn.cli import serve as command
 from abnn.errors import FileFormatError, InputError
+
+command = importlib.import_module("abnn.cli.serve")  # the attribute of abnn.cli is the command itself
 
 app = typer.Typer()
 app.command()(command.serve)
