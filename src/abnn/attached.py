@@ -15,7 +15,7 @@ from abnn.attachments import Attachment, Spec, build_attachments
 from abnn.blocks import Block, Probe, first_tensor, logits_of
 from abnn.distance import FeatureDistance
 from abnn.errors import AttachError, InputError, explain
-from abnn.graft import graft
+from abnn.graft import StandIn, graft
 from abnn.layers import MeanField, bayesian_layers
 
 if TYPE_CHECKING:
@@ -23,22 +23,14 @@ if TYPE_CHECKING:
     from abnn.triage import Triage
 
 
-class AttachedBlock(nn.Module):
+class AttachedBlock(StandIn):
     """A block with its attachment: block(x) + attachment(x), once for every held draw."""
 
     unfolds = False  # whether this is where one row per input becomes one row per draw and input
 
     def __init__(self, block: nn.Module, attachment: Attachment) -> None:
-        super().__init__()
-        self.block = block
+        super().__init__(block)
         self.attachment = attachment
-
-    def __getattr__(self, name: str) -> Any:
-        """Networks that look into their blocks (``self.layers[0].self_attn``) find what they look for."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("block"), name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         output = self.block(*args, **kwargs)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from abnn.blocks import Block, evaluating, first_tensor
 from abnn.errors import InputError, NotFittedError, explain
-from abnn.graft import graft
+from abnn.graft import StandIn, graft
 
 QUANTILES = (0.5, 0.8, 0.95, 0.99)
 GATE_REACH = 2.0
@@ -165,22 +165,14 @@ def sketch(features: Tensor, factor: int) -> Tensor:
     return (padded * signs).sum(2)
 
 
-class _Recorder(nn.Module):
+class _Recorder(StandIn):
     """A block that notes mean and standard deviation of its output, and of its input if it is the first, over positions."""
 
     def __init__(self, block: Block, first: bool) -> None:
-        super().__init__()
-        self.block = block.module
+        super().__init__(block.module)
         self.layout = block.layout
         self.first = first
         self.noted: list[Tensor] = []
-
-    def __getattr__(self, name: str) -> Any:
-        """Networks that look into their blocks find what they look for."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("block"), name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         x = args[0] if args else next(iter(kwargs.values()))

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from abnn._version import __version__
 from abnn.errors import FileFormatError
 
 Tree = Any
@@ -87,6 +88,15 @@ def read_json(path: Path) -> Any:
         raise FileFormatError(
             f"{path} is not valid JSON ({error}); the file is damaged, restore or save it again."
         ) from None
+
+
+def check_version(path: Path, description: dict[str, Any], newest: int) -> None:
+    """Refuse what a later abnn wrote in a format that this one does not know."""
+    if not isinstance(description.get("version"), int) or description["version"] > newest:
+        raise FileFormatError(
+            f"path: {path} was written in format {description.get('version')}, by abnn {description.get('abnn')}; this "
+            f"is abnn {__version__}, which reads formats up to {newest}. Update abnn."
+        )
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

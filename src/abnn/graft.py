@@ -7,11 +7,26 @@ are shared with the original, so training, moving or loading one view changes bo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
 from abnn.errors import AttachError
+
+
+class StandIn(nn.Module):
+    """What takes a block's place and holds it: whoever looks into the block (``layers[0].self_attn``) finds its parts."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("block"), name)
 
 
 def graft(root: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> nn.Module:

@@ -21,7 +21,7 @@ from abnn.attach import attach
 from abnn.attached import Attached
 from abnn.backbones import build_backbone
 from abnn.errors import AbnnError, FileFormatError, InputError, explain
-from abnn.files import read_json, read_tensors, write_json, write_tensors, writing_directory
+from abnn.files import check_version, read_json, read_tensors, write_json, write_tensors, writing_directory
 from abnn.layers import Gaussian, Init, ScaleMixture
 from abnn.triage import Triage
 
@@ -128,11 +128,7 @@ def read_description(path: Path) -> dict[str, Any]:
     description = read_json(path / "abnn.json")
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise FileFormatError(f"path: {path / 'abnn.json'} is not the description of an abnn model.")
-    if not isinstance(description.get("version"), int) or description["version"] > VERSION:
-        raise FileFormatError(
-            f"path: {path} was written in format {description.get('version')}, by abnn {description.get('abnn')}; this "
-            f"is abnn {__version__}, which reads formats up to {VERSION}. Update abnn."
-        )
+    check_version(path, description, VERSION)
     return description
 
 

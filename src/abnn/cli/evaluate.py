@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from abnn.cli.predict import move_to_device
 from abnn.errors import InputError, explain, unknown
 
 if TYPE_CHECKING:  # the commands that do not need torch should not wait for it
@@ -61,7 +62,7 @@ def evaluate(
 
     started = time.perf_counter()
     model = load_model(checkpoint, backbone, weights)
-    place = _to_device(model, device)
+    place = move_to_device(model, device)
     form = InputForm.of(model)
     chosen = _choose_score(model, form, score, draws)
     sets = _open({"id": id, "semi": semi, "full": full}, data_root, model, form)
@@ -92,21 +93,6 @@ def evaluate(
     if report:
         page = page_from_records([record], output / "report.html", figures=figures)
         console.print(f"Page: {page}", markup=False, highlight=False)
-
-
-def _to_device(model: Any, device: str) -> str:
-    """Move the model, and say where it is."""
-    import torch
-
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    module = model if isinstance(model, torch.nn.Module) else model.network
-    try:
-        module.to(device)
-    except (RuntimeError, AssertionError) as error:
-        fix = str(error).split("\n")[0]
-        raise InputError(explain("--device", repr(device), "a device of this machine", fix)) from None
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
 
 
 def _choose_score(model: Any, form: InputForm, score: str | None, draws: int) -> str:

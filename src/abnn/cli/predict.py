@@ -108,8 +108,8 @@ def exit_status(counts: Counter[str | None]) -> int:
     return REJECTED if counts["reject"] else NOTICED if counts["notice"] else 0
 
 
-def move_to_device(model: Any, device: str) -> None:
-    """Put a loaded model onto a device by name, "auto": a GPU if there is one."""
+def move_to_device(model: Any, device: str) -> str:
+    """Put a loaded model onto a device by name, "auto": a GPU if there is one, and say where it is."""
     import torch
 
     if device == "auto":
@@ -121,6 +121,7 @@ def move_to_device(model: Any, device: str) -> None:
         raise InputError(
             explain("--device", repr(device), "a device of this machine", str(error).split("\n")[0])
         ) from None
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
 
 
 def _hint_at_own_backbone(model: Path) -> None:

@@ -20,7 +20,7 @@ from abnn.attached import check_draws
 from abnn.backbones import build_backbone
 from abnn.blocks import evaluating
 from abnn.errors import AbnnError, FileFormatError, InputError, explain, unknown
-from abnn.files import read_json, read_tensors, write_json, write_tensors, writing_directory
+from abnn.files import check_version, read_json, read_tensors, write_json, write_tensors, writing_directory
 from abnn.loop import History
 from abnn.methods._steps import state_of
 from abnn.methods.base import Method, make_method
@@ -159,11 +159,7 @@ def _read_description(path: Path) -> dict[str, Any]:
     description = read_json(path / "method.json")
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise FileFormatError(f"path: {path / 'method.json'} is not the description of a trained method.")
-    if not isinstance(description.get("version"), int) or description["version"] > VERSION:
-        raise FileFormatError(
-            f"path: {path} was written in format {description.get('version')}, by abnn {description.get('abnn')}; this "
-            f"is abnn {__version__}, which reads formats up to {VERSION}. Update abnn."
-        )
+    check_version(path, description, VERSION)
     return description
 
 

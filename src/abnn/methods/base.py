@@ -26,6 +26,7 @@ from abnn.blocks import evaluating
 from abnn.errors import InputError, explain, unknown
 from abnn.loop import OPTIMIZERS as LOOP_OPTIMIZERS
 from abnn.loop import SCHEDULES, Batches, Schedule, Trainable, make_optimizer
+from abnn.objective import AUTHORS_NOISE as PRESET_NOISE
 from abnn.outliers import OutlierBatch, Outliers
 from abnn.outliers.mixtures import CONTENT
 from abnn.predict import Prediction
@@ -41,14 +42,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 ONE_DRAW_SCORES = ("max-probability", "entropy")
 # x + 16 N(0, 1), one noise map for all channels, not clipped: the outliers of the authors' own runs.
-AUTHORS_NOISE = {
-    "name": "noise",
-    "scale": 16.0,
-    "units": "raw",
-    "shared_channels": True,
-    "clip": False,
-    "severity": [1.0, 1.0],
-}
+AUTHORS_NOISE: dict[str, Any] = {"name": "noise", **PRESET_NOISE, "severity": [1.0, 1.0]}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from abnn._version import __version__
 from abnn.attached import Attached
 from abnn.errors import FileFormatError, InputError, NotFittedError, explain, unknown
-from abnn.files import read_json, read_tensors, write_json, write_tensors, writing_directory
+from abnn.files import check_version, read_json, read_tensors, write_json, write_tensors, writing_directory
 from abnn.methods.posthoc.base import PostHoc
 from abnn.methods.posthoc.reader import MOST, Reader
 from abnn.methods.posthoc.registry import build_posthoc
@@ -136,11 +136,7 @@ class PostHocModel:
         description = read_json(path / "posthoc.json")
         if not isinstance(description, dict) or description.get("format") != FORMAT:
             raise FileFormatError(f"path: {path / 'posthoc.json'} does not describe post-hoc scores.")
-        if not isinstance(description.get("version"), int) or description["version"] > VERSION:
-            raise FileFormatError(
-                f"path: {path} was written in format {description.get('version')}, by abnn {description.get('abnn')}; this "
-                f"is abnn {__version__}, which reads formats up to {VERSION}. Update abnn."
-            )
+        check_version(path, description, VERSION)
         tensors = read_tensors(path / "scores.safetensors")
         try:
             scores = [build_posthoc(each["name"], **each["settings"]) for each in description["scores"]]
