@@ -26,12 +26,15 @@ tables: $(VENV)/.installed-dev  ## the tables of README and docs, from the recor
 		--row "plain network" --row "attached network" --into README.md --marker demo
 	$(VENV)/bin/abnn results table compare-digits --into docs/methods.md --marker compare-digits \
 		--columns "$(ACCURACY), $(TIERS), errors AUROC=misclassification.printed digits.auroc, $(SEMI)"
+	$(VENV)/bin/python -m abnn.experiments.triage --table --into docs/triage.md
+	$(VENV)/bin/python benchmarks/serve.py --table
+	$(VENV)/bin/abnn reproduce page
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP_INSTALL) -e .
+	$(PIP_INSTALL) -e '.[serve]'
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python

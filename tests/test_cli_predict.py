@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import abnn
 from abnn.backbones import PaperResNet, build_backbone
 from abnn.cli import _inputs
 from abnn.cli.predict import predict
-from abnn.data import InputForm
+from abnn.data import InputForm, load_digits
+from abnn.drawing import read_drawing
 from abnn.drift import DriftMonitor
 from abnn.errors import AbnnError, FileFormatError, InputError
 from abnn.triage import Triage
@@ -273,3 +275,29 @@ def test_backbones_from_the_users_own_code(folder: Path) -> None:
     refused = run(folder / "own", folder / "noise")
     assert isinstance(refused.exception, InputError) and f"--backbone {__name__}:own_network" in str(refused.exception)
     assert run(folder / "own", folder / "noise", "--backbone", f"{__name__}:own_network").exit_code == 0
+
+
+def test_digits_on_paper_are_read_as_ink(tmp_path: Path) -> None:
+    """A model of the form of the embedded digits; what it is given is what a drawing is made into."""
+    network = build_backbone("paper-resnet", 10, 1, **SMALL)
+    digits = load_digits()
+    model = abnn.attach(network.eval(), digits.train.x[:1])
+    triage = Triage.calibrate(model, [digits.val], draws=2)
+    strict = replace(triage, notice=-1.0, reject=-1.0)  # refuses everything
+    model.save(tmp_path / "model", backbone=True, triage=strict, extra={"class_names": list("0123456789")})
+    sheet = np.full((60, 50), 250, np.uint8)
+    sheet[10:50, 20:28] = 30
+    Image.fromarray(sheet).save(tmp_path / "one.png")
+    Image.fromarray(np.full((9, 9), 255, np.uint8)).save(tmp_path / "empty.png")
+    (found,) = rows(tmp_path / "model", tmp_path / "one.png", "--ink")
+    assert found["probability"] == pytest.approx(
+        float(abnn.load(tmp_path / "model").predict(read_drawing(sheet)[None], draws=2).probs.max()), abs=1e-5
+    )
+    assert "--ink" not in run(tmp_path / "model", tmp_path / "one.png", "--ink").stderr
+    assert "digit written on paper: --ink" in run(tmp_path / "model", tmp_path / "one.png").stderr
+    assert "no ink" in str(run(tmp_path / "model", tmp_path / "empty.png", "--ink").exception)
+
+
+def test_other_models_read_no_ink(folder: Path) -> None:
+    assert "embedded digits" in str(run(folder / "model", folder / "good", "--ink").exception)
+    assert "--ink" not in run(folder / "model", folder / "noise").stderr

@@ -164,6 +164,18 @@ def test_recompute_finds_changed_numbers_and_damaged_files(results: Path):
     assert run("recompute", path, "--tolerance", 0.1).exit_code == 0
 
 
+def test_records_without_arrays(results: Path):
+    """They are listed, shown and tabulated, and passed over when numbers are computed again."""
+    before = run("table", "other", "-r", results, "--columns", "tiers").stdout
+    path = write_record(sample_evaluation(5, "plain network", size=20), results, "other", arrays=False)
+    assert run("table", "other", "-r", results, "--columns", "tiers").stdout == before
+    assert len(listed(results)) == 5 and "numbers alone" in run("show", path).stdout
+    everything = run("recompute", results)
+    assert everything.exit_code == 0 and "4 of 4 records agree, 1 have no arrays" in everything.stdout
+    alone = run("recompute", path)
+    assert alone.exit_code == 0 and f"{path}: passed over" in alone.stdout.replace("\n", "")
+
+
 def test_recompute_of_nothing_is_no_success(tmp_path: Path):
     assert run("recompute", tmp_path).exit_code == 1
     assert "does not exist" in run("recompute", tmp_path / "none.json").stdout

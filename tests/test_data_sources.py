@@ -27,7 +27,7 @@ from abnn.data import (
 )
 from abnn.data import arrays as arrays_file
 from abnn.data.form import grey
-from abnn.errors import FileFormatError, InputError, MissingExtraError
+from abnn.errors import FileFormatError, InputError
 from abnn.evaluation import TIERS
 
 RNG = np.random.default_rng(0)
@@ -362,7 +362,7 @@ def test_data_root_is_read_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "semeion").mkdir()
     binary = (GREY > 99).astype(np.uint8)
     np.savez(tmp_path / "semeion" / "test.npz", images=binary, labels=np.arange(23) % 10)
-    monkeypatch.setattr(named, "torchvision", lambda: pytest.fail("nothing is to be downloaded"))
+    monkeypatch.setattr(named, "_download", lambda *_: pytest.fail("nothing is to be downloaded"))
     assert open_source("mnist/test", tmp_path).class_names == tuple("0123456789")
     assert open_source("fashion-mnist/test", tmp_path).class_names == named.FASHION
     assert open_source("mine/test", tmp_path).class_names is None
@@ -372,77 +372,6 @@ def test_data_root_is_read_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(open_source("mnist/test")) == 23 and data_root() == tmp_path
     monkeypatch.delenv("ABNN_DATA")
     assert data_root().parts[-2:] == (".cache", "abnn")
-
-
-def fake_torchvision(calls: list[tuple[str, Any]]) -> Any:
-    def loader(name: str, **values: Any) -> Any:
-        def make(root: str, download: bool, **options: Any) -> Any:
-            assert download
-            calls.append((name, options))
-            return SimpleNamespace(**values)
-
-        return make
-
-    labels = [number % 10 for number in range(23)]
-    return SimpleNamespace(
-        datasets=SimpleNamespace(
-            MNIST=loader("MNIST", data=torch.from_numpy(GREY), targets=torch.tensor(labels)),
-            SEMEION=loader("SEMEION", data=GREY, labels=np.array(labels)),
-            SVHN=loader("SVHN", data=COLOUR.transpose(0, 3, 1, 2), labels=np.array(labels)),
-            CIFAR10=loader("CIFAR10", data=COLOUR, targets=labels),
-            CIFAR100=loader("CIFAR100", data=COLOUR, targets=labels, classes=[f"kind {i}" for i in range(10)]),
-            FashionMNIST=loader("FashionMNIST", data=torch.from_numpy(GREY), targets=torch.tensor(labels)),
-        )
-    )
-
-
-def test_downloads_go_through_torchvision_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, Any]] = []
-    monkeypatch.setattr(named, "torchvision", lambda: fake_torchvision(calls))
-    for _ in range(2):
-        for name in (
-            "mnist/train",
-            "semeion/test",
-            "svhn/test",
-            "cifar10/test",
-            "cifar100/train",
-            "fashion-mnist/test",
-        ):
-            source = open_source(name, tmp_path)
-            assert isinstance(source, ArraySource)
-            pictures = COLOUR if name.startswith(("svhn", "cifar")) else GREY
-            np.testing.assert_array_equal(source.raw(0, 23), pictures)
-            assert source.labels.tolist() == [number % 10 for number in range(23)] and source.class_names is not None
-    assert open_source("cifar100/train", tmp_path).class_names == tuple(f"kind {number}" for number in range(10))
-    assert calls == [
-        ("MNIST", {"train": True}),
-        ("SEMEION", {}),
-        ("SVHN", {"split": "test"}),
-        ("CIFAR10", {"train": False}),
-        ("CIFAR100", {"train": True}),
-        ("FashionMNIST", {"train": False}),
-    ]
-
-
-def test_what_cannot_be_downloaded_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(root: str, **options: Any) -> None:
-        raise OSError("no route to host")
-
-    monkeypatch.setattr(named, "torchvision", lambda: SimpleNamespace(datasets=SimpleNamespace(MNIST=offline)))
-    with pytest.raises(FileFormatError, match="mnist/test could not be downloaded .*no route.*--data-root"):
-        open_source("mnist/test", tmp_path)
-    assert not (tmp_path / "mnist").exists()
-    with pytest.raises(InputError, match="notmnist/test.npz"):
-        open_source("notmnist/test", tmp_path)
-    with pytest.raises(InputError, match="svhn/train"):
-        open_source("svhn/validation", tmp_path)
-
-    def missing() -> Any:
-        raise MissingExtraError("torchvision", "vision")
-
-    monkeypatch.setattr(named, "torchvision", missing)
-    with pytest.raises(MissingExtraError, match="abnn.vision"):
-        open_source("mnist/test", tmp_path)
 
 
 def test_what_is_no_source(tmp_path: Path) -> None:

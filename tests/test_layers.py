@@ -47,7 +47,8 @@ def reference_conv(layer: BayesConv, rows: Tensor, draw: int) -> Tensor:
     if layer.bias_mean is not None and layer.bias_rho is not None and layer.bias_noise is not None:
         bias = layer.bias_mean + torch.log1p(layer.bias_rho.exp()) * layer.bias_noise[0, draw]
     function: Any = (F.conv1d, F.conv2d, F.conv3d)[layer.rank - 1]
-    return function(rows, weight, bias, stride=layer.stride, padding=layer.padding, groups=layer.groups)
+    geometry = layer.geometry
+    return function(rows, weight, bias, stride=geometry.stride, padding=geometry.padding, groups=geometry.groups)
 
 
 @settings(max_examples=40, deadline=None)

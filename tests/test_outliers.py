@@ -16,10 +16,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from abnn.errors import InputError, NotFittedError
 from abnn.outliers import REGISTRY, Noise, Outliers, make_outliers, measure_range
 from abnn.outliers.fields import border_level, object_mask
+from abnn.outliers.mixtures import SCENERY
 from abnn.outliers.patches import shuffle_patches
 from abnn.outliers.random import Rng
 
 SPATIAL = ["noise", "patches", "invert", "blobs", "backgrounds", "style", "mixed", "graded", "two-tier", "auto"]
+IMAGES = ["leaves"]
 FLAT = ["noise", "invert", "feature-noise", "feature-shuffle", "tabular", "auto"]
 SHAPES = [(12, 2, 40), (12, 1, 8, 8), (12, 3, 17, 28), (12, 1, 9, 10, 11)]
 
@@ -40,7 +42,11 @@ def prepared(name: str, x: Tensor, **options: object) -> Outliers:
     return outliers
 
 
-CASES = [(n, s) for n in SPATIAL for s in SHAPES] + [(n, (12, 5)) for n in FLAT]
+CASES = (
+    [(n, s) for n in SPATIAL for s in SHAPES]
+    + [(n, s) for n in IMAGES for s in SHAPES if len(s) == 4]
+    + [(n, (12, 5)) for n in FLAT]
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +56,7 @@ def digits() -> tuple[Tensor, Tensor]:
 
 
 def test_every_name_is_covered() -> None:
-    assert set(SPATIAL) | set(FLAT) | {"dataset"} == set(REGISTRY)
+    assert set(SPATIAL) | set(IMAGES) | set(FLAT) | {"dataset"} == set(REGISTRY)
 
 
 @pytest.mark.parametrize(("name", "shape"), CASES)
@@ -99,7 +105,9 @@ def test_severity_zero_changes_nothing_and_input_stays_untouched(name: str, shap
     assert torch.equal(x, copy)
 
 
-@pytest.mark.parametrize("name", ["noise", "patches", "invert", "blobs", "backgrounds", "style", "graded", "two-tier"])
+@pytest.mark.parametrize(
+    "name", ["noise", "patches", "invert", "blobs", "backgrounds", "leaves", "style", "graded", "two-tier"]
+)
 def test_distance_from_the_input_grows_with_severity(name: str, digits: tuple[Tensor, Tensor]) -> None:
     x, y = digits
     outliers = prepared(name, x)
@@ -307,8 +315,9 @@ def test_feature_shuffle_moves_the_share_and_keeps_each_features_values() -> Non
 
 def test_auto_follows_the_shape() -> None:
     flat, image = inputs((32, 5)), inputs((32, 1, 8, 8))
-    for x, name in ((flat, "tabular"), (image, "two-tier")):
-        a, b = prepared("auto", x)(x, x[:, 0], generator()), prepared(name, x)(x, x[:, 0], generator())
+    signal, leaves = inputs((32, 2, 40)), {"content": SCENERY, "content_severity": (0.5, 1.0)}
+    for x, name, options in ((flat, "tabular", {}), (signal, "two-tier", {}), (image, "two-tier", leaves)):
+        a, b = prepared("auto", x)(x, x[:, 0], generator()), prepared(name, x, **options)(x, x[:, 0], generator())
         assert torch.equal(a.x, b.x) and torch.equal(a.severity, b.severity)
     assert make_outliers(None).name == "auto"
 

@@ -18,6 +18,7 @@ from abnn import files, records
 from abnn.errors import FileFormatError, InputError
 from abnn.evaluation import Evaluation
 from abnn.records import (
+    NoArraysError,
     disagreements,
     find_records,
     log_probabilities,
@@ -109,6 +110,21 @@ def test_images_can_be_left_out(tmp_path: Path):
     assert len(small.evaluation().sets[0].images) == len(small.evaluation().sets[0].shown) == 0
     assert small.metrics == full.metrics
     assert small.arrays_path.stat().st_size < full.arrays_path.stat().st_size - 0.9 * noise.size
+
+
+def test_arrays_can_be_left_out(tmp_path: Path):
+    evaluation = sample_evaluation(size=300)
+    whole = read_record(write_record(evaluation, tmp_path, "e", score_bits=12))
+    assert whole.arrays_path.exists()
+    path = write_record(evaluation, tmp_path, "e", score_bits=12, arrays=False)
+    bare = read_record(path)
+    assert set(everything_in(tmp_path)) == {"e/plain-network-seed0.json"}  # the old arrays belong to nobody now
+    assert bare.metrics == {name: part for name, part in whole.metrics.items() if name != "by_score"}
+    assert bare.arrays_sha256 == whole.arrays_sha256 and bare.sets == whole.sets
+    for ask in (bare.evaluation, bare.recompute, lambda: disagreements(bare)):
+        with pytest.raises(NoArraysError, match="without its arrays"):
+            ask()
+    assert read_record(write_record(evaluation, tmp_path, "e", score_bits=12)).recompute() == whole.metrics
 
 
 def test_a_run_of_three_sets_of_700_is_small(tmp_path: Path):

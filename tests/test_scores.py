@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from abnn.scores import SAMPLE_SCORES, SCORES, gated
+from abnn.scores import SAMPLE_SCORES, SCORES, gated, outside
 
 from .conftest import generator
 
@@ -86,20 +86,29 @@ def test_every_score_has_a_name() -> None:
     assert set(SCORES) == {*SAMPLE_SCORES, "distance", "gated"}
 
 
-def test_gated_counts_distance_between_low_and_high_only() -> None:
+def test_gated_counts_distance_little_inside_much_outside_and_not_beyond() -> None:
     entropy = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5])
-    distance = torch.tensor([0.0, 1.0, 1.5, 2.0, 99.0])
-    score = gated(entropy, distance, torch.tensor(1.0), torch.tensor(2.0))
-    torch.testing.assert_close(score, entropy + torch.tensor([0.0, 0.0, 0.5, 1.0, 1.0]))
+    distance = torch.tensor([0.0, 1.0, 1.25, 2.0, 99.0])
+    low, high = torch.tensor(1.0), torch.tensor(2.0)
+    score = gated(entropy, distance, low, high)
+    torch.testing.assert_close(score, entropy + torch.tensor([-0.4, 0.0, 0.1, 2.4, 2.4]))
+    torch.testing.assert_close(outside(distance, low, high), torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0]))
 
 
 @given(st.lists(st.floats(0, 10, width=32), min_size=2, max_size=8))
 def test_gated_grows_with_distance(distances: list[float]) -> None:
     distance = torch.tensor(sorted(distances))
     score = gated(torch.zeros(len(distances)), distance, torch.tensor(2.0), torch.tensor(5.0))
-    assert (score.diff() >= 0).all() and score.min() >= 0 and score.max() <= 1
+    assert (score.diff() >= 0).all() and score.min() >= -0.4 and score.max() <= 2.4 + 1e-6
+
+
+def test_outside_for_certain_is_above_every_entropy_within() -> None:
+    low, high = torch.tensor(1.0), torch.tensor(2.0)
+    sure = gated(torch.zeros(1), torch.tensor([2.0]), low, high)
+    unsure = gated(torch.ones(1), torch.tensor([1.25]), low, high)
+    assert sure > unsure
 
 
 def test_gated_with_an_empty_gate() -> None:
     one = torch.tensor(1.0)
-    assert gated(torch.zeros(2), torch.tensor([0.5, 2.0]), one, one).tolist() == [0.0, 1.0]
+    torch.testing.assert_close(gated(torch.zeros(2), torch.tensor([0.5, 2.0]), one, one), torch.tensor([-0.4, 2.4]))

@@ -93,7 +93,7 @@ def test_what_is_undefined_has_no_key():
     always_right = sample_set("digits", "id", 30, 0)
     always_right = sample_set("digits", "id", 30, 0, labels=always_right.predicted)
     summary = summarise(sample_evaluation(sets=(always_right,), thresholds=None))
-    assert set(summary) == {"accuracy", "calibration", "selective", "by_score"}
+    assert set(summary) == {"accuracy", "calibration", "selective", "quantiles", "by_score"}
     assert set(summary["by_score"]["entropy"]) == {"selective"}
 
 
@@ -127,6 +127,35 @@ def test_several_sets_of_a_tier_count_together():
     pooled = np.concatenate([a.scores["entropy"], more.scores["entropy"]])
     assert summary["detection"]["photos v1.0"] == metrics.detection(pooled, c.scores["entropy"]).to_dict()
     assert "more digits" not in summary["detection"]
+
+
+def test_pairs_are_the_tiers_of_single_sets():
+    a, b, c = sample_evaluation(size=250).sets
+    assert "pairs" not in summarise(sample_evaluation(sets=(a, b, c)))  # one pair alone is what the tiers are
+    other = sample_set("letters", "semi", 260, 5)
+    pairs = summarise(sample_evaluation(sets=(a, b, other, c)))["pairs"]
+    assert set(pairs) == {"printed digits < photos v1.0", "letters < photos v1.0"}
+    for semi in (b, other):
+        alone = summarise(sample_evaluation(sets=(a, semi, c), thresholds=None))
+        paper = {"paper_trimmed_clustering_cat_dog": alone["paper_trimmed_clustering_cat_dog"]}
+        assert pairs[f"{semi.name} < {c.name}"] == {**alone["tiers"], **paper}
+    assert "pairs" not in summarise(sample_evaluation(sets=(b, other, c, sample_set("walls", "full", 40, 6))))  # no id
+
+
+def test_quantiles_are_those_of_the_score_in_five_digits():
+    evaluation = sample_evaluation()
+    quantiles = summarise(evaluation)["quantiles"]
+    for each in evaluation.sets:
+        exact = np.quantile(each.scores["entropy"].astype(np.float64), np.linspace(0, 1, 21))
+        np.testing.assert_allclose(quantiles[each.name], exact, rtol=5e-5)
+        assert quantiles[each.name] == sorted(quantiles[each.name])
+
+
+def test_other_scores_can_be_left_out():
+    evaluation = sample_evaluation()
+    summary = summarise(evaluation)
+    del summary["by_score"]
+    assert summarise(evaluation, by_score=False) == summary
 
 
 def test_a_score_that_one_set_lacks_is_judged_on_the_others():

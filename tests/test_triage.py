@@ -384,10 +384,18 @@ def test_the_experiment_measures_what_it_says(
     demo = Demo(made, made, model, Triage.calibrate(model, [digits.val]))
     monkeypatch.setattr(experiment, "run_demo", lambda seed, progress: demo)
     monkeypatch.setattr(experiment.measure, "__defaults__", (200, 4))
-    experiment.main(["--output", str(tmp_path), "--quiet"])
+    document = tmp_path / "page.md"
+    markers = "".join(
+        f"<!-- abnn:table {name} -->\n<!-- /abnn:table -->\n" for name in ("verdicts", "guarantee", "drift")
+    )
+    document.write_text(markers)
+    experiment.main(["--output", str(tmp_path), "--quiet", "--into", str(document)])
     record = json.loads((tmp_path / "digits-seed0.json").read_text())
     for row in record["guarantee"]:
         assert row["splits"] == 200 and row["mean"] <= row["bound"] + 2 * row["standard_error"]
     shares = record["verdicts"]["default"]["sets"][0]["shares"]
     assert shares == pytest.approx(report(demo.triage, made).sets[0].shares)
     assert record["drift"]["streams"] == 4 and "| a | id | 450 |" in capsys.readouterr().out
+    text = document.read_text()
+    assert report(demo.triage, made).to_markdown() in text and "| digits | attached network | 270 | 450 |" in text
+    assert f"alarms in {100 * record['drift']['false_alarms']['share']:.1f} % of streams of 450 digits" in text

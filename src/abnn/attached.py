@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,56 +11,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from abnn.attached_block import AttachedBlock, Carried, ReplacedBlock
 from abnn.attachments import Attachment, Spec, build_attachments
-from abnn.blocks import Block, Probe, first_tensor, logits_of
+from abnn.blocks import Block, Probe, logits_of
 from abnn.distance import FeatureDistance
+from abnn.draws import KeptDraws, Noise, draw_seed
 from abnn.errors import AttachError, InputError, explain
-from abnn.graft import StandIn, graft
+from abnn.graft import graft
+from abnn.heap import keep_heap
 from abnn.layers import MeanField, bayesian_layers
+from abnn.replay import Replay
 
 if TYPE_CHECKING:
     from abnn.predict import Prediction
     from abnn.triage import Triage
-
-
-class AttachedBlock(StandIn):
-    """A block with its attachment: block(x) + attachment(x), once for every held draw."""
-
-    unfolds = False  # whether this is where one row per input becomes one row per draw and input
-
-    def __init__(self, block: nn.Module, attachment: Attachment) -> None:
-        super().__init__(block)
-        self.attachment = attachment
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        output = self.block(*args, **kwargs)
-        x = args[0] if args else next(iter(kwargs.values()))
-        main = first_tensor(output)
-        assert main is not None
-        side = self.attachment(x, main.shape[1:], folded=not self.unfolds)
-        if self.unfolds:
-            added = (main.unsqueeze(0) + side.unflatten(0, (-1, main.shape[0]))).flatten(0, 1)
-        else:
-            added = main + side
-        if isinstance(output, tuple | list):
-            items = (added, *output[1:])
-            return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
-        return added
-
-
-class ReplacedBlock(nn.Module):
-    """A Bayesian block in the place of a block, once for every held draw."""
-
-    unfolds = False
-
-    def __init__(self, attachment: Attachment, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.attachment = attachment
-        self.shape = shape
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        x = args[0] if args else next(iter(kwargs.values()))
-        return self.attachment(x, self.shape, folded=not self.unfolds)
 
 
 class Attached(nn.Module):
@@ -72,6 +36,7 @@ class Attached(nn.Module):
 
     def __init__(self, backbone: nn.Module, example: Tensor, blocks: Sequence[Block], spec: Spec, found: Probe) -> None:
         super().__init__()
+        keep_heap()
         device, dtype = _device_and_dtype(backbone)
         attachments = [part.to(device=device, dtype=dtype) for part in build_attachments(blocks, spec)]
         self.net = graft(backbone, {block.module: _wrap(block, part, spec) for block, part in zip(blocks, attachments)})
@@ -87,6 +52,7 @@ class Attached(nn.Module):
             )
         self.classes = output[1] if len(output) > 1 else 1
         self.activation_bytes = 4 * found.activation_numbers
+        self.shared_bytes, self.folded_bytes = _activations(found, blocks[0].name, dtype.itemsize)
         self.distance = FeatureDistance(backbone, blocks, self.classes).to(device)
         self.preset = "default"
         self.score = "gated"
@@ -98,6 +64,8 @@ class Attached(nn.Module):
         self._modes = {name: module.training for name, module in backbone.named_modules()}
         self._layers = [layer for part in attachments for layer in bayesian_layers(part)]
         self._layers = list(dict.fromkeys(self._layers))
+        self.carries = False  # whether a pass of the draws can carry the plain network, see Carried
+        self.kept_draws, self.replay = KeptDraws(), Replay()
 
     # -- what it is made of -------------------------------------------------------------------------------------------
 
@@ -142,6 +110,12 @@ class Attached(nn.Module):
         """KL[posterior || prior] over all attachments."""
         return torch.stack([layer.kl(sampled) for layer in self._layers]).sum()
 
+    @property
+    def noise_bytes(self) -> int:
+        """What the noise of one draw takes."""
+        parts = [part for layer in self._layers for part in (layer.weight_noise, layer.bias_noise) if part is not None]
+        return sum(part[:, 0].numel() * part.element_size() for part in parts)
+
     # -- draws --------------------------------------------------------------------------------------------------------
 
     @property
@@ -160,7 +134,7 @@ class Attached(nn.Module):
             for layer in self._layers:
                 layer.resample(len(wanted))
             return
-        generators = [torch.Generator().manual_seed(_draw_seed(seed, index)) for index in wanted]
+        generators = [torch.Generator().manual_seed(draw_seed(seed, index)) for index in wanted]
         for layer in self._layers:
             layer.resample_seeded(generators)
 
@@ -181,6 +155,29 @@ class Attached(nn.Module):
         logits = logits_of(self.net(x, *args, **kwargs))
         assert logits is not None
         return logits.unflatten(0, (draws, batch))
+
+    @contextlib.contextmanager
+    def carrying(self) -> Iterator[Carried]:
+        """Inside, a pass of the draws carries the plain network and notes its features."""
+        carried, blocks = Carried(), [block for block in self.attached_blocks if isinstance(block, AttachedBlock)]
+        for block in blocks:
+            block.carried = carried
+        try:
+            yield carried
+        finally:
+            for block in blocks:
+                block.carried = None
+
+    @contextlib.contextmanager
+    def keeping_weights(self) -> Iterator[None]:
+        """Inside, the weights of the held draws are made once for all passes; noise and parameters must not change."""
+        for layer in self._layers:
+            layer.made = {}
+        try:
+            yield
+        finally:
+            for layer in self._layers:
+                layer.made = None
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return mean_logits(self.draw_logits(x, *args, **kwargs))
@@ -204,7 +201,7 @@ class Attached(nn.Module):
 def _wrap(block: Block, attachment: Attachment, spec: Spec) -> AttachedBlock | ReplacedBlock:
     if spec.kind == "replace":
         return ReplacedBlock(attachment, block.output[1:])
-    return AttachedBlock(block.module, attachment)
+    return AttachedBlock(block, attachment)
 
 
 def mean_logits(draw_logits: Tensor) -> Tensor:
@@ -223,11 +220,6 @@ def check_draws(draws: object) -> int:
     return draws
 
 
-def _draw_seed(seed: int, index: int) -> int:
-    digest = hashlib.sha256(f"{seed}:{index}".encode()).digest()
-    return int.from_bytes(digest[:7], "big")
-
-
 def _device_and_dtype(backbone: nn.Module) -> tuple[torch.device, torch.dtype]:
     for parameter in backbone.parameters():
         if parameter.is_floating_point():
@@ -235,7 +227,15 @@ def _device_and_dtype(backbone: nn.Module) -> tuple[torch.device, torch.dtype]:
     return torch.device("cpu"), torch.float32
 
 
-Noise = list[tuple[Tensor | None, ...]]
+def _activations(found: Probe, first: str, itemsize: int) -> tuple[int, int]:
+    """The most bytes that a module reads and writes for one input: before the block ``first``, and from it on."""
+    start = found.calls[first].order
+    sizes = [0, 0]
+    for call in found.calls.values():
+        numbers = sum(math.prod(shape) for shape in (call.input, call.output) if shape is not None)
+        after = int(call.order >= start)
+        sizes[after] = max(sizes[after], -(-numbers * itemsize // found.batch))
+    return sizes[0], sizes[1]
 
 
 def hold_noise(model: Attached) -> Noise:

@@ -93,8 +93,9 @@ class BayesBlock(nn.Module):
     def forward(self, x: Tensor, shape: Sequence[int], folded: bool, use: int) -> Tensor:
         if self.layout == "pool":
             x = x.flatten(2).mean(2)
-        side = self.layer1(F.relu(self.norm1(x)), folded, use)
-        side = self.layer2(F.relu(self.norm2(side)), True, use)
+        # In place: the norm's output and the layer's are read by nobody else, not even by their gradients.
+        side = self.layer1(F.relu(self.norm1(x), inplace=True), folded, use)
+        side = self.layer2(F.relu(self.norm2(side), inplace=True), True, use)
         if self.shortcut is not None:
             base = self.shortcut(x, folded, use)
         elif folded:
@@ -103,7 +104,7 @@ class BayesBlock(nn.Module):
             base = x.unsqueeze(0).expand(side.shape[0] // x.shape[0], *x.shape).flatten(0, 1)
         if self.layout == "channels":
             side, base = fit_size(side, shape[1:]), fit_size(base, shape[1:])
-        return base + side
+        return side.add_(base)
 
 
 class Stream:

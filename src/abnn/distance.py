@@ -22,7 +22,6 @@ from abnn.errors import InputError, NotFittedError, explain
 from abnn.graft import StandIn, graft
 
 QUANTILES = (0.5, 0.8, 0.95, 0.99)
-GATE_REACH = 2.0
 MAX_FEATURES = 1024
 RESERVOIR = 10_000
 
@@ -32,6 +31,7 @@ class FeatureDistance(nn.Module):
 
     class_means: Tensor
     whitening: Tensor
+    white_means: Tensor
     quantiles: Tensor
     fitted: Tensor
 
@@ -48,6 +48,7 @@ class FeatureDistance(nn.Module):
         self.register_buffer("whitening", torch.zeros(features, features))
         self.register_buffer("quantiles", torch.zeros(len(QUANTILES)))
         self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("white_means", torch.zeros(classes, features), persistent=False)
         self.classes = classes
 
     def features(self, x: Tensor) -> Tensor:
@@ -55,8 +56,11 @@ class FeatureDistance(nn.Module):
         view, recorders = self.__dict__["_view"], self.__dict__["_recorders"]
         with evaluating(view):
             view(x)
-        taken = [noted for recorder in recorders for noted in recorder.take()]
-        return torch.cat([sketch(part.float(), self.sketch) for part in taken], dim=1)
+        return self.join([noted for recorder in recorders for noted in recorder.take()])
+
+    def join(self, noted: Sequence[Tensor]) -> Tensor:
+        """[B, dim]: what was noted of the first block's input and of all outputs, see :func:`note`, side by side."""
+        return torch.cat([sketch(part.float(), self.sketch) for part in noted], dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
         """The distance of each input."""
@@ -69,14 +73,38 @@ class FeatureDistance(nn.Module):
 
     def distance(self, features: Tensor) -> Tensor:
         white = features @ self.whitening.T
-        gaps = torch.cdist(white, self.class_means @ self.whitening.T, compute_mode="donot_use_mm_for_euclid_dist")
+        gaps = torch.cdist(white, self.white_means, compute_mode="donot_use_mm_for_euclid_dist")
         return gaps.min(dim=1).values / features.shape[1] ** 0.5
 
     @property
     def gate(self) -> tuple[float, float]:
-        """Where the gated score starts to count the distance, the 80 % quantile of held-out ID data, and where it stops."""
-        low, high = self.quantiles[1].item(), self.quantiles[3].item()
-        return low, low + GATE_REACH * (high - low)
+        """The median distance of held-out ID data, and where an input is outside for certain: see :func:`abnn.scores.gated`."""
+        median, usual, _, rare = self.quantiles.tolist()
+        return median, rare + (rare - usual)
+
+    @torch.no_grad()
+    def _whiten_means(self) -> None:
+        """After every change, not with every batch: for a thousand classes it takes longer than the distances."""
+        self.white_means.copy_(self.class_means @ self.whitening.T)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._whiten_means()
+
+    def known_gate(self) -> tuple[float, float] | None:
+        """The gate, or None before the statistics were gathered.
+
+        Remembered until the buffers are written to: reading a value makes the host wait for the device.
+        """
+        read = self.fitted, self.quantiles
+        if any(buffer.is_inference() for buffer in read):  # these do not count how often they were written to
+            return self.gate if self.fitted else None
+        now = [(buffer, buffer._version) for buffer in read]
+        before, value = self.__dict__.get("_known", ([], None))
+        if len(before) != 2 or any(a is not b or m != n for (a, m), (b, n) in zip(before, now)):
+            value = self.gate if self.fitted else None
+            self.__dict__["_known"] = now, value
+        return value
 
     @torch.no_grad()
     def fit(self, batches: Any) -> None:
@@ -99,6 +127,7 @@ class FeatureDistance(nn.Module):
         class_means, whitening = moments.finish()
         self.class_means.copy_(class_means)
         self.whitening.copy_(whitening)
+        self._whiten_means()
         held_out = torch.cat(kept) if kept else moments.some
         distances = self.distance(held_out.to(self.class_means))
         self.quantiles.copy_(torch.quantile(distances, torch.tensor(QUANTILES, device=distances.device)))
@@ -161,7 +190,7 @@ def sketch(features: Tensor, factor: int) -> Tensor:
         return features
     pad = -features.shape[1] % factor
     padded = torch.cat([features, features.new_zeros(features.shape[0], pad)], dim=1).unflatten(1, (-1, factor))
-    signs = torch.tensor([1.0, -1.0], device=features.device).repeat(-(-factor // 2))[:factor]
+    signs = 1 - 2 * (torch.arange(factor, device=features.device) % 2)
     return (padded * signs).sum(2)
 
 
@@ -179,18 +208,20 @@ class _Recorder(StandIn):
         output = self.block(*args, **kwargs)
         tensor = first_tensor(output)
         assert tensor is not None
-        self.noted = [self._note(x), self._note(tensor)] if self.first else [self._note(tensor)]
+        self.noted = [note(each, self.layout) for each in ((x, tensor) if self.first else (tensor,))]
         return output
-
-    def _note(self, tensor: Tensor) -> Tensor:
-        if tensor.ndim == 2:
-            return tensor
-        positions = tensor.flatten(1, -2).transpose(1, 2) if self.layout == "tokens" else tensor.flatten(2)
-        return torch.cat(torch.std_mean(positions.float(), dim=2, correction=0)[::-1], dim=1)
 
     def take(self) -> list[Tensor]:
         noted, self.noted = self.noted, []
         return noted
+
+
+def note(tensor: Tensor, layout: str) -> Tensor:
+    """Mean and standard deviation of every feature over all positions, [B, 2·features]; what has no positions as it is."""
+    if tensor.ndim == 2:
+        return tensor
+    positions = tensor.flatten(1, -2).transpose(1, 2) if layout == "tokens" else tensor.flatten(2)
+    return torch.cat(torch.std_mean(positions.float(), dim=2, correction=0)[::-1], dim=1)
 
 
 def _statistics(shape: tuple[int, ...], layout: str) -> int:

@@ -173,6 +173,17 @@ class DriftMonitor:
         return cls.from_dict(read_json(Path(path)))
 
 
+def resume_monitor(fresh: DriftMonitor, path: Path) -> DriftMonitor:
+    """The monitor whose state is kept in a file, or ``fresh`` where there is none yet; a state of another model is an error."""
+    if not path.exists():
+        return fresh
+    kept = DriftMonitor.load(path)
+    if kept.edges.tolist() != fresh.edges.tolist() or kept._reference.tolist() != fresh._reference.tolist():
+        fix = "Choose another file, or delete it to start anew."
+        raise InputError(explain("--drift", f"{path}, kept for another model", "a file of this model", fix))
+    return kept
+
+
 def _uniform(seed: int, number: int) -> float:
     """A number in (0, 1) that belongs to (seed, number): no generator has to be kept in the state."""
     digest = hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=8).digest()

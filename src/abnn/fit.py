@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from abnn.attached import Attached
+from abnn.compiling import compiled
 from abnn.errors import InputError, explain
 from abnn.loop import Batches, History, Schedule, make_fabric, make_optimizer, preserved_random_state, train
 from abnn.objective import Objective, preset
@@ -33,6 +34,7 @@ def fit(
     gather_distance: bool | None = None,
     seed: int = 0,
     precision: str = "32-true",
+    compile: bool = False,
     accelerator: str = "auto",
     devices: int | str = 1,
     num_nodes: int = 1,
@@ -56,6 +58,7 @@ def fit(
     gather_distance   whether to gather the statistics of block features afterwards, in one pass; None: if the backbone
                       is frozen, since those of a jointly trained one say little
     precision         "32-true" or "bf16-mixed"
+    compile           compile the network for the time of training; see :mod:`abnn.compiling`
     accelerator       "auto", "cpu", "cuda" or "mps"
     devices           how many; start several with torchrun
     checkpoint        a file; written after every epoch, and every ``checkpoint_every`` steps. If it exists, the run goes
@@ -73,11 +76,12 @@ def fit(
         raise InputError(explain("freeze_backbone", True, "False with outliers_update='all'"))
     maker = _make_outliers(outliers, model.preset)
     fabric = make_fabric(precision, accelerator, devices, num_nodes)
-    with _preserved(model):
+    with _preserved(model), ExitStack() as stack:
         fabric.to_device(model)
         batches = Batches(loader, model, fabric, seed)
         if maker is not None and maker.needs_range:
             maker.prepare(*(value_range or measure_range(batches.first(10))))
+        stack.enter_context(compiled([model.net], compile))
         optimizers = {"attachments": make_optimizer(optimizer, (p for _, p in model.attachment_parameters()), lr)}
         if not freeze:
             parameters = (p for _, p in model.backbone_parameters())

@@ -21,7 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from abnn.convolutions import Geometry
 from abnn.errors import InputError, explain
+from abnn.strategy import convolve
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,9 @@ def gaussian_kl(mean: Tensor, sigma: Tensor, prior_sigma: float) -> Tensor:
     return (math.log(prior_sigma) - sigma.log() + (sigma**2 + mean**2) / (2 * variance) - 0.5).sum()
 
 
+Weights = tuple[Tensor, Tensor | None]
+
+
 class MeanField(nn.Module):
     """Mean, rho and held noise of one weight and its bias; subclasses say how a drawn weight acts on an input.
 
@@ -98,6 +103,7 @@ class MeanField(nn.Module):
 
     weight_noise: Tensor
     bias_noise: Tensor | None
+    made: dict[int, Weights] | None = None  # drawn weights by use, while several passes need the same ones
 
     def __init__(
         self, shape: Sequence[int], bias: bool, prior: Prior, init: Init, uses: int = 1, draws: int = 1
@@ -146,19 +152,35 @@ class MeanField(nn.Module):
     def resample_seeded(self, generators: Sequence[torch.Generator]) -> None:
         """Hold one draw for each CPU generator: draw s depends on its own generator alone, on every device."""
         with torch.inference_mode(False), torch.no_grad():
-            for name in ("weight_noise", "bias_noise"):
-                noise = getattr(self, name)
-                if noise is not None:
-                    shape = (self.uses, *noise.shape[2:])
-                    fresh = torch.stack([torch.randn(shape, generator=g) for g in generators], dim=1)
-                    setattr(self, name, fresh.to(device=noise.device, dtype=noise.dtype))
+            weight, bias = (
+                None if noise is None else torch.empty(self.uses, len(generators), *noise.shape[2:], dtype=noise.dtype)
+                for noise in (self.weight_noise, self.bias_noise)
+            )
+            self.make_noise(generators, (weight, bias))
+            assert weight is not None
+            self.weight_noise = weight.to(self.weight_noise.device)
+            self.bias_noise = None if bias is None else bias.to(self.weight_noise.device)
 
-    def weights(self, use: int = 0) -> tuple[Tensor, Tensor | None]:
+    def make_noise(self, generators: Sequence[torch.Generator], into: Sequence[Tensor | None]) -> None:
+        """Fill the noise of weight and bias, [uses, S, ...] on the CPU, with one draw from each generator."""
+        for noise in into:
+            if noise is not None:
+                for index, generator in enumerate(generators):
+                    noise[:, index] = torch.randn(self.uses, *noise.shape[2:], generator=generator)
+
+    def weights(self, use: int = 0) -> Weights:
         """The held draws of weight [S, ...] and bias [S, out]."""
-        weight = self.weight_mean + self.weight_sigma * self.weight_noise[use]
+        if self.made is None:
+            return self._make(use)
+        if use not in self.made:
+            self.made[use] = self._make(use)
+        return self.made[use]
+
+    def _make(self, use: int) -> Weights:
+        weight = torch.addcmul(self.weight_mean, self.weight_sigma, self.weight_noise[use])
         if self.bias_mean is None or self.bias_rho is None or self.bias_noise is None:
             return weight, None
-        return weight, self.bias_mean + F.softplus(self.bias_rho) * self.bias_noise[use]
+        return weight, torch.addcmul(self.bias_mean, F.softplus(self.bias_rho), self.bias_noise[use])
 
     def kl(self, sampled: bool = False) -> Tensor:
         """KL[posterior || prior] over weight and bias.
@@ -221,8 +243,8 @@ class BayesLinear(MeanField):
 class BayesConv(MeanField):
     """y_s = W_s * x + b_s, convolution in 1, 2 or 3 dimensions.
 
-    Draws that share their input become output channels of one convolution; folded draws become its groups. With
-    ``groups`` above 1, channels only mix within their group, as in ``torch.nn.Conv2d``.
+    With ``groups`` above 1, channels only mix within their group, as in ``torch.nn.Conv2d``. How all draws are convolved
+    at once is the business of :mod:`abnn.convolutions` and :mod:`abnn.strategy`.
     """
 
     def __init__(
@@ -245,35 +267,24 @@ class BayesConv(MeanField):
             accepted = f"a divisor of both {in_channels} and {out_channels} channels"
             raise InputError(explain("groups", groups, accepted, "Choose a common divisor, for example 1."))
         super().__init__((out_channels, in_channels // groups, *kernel_size), bias, prior, init, uses)
-        self.groups = groups
-        self.stride = tuple(stride) if stride is not None else (1,) * rank
-        self.padding = tuple(padding) if padding is not None else tuple(size // 2 for size in kernel_size)
+        self.geometry = Geometry(
+            tuple(stride) if stride is not None else (1,) * rank,
+            tuple(padding) if padding is not None else tuple(size // 2 for size in kernel_size),
+            groups,
+        )
         self.rank = rank
 
     def forward(self, x: Tensor, folded: bool = True, use: int = 0) -> Tensor:
         weight, bias = self.weights(use)  # [S, O, C/g, ...], [S, O]
-        draws, groups = weight.shape[0], self.groups
-        if draws == 1:
-            return self._convolve(x, weight[0], None if bias is None else bias[0], groups)
-        if folded:
-            x = x.unflatten(0, (draws, -1)).transpose(0, 1).flatten(1, 2)  # [B, S*C, ...]
-            y = self._convolve(x, weight.flatten(0, 1), None if bias is None else bias.flatten(), draws * groups)
-            return y.unflatten(1, (draws, -1)).transpose(0, 1).flatten(0, 1)  # [S*B, O, ...]
-        # One convolution whose output channels are ordered group, draw, channel within the group.
-        weight = weight.unflatten(1, (groups, -1)).transpose(0, 1).flatten(0, 2)
-        bias = None if bias is None else bias.unflatten(1, (groups, -1)).transpose(0, 1).flatten()
-        y = self._convolve(x, weight, bias, groups)
-        y = y.unflatten(1, (groups, draws, -1)).movedim(2, 0)  # [S, B, g, O/g, ...]
-        return y.flatten(2, 3).flatten(0, 1)
-
-    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
-        convolve = (F.conv1d, F.conv2d, F.conv3d)[self.rank - 1]
-        return convolve(x, weight, bias, stride=self.stride, padding=self.padding, groups=groups)
+        if weight.shape[0] == 1:
+            return self.geometry.convolve(x, weight[0], None if bias is None else bias[0])
+        return convolve(x, weight, bias, self.geometry, folded)
 
     def extra_repr(self) -> str:
         out_channels, per_group, *kernel = self.weight_mean.shape
-        shape = f"{per_group * self.groups}, {out_channels}, kernel_size={tuple(kernel)}, stride={self.stride}"
-        return f"{shape}, groups={self.groups}, draws={self.draws}"
+        stride, groups = self.geometry.stride, self.geometry.groups
+        shape = f"{per_group * groups}, {out_channels}, kernel_size={tuple(kernel)}, stride={stride}"
+        return f"{shape}, groups={groups}, draws={self.draws}"
 
 
 def bayesian_layers(module: nn.Module) -> list[MeanField]:

@@ -13,7 +13,7 @@ import math
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ from torch.utils.data import DataLoader
 
 from abnn.errors import DivergedError, FileFormatError, InputError, explain, unknown
 from abnn.files import Tree, read_tree, write_tree
+from abnn.lanes import to_end
 from abnn.predict import check_inputs
-from abnn.resident import resident
+from abnn.resident import Resident, resident
 from abnn.watch import Watch, make_loggers
 
 Schedule = Callable[[float], float]
@@ -37,14 +38,21 @@ SCHEDULES: dict[str, Schedule] = {
         min(1.0, 0.04 + 3.2 * progress) * 0.5 * (1 + math.cos(math.pi * max(0.0, progress - 0.3) / 0.7))
     ),
     "steps": lambda progress: 0.1 ** int(4 * progress + 1e-9),
+    "thirds": lambda progress: 0.1 ** int(3 * progress + 1e-9),
+    "fifths": lambda progress: 0.1 ** sum(progress + 1e-9 >= share for share in (0.4, 0.6, 0.8)),
 }
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
+    "adam-l2": lambda parameters, lr, **more: torch.optim.Adam(parameters, lr=lr, weight_decay=5e-4, **more),
     "sgd": lambda parameters, lr, **more: torch.optim.SGD(parameters, lr=lr, momentum=0.9, weight_decay=5e-4, **more),
+    "nesterov": lambda parameters, lr, **more: torch.optim.SGD(
+        parameters, lr=lr, momentum=0.9, weight_decay=5e-4, nesterov=True, **more
+    ),
 }
 FORMAT = "abnn-checkpoint-1"
 PRECISIONS = ("32-true", "bf16-mixed")
+LOOK_EVERY = 100
 
 
 @dataclass
@@ -69,6 +77,9 @@ class Trainable(ABC):
     @abstractmethod
     def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         """Update by one batch; returns losses to show. Random numbers: torch's global state, or ``generator``."""
+
+    def after_step(self) -> None:
+        """Called after every step, for what must not be captured: what depends on the number of the step."""
 
     @abstractmethod
     def values(self) -> dict[str, Tensor]:
@@ -114,7 +125,7 @@ def make_optimizer(
     if callable(optimizer):
         return optimizer(parameters, lr=lr)
     if parameters and parameters[0].is_cuda:  # one kernel for all parameters, and a rate that a graph can read
-        more = {"fused": True} if optimizer == "sgd" else {"fused": True, "capturable": True}
+        more = {"fused": True} if optimizer in ("sgd", "nesterov") else {"fused": True, "capturable": True}
         return OPTIMIZERS[optimizer](parameters, lr=torch.tensor(lr, device=parameters[0].device), **more)
     return OPTIMIZERS[optimizer](parameters, lr=lr)
 
@@ -134,6 +145,25 @@ def train(
     progress: bool = True,
 ) -> History:
     """Train for ``epochs`` epochs; ``settings`` identify the run, so that no other run goes on from its checkpoint."""
+    options = (schedule, seed, checkpoint, checkpoint_every, log, log_dir, progress)
+    return to_end(training(trainable, batches, fabric, epochs, settings, *options))
+
+
+def training(
+    trainable: Trainable,
+    batches: Batches,
+    fabric: Any,
+    epochs: int,
+    settings: dict[str, Any],
+    schedule: str | Schedule = "cosine",
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    log: Sequence[str] | str = (),
+    log_dir: str | Path = "runs",
+    progress: bool = True,
+) -> Generator[None, None, History]:
+    """:func:`train` in pieces: pauses after every step, so that several runs can take turns."""
     if epochs < 1:
         raise InputError(explain("epochs", epochs, "a whole number of at least 1"))
     if checkpoint_every is not None and checkpoint_every < 1:
@@ -141,11 +171,10 @@ def train(
     if not callable(schedule) and schedule not in SCHEDULES:
         raise unknown("schedule", schedule, SCHEDULES)
     factor_at = schedule if callable(schedule) else SCHEDULES[schedule]
-    optimizers = trainable.optimizers
     run = _Run(trainable, {**settings, "epochs": epochs, "seed": seed}, Path(checkpoint) if checkpoint else None)
     if fabric.world_size > 1:
         run.broadcast(fabric)
-    base = {name: [float(group["lr"]) for group in each.param_groups] for name, each in optimizers.items()}
+    rates = _Rates(trainable.optimizers, fabric.device)
     run.resume()
     on_cuda = fabric.device.type == "cuda"
     captured = None
@@ -156,7 +185,7 @@ def train(
     loggers = make_loggers(log, log_dir) if fabric.is_global_zero else []
     watch = Watch(trainable.title, epochs, batches.length, run.epoch, progress and fabric.is_global_zero)
     watch.sums = dict(run.sums)
-    with watch.bar:
+    with watch.bar, _fastest_kernels(on_cuda):
         for epoch in range(run.epoch, epochs):
             started, factor = time.perf_counter(), 1.0
             if run.step == 0:
@@ -164,21 +193,21 @@ def train(
             for step, x, y in batches.epoch(epoch, skip=run.step):
                 share = step / batches.length if batches.length else 0.0
                 factor = factor_at((epoch + share) / epochs)
-                for name, each in optimizers.items():
-                    for group, first in zip(each.param_groups, base[name]):
-                        _set_rate(group, first * factor, fabric.device)
+                rates.set(factor)
                 if on_cuda:
                     losses = captured(x, y) if captured is not None else trainable.step(x, y, None)
                 else:
                     losses = trainable.step(x, y, seeded("outliers", seed, epoch, step, fabric.global_rank))
+                trainable.after_step()
                 watch.step(losses)
                 run.step = step + 1
-                if not on_cuda or step % 20 == 0:  # looking at a loss makes the host wait for the device
+                if not on_cuda or step % LOOK_EVERY == 0:  # looking at a loss makes the host wait for the device
                     watch.flush()
                     _stop_if_diverged(run, losses, epoch, step)
                 if checkpoint_every and run.step % checkpoint_every == 0 and fabric.is_global_zero:
                     run.sums = watch.flush()
                     run.save()
+                yield
             means = watch.end_epoch()
             row = {"epoch": epoch + 1, **means, **trainable.end_epoch(epoch, means), "lr_factor": factor}
             run.history.rows.append({**row, "seconds": time.perf_counter() - started})
@@ -192,6 +221,34 @@ def train(
     for logger in loggers:
         logger.finalize("success")
     return run.history
+
+
+@contextlib.contextmanager
+def _fastest_kernels(on_cuda: bool) -> Iterator[None]:
+    """Let cuDNN measure which convolution is fastest for each shape; the shapes of training do not change."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before or on_cuda
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+class _Rates:
+    """The learning rates of all optimisers as factors of what they were at the start."""
+
+    def __init__(self, optimizers: dict[str, torch.optim.Optimizer], device: torch.device) -> None:
+        self.first = [float(group["lr"]) for each in optimizers.values() for group in each.param_groups]
+        self.optimizers, self.device = optimizers, device
+        self.factor: float | None = None
+
+    def set(self, factor: float) -> None:
+        if factor == self.factor:
+            return
+        groups = [group for each in self.optimizers.values() for group in each.param_groups]
+        for group, first in zip(groups, self.first):
+            _set_rate(group, first * factor, self.device)
+        self.factor = factor
 
 
 def _set_rate(group: dict[str, Any], rate: float, device: torch.device) -> None:
@@ -243,8 +300,10 @@ class Batches:
             self.loader.sampler.set_epoch(epoch)
         iterator = iter(self.loader)
         step = 0
+        chance = not isinstance(self.loader, Resident)  # whether loading a batch may draw random numbers
         while True:
-            seed_everything(self.seed, "load", epoch, step, self.rank)
+            if chance or step == 0:
+                seed_everything(self.seed, "load", epoch, step, self.rank)
             try:
                 batch = next(iterator)
             except StopIteration:
@@ -252,7 +311,10 @@ class Batches:
             if step >= skip:
                 # On CUDA every look at values makes the host wait, so later epochs rely on the first.
                 x, y = check_batch(self.model, batch, values=epoch == 0 or self.device.type != "cuda")
-                seed_everything(self.seed, "step", epoch, step, self.rank)
+                if chance:
+                    seed_everything(self.seed, "step", epoch, step, self.rank)
+                else:
+                    torch.manual_seed(number(self.seed, "step", epoch, step, self.rank))
                 yield step, x.to(self.device), y.to(self.device)
             step += 1
         if step == 0:
@@ -353,7 +415,7 @@ class _Run:
 
 
 def _stop_if_diverged(run: _Run, losses: dict[str, Tensor], epoch: int, step: int) -> None:
-    finite = all(math.isfinite(value.item()) for value in losses.values())
+    finite = bool(torch.stack([*losses.values()]).isfinite().all())
     trouble = "a loss is not finite" if not finite else run.trainable.trouble() if step % 20 == 0 else None
     if trouble is None:
         return

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from abnn.blocks import evaluating, summary
+from abnn.blocks import evaluating
+from abnn.chunks import MEMORY_LIMIT, plan  # noqa: F401 - the limit is known by this name
 from abnn.errors import InputError, NotFittedError, explain, unknown
+from abnn.passes import modules_of, one_pass
 from abnn.scores import DISTANCE_SCORES, SAMPLE_SCORES, SCORES, entropy, gated
 
 if TYPE_CHECKING:
     from abnn.attached import Attached
-
-MEMORY_LIMIT = 2**30
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,7 @@ class Prediction:
         if name not in DISTANCE_SCORES:
             raise unknown("score", name, (*SCORES, *self.own))
         if self.distance is None or self.gate is None:
-            raise NotFittedError(
-                f"score: {name!r} needs the statistics of the training data, which abnn.fit() gathers; "
-                f"without them use one of {', '.join(SAMPLE_SCORES)}."
-            )
+            raise _without_statistics(name)
         if name == "distance":
             return self.distance
         low, high = (torch.as_tensor(value, device=self.distance.device) for value in self.gate)
@@ -115,7 +114,8 @@ def predict(
     draws: int = 10,
     seed: int | None = 0,
     score: str | None = None,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
+    replay: bool = True,
 ) -> Prediction:
     """Predict ``x`` with ``draws`` weight draws.
 
@@ -124,54 +124,52 @@ def predict(
                   comes in. None: fresh draws, from torch's global random state
     score         the score that ``Prediction.score`` shows; default: the model's, "gated" once statistics were
                   gathered, else "entropy"
-    memory_limit  bytes that activations may take; inputs and draws are processed in chunks that stay below
+    memory_limit  bytes that activations may take; inputs and draws are processed in chunks that stay below, see
+                  :mod:`abnn.chunks`. None: 1 GiB, on CUDA a sixteenth of the device's memory
+    replay        on CUDA, run repeated passes of one shape as one graph, see :mod:`abnn.replay`
     """
-    from abnn.attached import check_draws, hold_noise, set_noise
+    from abnn.attached import check_draws
 
     check_draws(draws)
-    x = check_inputs(model, x)
-    has_distance = bool(model.distance.fitted)
-    default = score or (model.score if has_distance or model.score not in DISTANCE_SCORES else "entropy")
+    assert model.backbone is not None  # an error of its own if the attachments were taken off
+    late = isinstance(x, Tensor) and x.is_cuda  # a look at values makes the host wait: first start the passes
+    x = check_inputs(model, x, values=not late)
+    gate = model.distance.known_gate()
+    default = score or (model.score if gate is not None or model.score not in DISTANCE_SCORES else "entropy")
     if default not in SCORES:
         raise unknown("score", default, SCORES)
-    if not memory_limit > 0:
-        raise InputError(explain("memory_limit", memory_limit, "a positive number of bytes"))
-    passes = max(1, memory_limit // max(1, 4 * model.activation_bytes))
-    batch, chunk = max(1, min(len(x), passes)), max(1, min(draws, passes // max(1, min(len(x), passes))))
-    device = next(iter(model.layers)).weight_mean.device
-    seed = int(torch.randint(2**62, ())) if seed is None else seed
-    held = hold_noise(model)
-    parts: list[Tensor] = []
-    try:
-        with torch.inference_mode(), evaluating(model):
-            for first in range(0, draws, chunk):
-                model.resample(range(first, min(first + chunk, draws)), seed=seed)
-                rows = [_probabilities(model, part.to(device)) for part in x.split(batch)]
-                parts.append(torch.cat(rows, dim=1))
-            distance = torch.cat([model.distance(p.to(device)) for p in x.split(batch)]) if has_distance else None
-    finally:
-        set_noise(model, held)
-    samples = torch.cat(parts)
-    gate = model.distance.gate if has_distance else None
-    result = Prediction(samples.clone(), None if distance is None else distance.clone(), gate, default)
-    result.score_by(default)  # a score that this model cannot give is an error here, not later
-    return result
+    if default in DISTANCE_SCORES and gate is None:
+        raise _without_statistics(default)
+    chunks = plan(model, x, draws, memory_limit)
+    number = int(torch.randint(2**62, ())) if seed is None else seed
+    device = model.layers[0].weight_mean.device
+    samples = torch.empty(draws, len(x), model.classes, dtype=torch.float32, device=device)
+    distance = None if gate is None else torch.empty(len(x), dtype=torch.float32, device=device)
+    repeated = len(chunks.inputs) > 1 and device.type == "cpu"
+    with torch.inference_mode(), model.replay.turn(device):
+        for wanted in chunks.draws:
+            noise = model.kept_draws.get(model.layers, wanted, number, fresh=seed is None)
+            plain = distance is not None and wanted.start == 0
+            run = partial(one_pass, model, noise, plain)
+            with model.keeping_weights() if repeated else contextlib.nullcontext():
+                for rows in chunks.inputs:
+                    if replay and device.type == "cuda":
+                        probs, far = model.replay(modules_of(model), run, x[rows], noise, plain)
+                    else:
+                        probs, far = run(x[rows].to(device))
+                    samples[wanted.start : wanted.stop, rows] = probs
+                    if distance is not None and far is not None:
+                        distance[rows] = far
+    if late:
+        _check_values(x)
+    return Prediction(samples, distance, gate, default)
 
 
-def _probabilities(model: Attached, x: Tensor) -> Tensor:
-    """softmax(z_s) for every held draw, [S, B, K]."""
-    try:
-        logits = model.draw_logits(x)
-    except RuntimeError as error:
-        if tuple(x.shape[1:]) == model.input_shape:
-            raise
-        wanted = f"inputs of shape {model.input_shape}, as the model was attached with, or others that it can take"
-        given = f"inputs of shape {tuple(x.shape[1:])}, on which the network fails: {summary(error)}"
-        raise InputError(explain("x", given, wanted)) from error
-    if logits.ndim != 3 or logits.shape[2] < 2:
-        given = f"a network with outputs of shape {tuple(logits.shape[2:])} for each input"
-        raise InputError(explain("model", given, "one logit for each of two or more classes"))
-    return logits.float().softmax(2)
+def _without_statistics(name: str) -> NotFittedError:
+    return NotFittedError(
+        f"score: {name!r} needs the statistics of the training data, which abnn.fit() gathers; "
+        f"without them use one of {', '.join(SAMPLE_SCORES)}."
+    )
 
 
 def check_inputs(model: Attached | Plain, x: Any, values: bool = True) -> Tensor:
@@ -200,15 +198,16 @@ def check_inputs(model: Attached | Plain, x: Any, values: bool = True) -> Tensor
         raise InputError(
             explain("x", f"dtype {x.dtype}", f"dtype {model.input_dtype}", "Scale and convert it as in training.")
         )
-    if x.is_floating_point():
-        if values and not torch.isfinite(x).all():
-            bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
-            rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-            raise InputError(
-                explain("x", f"NaN or infinite values in rows {rows}", "finite values", "Clean the input.")
-            )
-        x = x.to(model.input_dtype)
-    return x
+    if values:
+        _check_values(x)
+    return x.to(model.input_dtype) if x.is_floating_point() else x
+
+
+def _check_values(x: Tensor) -> None:
+    if x.is_floating_point() and not torch.isfinite(x).all():
+        bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
+        rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        raise InputError(explain("x", f"NaN or infinite values in rows {rows}", "finite values", "Clean the input."))
 
 
 def _compatible(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:

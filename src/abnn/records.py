@@ -46,6 +46,10 @@ PACKAGES = ("torch", "numpy", "scikit-learn", "lightning-fabric", "torchmetrics"
 FLOAT32_BITS = 24
 
 
+class NoArraysError(FileFormatError):
+    """A record that keeps the numbers alone."""
+
+
 @dataclass(frozen=True)
 class SetEntry:
     """One set as the JSON describes it; its arrays are in the ``.npz``."""
@@ -95,6 +99,8 @@ class Record:
 
     def evaluation(self) -> Evaluation:
         """What the model said, from the arrays, after their hash was checked."""
+        if not self.arrays_file:
+            raise NoArraysError(f"{self.path} was written without its arrays; only its numbers are known.")
         try:
             content = self.arrays_path.read_bytes()
         except FileNotFoundError:
@@ -137,12 +143,14 @@ def write_record(
     *,
     images: bool = True,
     score_bits: int = FLOAT32_BITS,
+    arrays: bool = True,
 ) -> Path:
     """Write one run and return the path of its JSON. A record of the same experiment, name and seed is replaced.
 
     ``images=False`` leaves the pictures out. ``score_bits`` rounds scores to fewer significant bits than the 24 of
     float32, which makes files smaller: 16 bits keep a relative 2^-17, and can make neighbouring scores equal but never
-    exchange them.
+    exchange them. ``arrays=False`` keeps the numbers alone, of the evaluation's own score: such a record is small, and
+    can be read and tabulated but not recomputed.
     """
     if not isinstance(score_bits, int) or not 8 <= score_bits <= FLOAT32_BITS:
         raise InputError(explain("score_bits", repr(score_bits), f"a whole number from 8 to {FLOAT32_BITS}"))
@@ -156,7 +164,7 @@ def write_record(
     digest = hashlib.sha256(content).hexdigest()
     entries = tuple(_entry(each) for each in evaluation.sets)
     stored = replace(evaluation, sets=_unpack(content, entries))
-    arrays = path.with_name(f"{path.stem}.{digest[:12]}.npz")
+    file = path.with_name(f"{path.stem}.{digest[:12]}.npz")
     record = {
         "format": FORMAT,
         "version": VERSION,
@@ -167,26 +175,24 @@ def write_record(
         "config": _as_json("config", evaluation.config),
         "thresholds": _thresholds_out(evaluation.thresholds),
         "sets": [{**vars(entry), "scores": list(entry.scores), "skipped": list(entry.skipped)} for entry in entries],
-        "metrics": summarise(stored),
+        "metrics": summarise(stored, by_score=arrays),
         "device": device,
         "seconds": _as_json("seconds", evaluation.seconds),
-        "written": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "versions": _versions(),
-        "platform": f"{platform.system()} {platform.machine()}",
-        "code": _code(),
-        "arrays_file": arrays.name,
+        **provenance(),
+        "arrays_file": file.name if arrays else "",
         "arrays_sha256": digest,
     }
-    known = arrays.exists()
+    known = file.exists()
     try:
-        write_bytes(arrays, content)
+        if arrays:
+            write_bytes(file, content)
         write_json(path, record)
     except BaseException:
-        if not known:
-            arrays.unlink(missing_ok=True)
+        if arrays and not known:
+            file.unlink(missing_ok=True)
         raise
     for stale in path.parent.glob(f"{path.stem}.{'[0-9a-f]' * 12}.npz"):
-        if stale != arrays:
+        if stale != file or not arrays:
             stale.unlink(missing_ok=True)
     return path
 
@@ -387,7 +393,7 @@ def _from_json(path: Path, content: dict[str, Any]) -> Record:
         if not isinstance(number, int | float) or not np.isfinite(number):
             raise ValueError(f"metrics.{where} is {number!r}")
     texts = ("experiment", "name", "score", "device", "written", "platform", "arrays_file", "arrays_sha256")
-    if Path(get("arrays_file", str)).name != content["arrays_file"]:
+    if Path(get("arrays_file", str)).name != content["arrays_file"]:  # of "" it is ""
         raise ValueError(f"arrays_file {content['arrays_file']!r} is not a plain file name")
     return Record(
         path=path,
@@ -419,6 +425,16 @@ def _refuse_other_run(path: Path, experiment: str, name: str) -> None:
         given = f"{name!r} in {experiment!r}, whose file {path} holds {identity[1]!r} in {identity[0]!r}"
         fix = "Names that differ only in signs and capitals share a file; choose another one."
         raise InputError(explain("name", given, "a name of its own for each model", fix))
+
+
+def provenance() -> dict[str, Any]:
+    """Where a result comes from: when it was written, versions, platform and code."""
+    return {
+        "written": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "versions": _versions(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "code": _code(),
+    }
 
 
 def _versions() -> dict[str, str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset, default_collate
 
 LARGEST = 4 * 2**30
+_HELD: WeakKeyDictionary[TensorDataset, dict[torch.device, list[Tensor]]] = WeakKeyDictionary()
 
 
 class Resident:
@@ -17,8 +19,8 @@ class Resident:
 
     def __init__(self, loader: DataLoader, device: torch.device) -> None:
         assert isinstance(loader.dataset, TensorDataset)
-        self.loader = loader
-        self.tensors = [tensor.to(device) for tensor in loader.dataset.tensors]
+        self.loader, self.device = loader, device
+        self.tensors = hold(loader.dataset, device)
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -26,9 +28,23 @@ class Resident:
     def __iter__(self) -> Iterator[list[Tensor]]:
         # A DataLoader draws a seed for its workers before its sampler draws one for the order.
         torch.empty((), dtype=torch.int64).random_(generator=self.loader.generator)
-        for rows in self.loader.batch_sampler:  # type: ignore[union-attr]
-            index = torch.tensor(rows, device=self.tensors[0].device)
+        return self._batches()
+
+    def _batches(self) -> Iterator[list[Tensor]]:
+        batches = list(self.loader.batch_sampler)  # type: ignore[arg-type]
+        order = torch.tensor([row for rows in batches for row in rows], dtype=torch.int64).to(self.device)
+        for index in order.split([len(rows) for rows in batches]):
             yield [tensor.index_select(0, index) for tensor in self.tensors]
+
+
+def hold(dataset: TensorDataset, device: torch.device) -> list[Tensor]:
+    """The tensors of a data set on a device, copied there once for all runs that use it."""
+    held = _HELD.setdefault(dataset, {})
+    if device not in held:
+        held[device] = [tensor.to(device) for tensor in dataset.tensors]
+        if device.type == "cuda":  # runs on other streams may read them from now on
+            torch.cuda.synchronize(device)
+    return held[device]
 
 
 def resident(loader: Any, device: torch.device) -> Resident | None:

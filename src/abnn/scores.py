@@ -9,7 +9,7 @@ With p_s the prediction of draw s, p = 1/S sum_s p_s and H the entropy divided b
     mutual-information  H(p) - 1/S sum_s H(p_s)            disagreement of the draws (epistemic)
     variance            sum_k var_s p_sk                   disagreement of the draws
     distance            see abnn.distance                  how far the input's features lie from the training data
-    gated               H(p) + reach of the distance outside the range of ID data, see :func:`gated`
+    gated               H(p) + a share of the distance that grows outside the range of ID data, see :func:`gated`
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 DISTANCE_SCORES = ("distance", "gated")
+INSIDE_WEIGHT, OUTSIDE_WEIGHT, INSIDE_END = 0.4, 2.0, 0.25
 
 
 def max_probability(samples: Tensor) -> Tensor:
@@ -55,12 +56,28 @@ SCORES = (*SAMPLE_SCORES, *DISTANCE_SCORES)
 
 
 def gated(entropy: Tensor, distance: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """H(p) + clip((d - low) / (high - low), 0, 1), with low and high from held-out ID data.
+    """H(p) + 0.4 v + 2 outside(v), with v = clip((d - low) / (high - low), -1, 1).
 
-    Below ``low`` the distance says nothing, so that the order among ordinary inputs is the predictive one. Above ``high``
-    an input is outside for certain and more distance does not count, so that readability decides.
+    ``low`` is the median distance of held-out ID data, ``high`` lies beyond nearly all of it. Within the range of ID data
+    the distance counts a little, since mistakes lie further out than right predictions. Outside it counts more than all
+    entropy can. Above ``high`` an input is outside for certain and more distance does not count, so that readability
+    decides. The weights were chosen on validation data of MNIST and SVHN.
     """
-    return entropy + ((distance - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
+    reach = _reach(distance, low, high)
+    return entropy + INSIDE_WEIGHT * reach + OUTSIDE_WEIGHT * _beyond(reach)
+
+
+def outside(distance: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """How far an input is outside the range of ID data: 0 within it, 1 where it is outside for certain."""
+    return _beyond(_reach(distance, low, high))
+
+
+def _reach(distance: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    return ((distance - low) / (high - low).clamp_min(1e-12)).clamp(-1, 1)
+
+
+def _beyond(reach: Tensor) -> Tensor:
+    return ((reach - INSIDE_END) / (1 - INSIDE_END)).clamp_min(0)
 
 
 def _normalised_entropy(probs: Tensor) -> Tensor:

@@ -132,7 +132,7 @@ class Steps(Trainable):
 
     def trouble(self) -> str | None:
         with torch.no_grad():
-            sigma = max(layer.weight_sigma.max().item() for layer in self.model.layers)
+            sigma = torch.stack([layer.weight_sigma.max() for layer in self.model.layers]).max().item()
         return None if sigma < EXPLODED else f"a posterior sigma reached {sigma:.3g}"
 
     @property

@@ -6,6 +6,8 @@ calibration.SET                         `abnn.metrics.calibration`, for the same
 misclassification.SET, selective.SET    the score against the model's own errors, for the same sets
 detection.SET                           all ID inputs against one other set, exact
 tiers                                   where all three tiers have inputs; all sets of a tier count together
+pairs.SEMI < FULL                       the same for every semi set with every full set, where there are several
+quantiles.SET                           0 %, 5 %, ..., 100 % quantiles of the score
 verdicts.SET                            shares of accept, notice and reject, where the evaluation has thresholds
 paper_grid_detection.SET, ...           the paper's definitions, to compare with its tables and for nothing else
 by_score.SCORE                          detection, misclassification, selective and tiers of every score by name
@@ -34,8 +36,8 @@ Numbers: TypeAlias = dict[str, Any]
 _CAT_DOG_LEAST = (100, 100, 250)
 
 
-def summarise(evaluation: Evaluation) -> Numbers:
-    """All metrics that the sets of ``evaluation`` allow."""
+def summarise(evaluation: Evaluation, by_score: bool = True) -> Numbers:
+    """All metrics that the sets of ``evaluation`` allow; without ``by_score`` for the evaluation's own score alone."""
     sets = [each for each in evaluation.sets if len(each)]
     _check(evaluation.score, sets)
     labelled = [each for each in sets if each.labelled]
@@ -46,10 +48,12 @@ def summarise(evaluation: Evaluation) -> Numbers:
             "calibration": {each.name: metrics.calibration(each.probs, each.labels).to_dict() for each in labelled},
             **_of_score(evaluation.score, sets, evaluation.thresholds),
             **_of_paper(evaluation.score, sets),
+            "pairs": _pairs(evaluation.score, sets),
+            "quantiles": {each.name: _quantiles(each.scores[evaluation.score]) for each in sets},
             "verdicts": _verdicts(evaluation.score, sets, evaluation.thresholds),
             "by_score": {
                 name: _of_score(name, sets, evaluation.thresholds if name == evaluation.score else None)
-                for name in names
+                for name in (names if by_score else ())
             },
         }
     )
@@ -120,6 +124,26 @@ def _of_paper(name: str, sets: Sequence[SetResult]) -> Numbers:
             known, semi, full
         ).to_dict()
     return summary
+
+
+def _pairs(name: str, sets: Sequence[SetResult]) -> Numbers:
+    """Tiers and the paper's clustering of single sets; one pair alone is what the pooled tiers are."""
+    known = [each for each in sets if each.tier == "id"]
+    pairs = [(semi, full) for semi in sets if semi.tier == "semi" for full in sets if full.tier == "full"]
+    if len(pairs) < 2:
+        return {}
+    paper = ("paper_trimmed_clustering", "paper_trimmed_clustering_cat_dog")
+    return {
+        f"{semi.name} < {full.name}": {
+            **_tiers(name, [*known, semi, full], None),
+            **{key: value for key, value in _of_paper(name, [*known, semi, full]).items() if key in paper},
+        }
+        for semi, full in pairs
+    }
+
+
+def _quantiles(scores: np.ndarray) -> list[float]:
+    return [float(f"{value:.5g}") for value in np.quantile(scores.astype(np.float64), np.linspace(0, 1, 21))]
 
 
 def _verdicts(name: str, sets: Sequence[SetResult], thresholds: tuple[float, float] | None) -> Numbers:

@@ -19,7 +19,7 @@ from typing import Any
 from abnn.errors import FileFormatError, InputError, explain, unknown
 from abnn.evaluation import TIERS
 from abnn.files import write_bytes
-from abnn.metrics import PairedTest, over_seeds, paired_test
+from abnn.metrics import PairedTest, SeedSummary, over_seeds, paired_test
 from abnn.records import Record
 
 BETTER = ("higher", "lower", "neither")
@@ -88,7 +88,7 @@ def render(
         [Cell(label, (label,)), Cell(str(len(group)), (str(len(group)),)), *(column[number] for column in cells)]
         for number, (label, group) in enumerate(groups.items())
     ]
-    heads = [(_with_arrow(column), [column.header, f"{column.header} std", f"{column.header} n"]) for column in columns]
+    heads = [(with_arrow(column), [column.header, f"{column.header} std", f"{column.header} n"]) for column in columns]
     return _writer(format)([(by, [by]), ("seeds", ["seeds"]), *heads], body)
 
 
@@ -105,7 +105,7 @@ def render_paired(
         if label != against
     ]
     heads = [
-        (_with_arrow(column), [f"{column.header} {part}" for part in ("difference", "p", "n")]) for column in columns
+        (with_arrow(column), [f"{column.header} {part}" for part in ("difference", "p", "n")]) for column in columns
     ]
     return _writer(format)([(f"{by}, minus {against}", [by]), *heads], body)
 
@@ -209,6 +209,22 @@ def check_paths(records: Sequence[Record], paths: Sequence[str]) -> None:
             raise InputError(explain("path", f"{path!r}, which is in no record", "the path of a metric", hint))
 
 
+def mean_text(summary: SeedSummary, column: Column) -> str:
+    """Mean ± sample standard deviation as the column wants it; a single run has no deviation."""
+    parts = (summary.mean,) if summary.std is None else (summary.mean, summary.std)
+    return " ± ".join(_fixed(part * column.scale, column.digits) for part in parts)
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A table in Markdown; all but the first ``left`` columns are numbers and lie to the right."""
+
+    def line(texts: Sequence[str]) -> str:
+        return f"| {' | '.join(' '.join(text.split()).replace('|', chr(92) + '|') for text in texts)} |"
+
+    rule = f"|{'|'.join(['---'] * left + ['---:'] * (len(heads) - left))}|"
+    return "\n".join([line(heads), rule, *map(line, rows)]) + "\n"
+
+
 def update_between_markers(path: str | Path, marker: str, text: str) -> bool:
     """Put ``text`` between ``<!-- abnn:table MARKER -->`` and the next ``<!-- /abnn:table -->``; was anything changed?"""
     path = Path(path)
@@ -292,12 +308,11 @@ def _column_cells(column: Column, groups: dict[str, list[Record]]) -> list[Cell]
         if text is None or summary is None:
             cells.append(Cell(MISSING, ("", "", "0")))
             continue
-        spread = "" if summary.std is None else _fixed(summary.std * column.scale, column.digits)
         raw_std = "" if summary.std is None else _raw(summary.std * column.scale)
         fewer = f" (n={summary.n})" if summary.n < len(group) else ""
         cells.append(
             Cell(
-                text + (f" ± {spread}" if spread else "") + fewer,
+                mean_text(summary, column) + fewer,
                 (_raw(summary.mean * column.scale), raw_std, str(summary.n)),
                 best=best is not None and float(text) == best(defined),
             )
@@ -323,7 +338,7 @@ def _raw(value: float) -> str:
     return f"{value:.10g}"
 
 
-def _with_arrow(column: Column) -> str:
+def with_arrow(column: Column) -> str:
     return column.header + {"higher": " ↑", "lower": " ↓", "neither": ""}[column.better]
 
 
@@ -339,12 +354,8 @@ def _writer(format: str) -> Callable[[Heads, Body], str]:
 
 
 def _markdown(heads: Heads, body: Body) -> str:
-    def line(texts: Sequence[str]) -> str:
-        return f"| {' | '.join(' '.join(text.split()).replace('|', chr(92) + '|') for text in texts)} |"
-
-    rule = f"|{'|'.join(['---', *['---:'] * (len(heads) - 1)])}|"
     rows = [[f"**{cell.text}**" if cell.best else cell.text for cell in row] for row in body]
-    return "\n".join([line([head for head, _ in heads]), rule, *map(line, rows)]) + "\n"
+    return markdown_table([head for head, _ in heads], rows)
 
 
 def _latex(heads: Heads, body: Body) -> str:

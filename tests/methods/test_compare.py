@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from abnn.cli.compare import compare
 from abnn.cli.train import parse_settings, train
 from abnn.errors import InputError
-from abnn.experiments.compare import COLUMNS, METHODS, load_data, run_compare, run_method
+from abnn.experiments.compare import COLUMNS, METHODS, columns_of, run_compare, run_method
+from abnn.experiments.tasks import load_task
 from abnn.methods import REGISTRY, load_trained, make_method
 from abnn.methods.posthoc import POSTHOC
 from abnn.records import find_records, read_record
@@ -25,7 +26,8 @@ app.command()(compare)
 
 def test_the_comparison_has_every_method() -> None:
     assert {name.split(":")[0] for name in METHODS} == set(REGISTRY)
-    task = load_data("digits")
+    task = load_task("digits")
+    assert columns_of(task) == COLUMNS
     for each in METHODS:
         name, _, variant = each.partition(":")
         assert task.method(name, variant or "reference").name == name
@@ -67,21 +69,21 @@ def test_wrong_names() -> None:
         run_compare(["oe:paper"])
     with pytest.raises(InputError, match="posthoc: got 'enrgy'"):
         run_compare(["oe"], posthoc=["enrgy"])
-    with pytest.raises(InputError, match="data: got 'mnist'; accepted: 'digits'"):
-        load_data("mnist")
+    with pytest.raises(InputError, match="data: got 'imagenet'.*accepted: 'digits', 'mnist'"):
+        run_compare(["oe"], data="imagenet")
     with pytest.raises(InputError, match="method: got 'x'"):
-        load_data("digits").method("x")
+        load_task("digits").method("x")
     assert "energy" in POSTHOC
 
 
 def test_validation_looks_at_other_sets() -> None:
-    tests, choices = load_data("digits"), load_data("digits", validation=True)
+    tests, choices = load_task("digits"), load_task("digits", validation=True)
     assert [name for name, _, _ in choices.sets] == ["handwritten digits", "printed digits", "patterns"]
     assert all(len(left[2].x) != len(right[2].x) for left, right in zip(tests.sets, choices.sets))
 
 
 def test_a_method_learns_the_digits() -> None:
-    task = load_data("digits")
+    task = load_task("digits")
     evaluation, trained = run_method(task, task.method("threshold"), 8, 0, False)
     assert evaluation.sets[0].correct.mean() > 0.6  # chance is 0.1, 30 epochs give 0.99
     assert trained.method == make_method("threshold", **task.settings["threshold"])
@@ -97,7 +99,7 @@ def test_the_train_command(tmp_path: Path) -> None:
     assert record.score == "energy" and record.config["method"]["share"] == 0.2
     model = load_trained(tmp_path / "out" / "model")
     assert model.extra["data"]["name"] == "digits"
-    accuracy = (model.predict(load_data("digits", 1).sets[0][2].x).label == load_data("digits", 1).sets[0][2].y).float()
+    accuracy = (model.predict(load_task("digits", 1).sets[0][2].x).label == load_task("digits", 1).sets[0][2].y).float()
     assert accuracy.mean().item() == pytest.approx(record.numbers["accuracy.handwritten digits"])
 
 

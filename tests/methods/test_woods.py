@@ -86,6 +86,7 @@ def test_one_step_of_the_energy_form() -> None:
     assert network.centre.item() == pytest.approx(lse.mean().item(), rel=1e-4)
     assert network.spread.item() == pytest.approx(lse.std().item(), rel=1e-3)
     steps.multipliers, steps.penalties = {"in": 0.7, "ce": 0.3}, {"in": 1.5, "ce": 2.0}
+    steps.place()
     losses = steps.wild_losses(x, y, generator(1))
 
     assert steps.run.outliers is not None

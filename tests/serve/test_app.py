@@ -127,7 +127,7 @@ def test_metrics_count_requests_verdicts_and_batches(model: Any, settings: Setti
 
 def test_openapi_describes_every_route(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
-    assert set(paths) == {"/predict", "/predict/batch", "/health", "/ready", "/model", "/samples", "/metrics"}
+    assert set(paths) == {"/predict", "/predict/batch", "/health", "/ready", "/model", "/drift", "/samples", "/metrics"}
     body = paths["/predict"]["post"]["requestBody"]["content"]
     assert set(body) == {"multipart/form-data", "application/json"}
 
@@ -312,7 +312,7 @@ def test_a_token_is_needed_for_everything_that_touches_the_model(model: Any) -> 
     with TestClient(create_app(model, Settings(token="open sesame"))) as client:
         for path in ("/", "/page/app.js", "/health", "/ready", "/openapi.json"):
             assert client.get(path).status_code == 200
-        for path in ("/model", "/samples", "/metrics", "/nothing"):
+        for path in ("/model", "/drift", "/samples", "/metrics", "/nothing"):
             response = client.get(path)
             check_error(response, 401, "token")
             assert response.headers["www-authenticate"] == "Bearer"

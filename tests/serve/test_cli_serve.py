@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import socket
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,6 +65,14 @@ def test_the_token_may_come_from_the_environment(
     monkeypatch.setenv("ABNN_SERVE_TOKEN", "from outside")
     invoke(str(model_path))
     assert middleware(started[0].app).token == "from outside"
+
+
+def test_the_device_and_the_file_of_the_drift_monitor(model_path: Path, tmp_path: Path, started: list[Any]) -> None:
+    drift = tmp_path / "drift.json"
+    result = invoke(str(model_path), "--device", "cpu", "--drift", str(drift))
+    assert result.exit_code == 0 and "computed on cpu" in result.output
+    assert middleware(started[0].app).drift == drift and drift.exists()
+    assert "a device of this machine" in str(invoke(str(model_path), "--device", "nowhere").exception)
 
 
 def test_errors_say_what_to_do(model_path: Path, tmp_path: Path) -> None:
@@ -141,3 +150,9 @@ def test_the_extra_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) 
         importlib.reload(abnn.serve)
     monkeypatch.undo()
     importlib.reload(abnn.serve)
+
+
+def test_the_command_names_the_extra_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "abnn.serve", raising=False)
+    assert isinstance(invoke("--demo").exception, abnn.errors.MissingExtraError)

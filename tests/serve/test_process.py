@@ -20,6 +20,8 @@ import httpx
 import numpy as np
 import pytest
 
+import abnn
+from abnn.drift import DriftMonitor
 from tests.serve.conftest import PNG, encoded, pixels
 
 COMMAND = [sys.executable, "-c", "import typer; from abnn.cli.serve import serve; typer.run(serve)"]
@@ -163,16 +165,21 @@ def test_sigterm_during_load_answers_what_was_accepted(server: Server) -> None:
         httpx.get(f"{server.url}/health")
 
 
-def test_killing_it_during_load_leaves_the_model_as_it_was(model_path: Path) -> None:
+def test_killing_it_during_load_leaves_whole_files(model_path: Path, tmp_path: Path) -> None:
+    """The model's folder is not touched, and of the state that it writes there is always a whole one."""
+    drift = tmp_path / "drift.json"
+
     def state() -> dict[str, str]:
         files = sorted(file for file in model_path.parent.rglob("*") if file.is_file())
         return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
     before = state()
-    with serving(model_path) as server:
+    with serving(model_path, "--drift", str(drift)) as server:
 
         async def play() -> None:
             async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+                while DriftMonitor.load(drift).seen == 0:  # until it was written with something in it
+                    await asyncio.gather(*(post(client) for _ in range(8)))
                 waiting = [asyncio.ensure_future(post(client)) for _ in range(20)]
                 await asyncio.sleep(0.05)
                 server.process.kill()
@@ -181,3 +188,4 @@ def test_killing_it_during_load_leaves_the_model_as_it_was(model_path: Path) -> 
         asyncio.run(play())
         assert server.process.wait(10) == -signal.SIGKILL
     assert state() == before
+    assert DriftMonitor.load(drift).seen > 0 and abnn.load(model_path).triage is not None

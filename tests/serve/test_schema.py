@@ -44,6 +44,7 @@ OPERATIONS = (
     "GET /health",
     "GET /ready",
     "GET /model",
+    "GET /drift",
     "GET /samples",
     "GET /metrics",
 )

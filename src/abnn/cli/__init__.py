@@ -13,6 +13,7 @@ from abnn.cli.evaluate import evaluate
 from abnn.cli.fit import fit
 from abnn.cli.predict import predict
 from abnn.cli.report import report
+from abnn.cli.reproduce import reproduce
 from abnn.cli.results import results_app
 from abnn.cli.serve import serve
 from abnn.cli.train import train
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (demo, fit, predict, serve, evaluate, report, train, compare):
+for command in (demo, fit, predict, serve, evaluate, report, train, compare, reproduce):
     app.command()(command)
 app.add_typer(results_app, name="results")
 

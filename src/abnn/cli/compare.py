@@ -23,7 +23,7 @@ def compare(
     quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
 ) -> None:
     """Train all methods on the embedded digits, score all three tiers, and print one table. Goes on where it stopped."""
-    from abnn.experiments.compare import COLUMNS, EPOCHS, METHODS, run_compare
+    from abnn.experiments.compare import COLUMNS, METHODS, run_compare
     from abnn.records import read_record
     from abnn.tables import render
 
@@ -34,7 +34,7 @@ def compare(
         output,
         progress=not quiet,
         posthoc=scores,
-        epochs=epochs or EPOCHS,
+        epochs=epochs,
         validation=validation,
         note=typer.echo,
     )

@@ -31,6 +31,9 @@ def predict(
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the draws; default: as calibrated, or 0.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs that are read and predicted together.")] = 64,
     device: Annotated[str, typer.Option(help='"auto", "cpu", "cuda", "cuda:1", ...')] = "auto",
+    ink: Annotated[
+        bool, typer.Option("--ink", help="The pictures are digits written on paper; for models of such digits.")
+    ] = False,
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Go on after inputs that cannot be read; they are named.")
     ] = False,
@@ -53,6 +56,7 @@ def predict(
     from abnn.cli._inputs import read_inputs
     from abnn.cli._rows import make_writer
     from abnn.data import InputForm
+    from abnn.drawing import InkForm, reads_drawings
     from abnn.saved import load_model
 
     names = _names(inputs or [], from_file)
@@ -64,7 +68,7 @@ def predict(
         _hint_at_own_backbone(model)
     loaded = load_model(model, backbone, weights)
     move_to_device(loaded, device)
-    form = InputForm.of(loaded)
+    form = InkForm.of(loaded) if ink else InputForm.of(loaded)
     monitor = _monitor(loaded, drift)
     triage = getattr(loaded, "triage", None)
     draws = draws or (triage.draws if triage is not None else 10)
@@ -97,6 +101,8 @@ def predict(
         raise InputError(explain("INPUT", f"{skipped} inputs, none of which can be read", "at least one image"))
     if not quiet:
         _summarise(counts, skipped, triage is not None)
+        if counts["reject"] and not ink and reads_drawings(loaded):
+            typer.echo("If a rejected picture is a digit written on paper: --ink finds the ink first.", err=True)
     if monitor is not None and monitor.alarmed:
         typer.echo(_drift_text(monitor, already), err=True)
     if not exit_zero and (status := exit_status(counts)):
@@ -173,21 +179,14 @@ def _predicted(model: Any, batch: Any, draws: int, seed: int) -> list[Any]:
 
 
 def _monitor(model: Any, path: Path | None) -> Any:
-    from abnn.drift import DriftMonitor
+    from abnn.drift import resume_monitor
 
     if path is None:
         return None
     triage = getattr(model, "triage", None)
     if triage is None:
         raise InputError(explain("--drift", str(path), "a model with thresholds, for there is nothing to compare with"))
-    fresh = triage.monitor()
-    if not path.exists():
-        return fresh
-    monitor = DriftMonitor.load(path)
-    if monitor.edges.tolist() != fresh.edges.tolist():
-        fix = "Choose another file, or delete it to start anew."
-        raise InputError(explain("--drift", f"{path}, kept for another model", "a file of this model", fix))
-    return monitor
+    return resume_monitor(triage.monitor(), path)
 
 
 def _summarise(counts: Counter[str | None], skipped: int, has_thresholds: bool) -> None:

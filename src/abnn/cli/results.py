@@ -14,7 +14,7 @@ from rich.table import Table
 
 from abnn.errors import FileFormatError, InputError, explain
 from abnn.files import write_text
-from abnn.records import Record, disagreements, find_records, looks_like_record, read_record
+from abnn.records import NoArraysError, Record, disagreements, find_records, looks_like_record, read_record
 from abnn.tables import PRESETS, check_paths, columns_from, render, render_paired, update_between_markers
 
 results_app = typer.Typer(name="results", help="List, show, tabulate and recompute run records.", no_args_is_help=True)
@@ -77,7 +77,7 @@ def show(
         "commit": commit,
         "versions": versions,
         "platform": one.platform,
-        "arrays": one.arrays_path,
+        "arrays": one.arrays_path if one.arrays_file else "none, numbers alone",
         **{f"config.{key}": value for key, value in one.config.items()},
     }.items():
         _row(facts, what, value)
@@ -141,13 +141,18 @@ def recompute(
     records: Annotated[list[Path], typer.Argument(help="Records, or folders with records.")],
     tolerance: Annotated[float, typer.Option(help="How far a number may move, relative to max(1, number).")] = 1e-9,
 ) -> None:
-    """Compute every number again from the saved arrays; exit status 1 if any does not agree."""
-    checked = failed = 0
+    """Compute every number again from the saved arrays; exit status 1 if any does not agree. Records without arrays are
+    passed over."""
+    checked = failed = bare = 0
     for path in (path for given in records for path in _expanded(given)):
         checked += 1
         try:
             one = read_record(path)
             wrong = disagreements(one, tolerance)
+        except NoArraysError:
+            checked, bare = checked - 1, bare + 1
+            typer.echo(f"{path}: passed over, it holds numbers alone")
+            continue
         except FileFormatError as error:
             failed += 1
             typer.echo(f"cannot be read: {error}")
@@ -156,8 +161,8 @@ def recompute(
         typer.echo(f"{path}: {len(one.numbers) - len(wrong)} of {len(one.numbers)} numbers agree")
         for where, (stored, again) in wrong.items():
             typer.echo(f"  {where}: recorded {stored!r}, recomputed {'nothing' if again is None else repr(again)}")
-    typer.echo(f"{checked - failed} of {checked} records agree")
-    if failed or not checked:
+    typer.echo(f"{checked - failed} of {checked} records agree" + (f", {bare} have no arrays" if bare else ""))
+    if failed or not (checked or bare):
         raise typer.Exit(1)
 
 

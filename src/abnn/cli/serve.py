@@ -48,11 +48,15 @@ def serve(
         typer.Option(help="Network of a model saved without: a name, or module:function.", show_default=False),
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="Its weights, a safetensors file.", show_default=False)] = None,
+    device: Annotated[str, typer.Option(help='"auto", "cpu", "cuda", "cuda:1", ...')] = "auto",
+    drift: Annotated[
+        Path | None,
+        typer.Option(help="Keep the drift monitor's state in this file, over restarts.", show_default=False),
+    ] = None,
     quiet: Annotated[bool, typer.Option(help="No progress bars and no line for each request.")] = False,
 ) -> None:
     """Serve a saved model over HTTP, with a page where a person can try it."""
-    import uvicorn
-
+    from abnn.cli.predict import move_to_device
     from abnn.serve import Settings, create_app
 
     settings = Settings(
@@ -65,11 +69,13 @@ def serve(
         max_images=min(64, queue),
         token=token or None,
         hosts=(*LOCAL_NAMES, host) if is_local(host) else None,
+        drift=drift,
         threads=threads or _cores(),
     )
     warnings.filterwarnings("ignore", module="PIL")  # Both speak of damaged uploads, which are answered as such.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     loaded, name = _model(model, demo, quiet, backbone, weights)
+    place = move_to_device(loaded, device)
     application = create_app(loaded, settings, name)
     with contextlib.closing(listen(host, port)) as listener:
         taken = listener.getsockname()[1]
@@ -79,7 +85,10 @@ def serve(
                 "it may use the model. Set one with --token or ABNN_SERVE_TOKEN, or leave --host out.",
                 err=True,
             )
-        typer.echo(f"Serving {name} on http://{f'[{host}]' if ':' in host else host}:{taken}/ (stop with Ctrl+C)")
+        url = f"http://{f'[{host}]' if ':' in host else host}:{taken}/"
+        typer.echo(f"Serving {name} on {url} (computed on {place}; stop with Ctrl+C)")
+        import uvicorn  # not before abnn.serve, which says what to install if it is missing
+
         config = uvicorn.Config(
             application,
             log_level="warning" if quiet else "info",

@@ -14,7 +14,8 @@ from abnn.errors import InputError, explain
 def train(
     method: Annotated[str, typer.Option(help="The method: abnn, threshold, oe, woods, ...")] = "abnn",
     variant: Annotated[str, typer.Option(help="reference, authors, or another variant of the method.")] = "reference",
-    data: Annotated[str, typer.Option(help="The data: digits.")] = "digits",
+    data: Annotated[str, typer.Option(help="The data: digits, mnist, svhn or cat-dog.")] = "digits",
+    data_root: Annotated[Path | None, typer.Option(help="Where data sets by name are kept.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs over all stages of the method.")] = None,
     seed: Annotated[int, typer.Option(help="Of initial weights, data order, outliers and draws.")] = 0,
     output: Annotated[Path, typer.Option(help="Folder for the model and the record.")] = Path("trained"),
@@ -26,17 +27,18 @@ def train(
     quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
 ) -> None:
     """Train a method, evaluate it on all tiers, and save it. A run that was killed goes on when started again."""
-    from abnn.experiments.compare import COLUMNS, EPOCHS, load_data, run_method
+    from abnn.experiments.compare import columns_of, run_method
+    from abnn.experiments.tasks import load_task
     from abnn.records import read_record, write_record
     from abnn.tables import render
 
-    task = load_data(data, seed)
+    task = load_task(data, seed, root=data_root)
     chosen = task.method(method, variant, **parse_settings(set or []))
     unfinished = output / "unfinished"
     evaluation, trained = run_method(
         task,
         chosen,
-        epochs or EPOCHS,
+        epochs,
         seed,
         not quiet,
         precision=precision,
@@ -50,7 +52,7 @@ def train(
     for file in unfinished.glob("checkpoint*.safetensors"):
         file.unlink()
     unfinished.rmdir()
-    typer.echo(render([read_record(record)], COLUMNS), nl=False)
+    typer.echo(render([read_record(record)], columns_of(task)), nl=False)
     typer.echo(f"Model: {model}\nRecord: {record}")
 
 

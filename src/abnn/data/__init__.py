@@ -10,6 +10,7 @@ from abnn.data.folders import FolderSource, read_image
 from abnn.data.form import InputForm
 from abnn.data.labels import match_labels
 from abnn.data.named import data_root, open_named
+from abnn.data.parts import choose_classes, split_classes
 from abnn.data.source import Chunk, Source
 from abnn.errors import InputError, explain
 
@@ -33,7 +34,7 @@ __all__ = [
 def open_source(text: str, root: str | Path | None = None) -> Source:
     """A source of data: a folder of images, an ``.npz`` file, or a data set by name such as "mnist/test".
 
-    text  "SOURCE", or "NAME=SOURCE" to call it something else in tables
+    text  "SOURCE", or "NAME=SOURCE" to call it something else in tables; "SOURCE[CLASS, ...]" for some of its classes
     root  where data sets by name are kept; see :mod:`abnn.data.named`
     """
     name: str | None = None
@@ -41,6 +42,9 @@ def open_source(text: str, root: str | Path | None = None) -> Source:
         name, text = text.split("=", 1)
         name = name.strip() or None
     path = Path(text).expanduser()
+    plain, classes = (text, None) if path.exists() else split_classes(text)
+    if classes is not None:
+        return choose_classes(open_source(plain, root), classes, name or text)
     if not text.strip():
         raise InputError(explain("source", "nothing", "a folder of images, an .npz file, or a data set by name"))
     if path.is_dir():

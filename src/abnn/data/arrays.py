@@ -21,6 +21,7 @@ from abnn.errors import FileFormatError, InputError, explain
 
 LABELS = {"images": "labels", "features": "target"}
 _DAMAGED = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
+_WINDOW = 1024
 T = TypeVar("T")
 
 
@@ -61,6 +62,12 @@ class ArraySource(Source):
         rows = self.raw(first, last)
         x = form.images(rows) if self.kind == "images" else form.features(rows)
         return Chunk(x, np.arange(first, last), last)
+
+    def take(self, rows: np.ndarray, form: InputForm) -> Chunk:
+        near = np.split(rows, np.flatnonzero(np.diff(rows // _WINDOW)) + 1)  # read at once what lies close together
+        values = np.concatenate([self.raw(int(some[0]), int(some[-1]) + 1)[some - some[0]] for some in near])
+        x = form.images(values) if self.kind == "images" else form.features(values)
+        return Chunk(x, rows, int(rows[-1]) + 1)
 
     def raw(self, first: int, last: int) -> np.ndarray:
         """The rows as they are in the file."""

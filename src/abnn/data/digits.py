@@ -20,7 +20,6 @@ val_full    full stripes, checkers, gradients and boxes made by formulas, which 
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +28,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from abnn.data.photographs import random_patches, sample_photographs
 
 BOX = 32
 TEST_FACES = (
@@ -43,7 +44,7 @@ PATCH_SIDES = (8, 16, 32, 64, 128)
 
 
 class Labelled(NamedTuple):
-    """Images float32 ``[N, 1, 8, 8]`` in [0, 1] and labels int64 ``[N]``, -1 where an image shows no digit."""
+    """Images float32 ``[N, C, H, W]`` in [0, 1] and labels int64 ``[N]``, -1 where an image belongs to no class."""
 
     x: Tensor
     y: Tensor
@@ -100,7 +101,13 @@ def unlabelled(x: Tensor) -> Labelled:
 
 
 def printed_digits(faces: tuple[str, ...], copies: int, seed: int) -> Labelled:
-    """Each digit of each face, ``copies`` times with slightly different width, height and horizontal place.
+    """Printed digits in the form of the handwritten set."""
+    bitmaps, labels = printed_bitmaps(faces, copies, seed)
+    return Labelled(block_counts(bitmaps), labels)
+
+
+def printed_bitmaps(faces: tuple[str, ...], copies: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Bitmaps ``[N, 32, 32]`` of 0 and 1, and labels: each digit of each face, ``copies`` times with slightly different width, height and horizontal place.
 
     As in the handwritten set, a digit fills the height of the box. Its width follows from the face, times 0.85 on
     average and at least 12 pixels: then ink spreads over the columns as far as it does in handwriting, and its centre
@@ -118,7 +125,7 @@ def printed_digits(faces: tuple[str, ...], copies: int, seed: int) -> Labelled:
                 width = round(BOX * glyph.shape[1] / glyph.shape[0] * rng.uniform(0.77, 0.93))
                 images.append(in_box(glyph, height, max(12, width), shift=int(rng.integers(-1, 2))))
                 labels.append(digit)
-    return Labelled(block_counts(torch.stack(images)), torch.tensor(labels))
+    return torch.stack(images), torch.tensor(labels)
 
 
 def glyph_bitmap(face: str, character: str) -> Tensor:
@@ -152,30 +159,10 @@ def block_counts(bitmaps: Tensor) -> Tensor:
 
 
 def photo_patches(count: int, seed: int) -> Tensor:
-    """Square patches at random places of the two photographs, equally many of each photograph and side length.
-
-    Grey by the luma weights of ITU-R BT.601, reduced to 8x8 by area, rounded to 17 levels; brightness and contrast are
-    those of the photograph. Much of both is plain sky or blurred leaves, so places are drawn again for three of four
-    patches until the standard deviation is at least 0.05; every fourth is taken as it comes.
-    """
-    from sklearn.datasets import load_sample_images
-
-    rng = np.random.default_rng(seed)
+    """Square patches of the two photographs, grey by the luma weights of ITU-R BT.601, rounded to 17 levels."""
     weights = torch.tensor([0.299, 0.587, 0.114])
-    photos = [torch.tensor(photo).float() @ weights / 255 for photo in load_sample_images().images]
-    per_group = math.ceil(count / (len(photos) * len(PATCH_SIDES)))
-    groups = []
-    for photo in photos:
-        for side in PATCH_SIDES:
-            block = side // 8
-            means = F.avg_pool2d(photo[None, None], block, stride=1)[0, 0]
-            steps = torch.arange(8) * block
-            top, left = (torch.from_numpy(rng.integers(0, n - side + 1, 20 * per_group)) for n in photo.shape)
-            patches = means[top[:, None, None] + steps[:, None], left[:, None, None] + steps]
-            plain = per_group // 4
-            structured = patches[plain:][patches[plain:].flatten(1).std(dim=1) >= 0.05]
-            groups.append(torch.cat([patches[:plain], structured[: per_group - plain]]))
-    return to_levels(torch.cat(groups)[:count, None])
+    photos = [(photo.movedim(0, -1) @ weights)[None] / 255 for photo in sample_photographs()]
+    return to_levels(random_patches(photos, 8, PATCH_SIDES, count, seed))
 
 
 def to_levels(images: Tensor) -> Tensor:

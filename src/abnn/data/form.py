@@ -26,7 +26,7 @@ class InputForm:
     """The form of one model's inputs.
 
     shape      (channels, height, width) for pictures, (features,) for rows of a table
-    dtype      a floating-point type
+    dtype      a floating-point type; or uint8, in which pictures of 8 bits stay 0..255, neither scaled nor normalised
     mean, std  of each channel, subtracted and divided by after scaling to [0, 1]; None: left in [0, 1]
     """
 
@@ -61,7 +61,11 @@ class InputForm:
             x = grey(x)
         if x.shape[2:] != self.shape[1:]:
             x = F.interpolate(x.contiguous(), size=self.shape[1:], mode="bilinear", antialias=True)
-        x = x.expand(-1, self.shape[0], -1, -1).to(self.dtype)
+        x = x.expand(-1, self.shape[0], -1, -1)
+        if self.dtype == torch.uint8:
+            assert pictures.dtype == np.uint8
+            return x.contiguous()
+        x = x.to(self.dtype)
         if pictures.dtype == np.uint8:
             x = x / 255
         return self._normalised(x).contiguous()

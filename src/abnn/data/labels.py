@@ -45,8 +45,8 @@ def match_labels(
 
 def _by_name(source: Source, tier: str, class_names: Sequence[str]) -> tuple[np.ndarray, str | None]:
     assert source.class_names is not None
-    number = {_plain(name): place for place, name in enumerate(class_names)}
-    mapping = np.array([number.get(_plain(name), -1) for name in source.class_names] + [-1], np.int64)
+    number = {plain_name(name): place for place, name in enumerate(class_names)}
+    mapping = np.array([number.get(plain_name(name), -1) for name in source.class_names] + [-1], np.int64)
     used = np.unique(source.labels[source.labels >= 0])
     strange = [source.class_names[label] for label in used if mapping[label] < 0]
     if strange and tier == "id":
@@ -59,7 +59,8 @@ def _by_name(source: Source, tier: str, class_names: Sequence[str]) -> tuple[np.
     return mapping[source.labels], note
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """A class's name as it is compared: case and "_" for a space do not matter."""
     return name.strip().casefold().replace("_", " ")
 
 

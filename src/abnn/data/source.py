@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from abnn.data.form import InputForm
@@ -53,6 +54,17 @@ class Source(ABC):
     @abstractmethod
     def read(self, first: int, last: int, form: InputForm) -> Chunk:
         """The inputs from place ``first`` up to ``last``, without it."""
+
+    def take(self, rows: np.ndarray, form: InputForm) -> Chunk:
+        """The inputs at some places, at least one, in ascending order."""
+        runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+        chunks = [self.read(int(run[0]), int(run[-1]) + 1, form) for run in runs]
+        return Chunk(
+            torch.cat([chunk.x for chunk in chunks]),
+            np.concatenate([chunk.rows for chunk in chunks]),
+            int(rows[-1]) + 1,
+            tuple(each for chunk in chunks for each in chunk.unreadable),
+        )
 
     def check(self, form: InputForm) -> None:
         """An error if a model with inputs of this form cannot be shown this source."""

@@ -1,8 +1,7 @@
 """Every method and every post-hoc score under the same conditions, over several seeds, as run records.
 
-All methods get the same data, the same backbone and the same number of epochs over all their stages. The embedded digits
-have 17 batches per epoch where the methods' references have hundreds, so ``DIGITS`` says with which learning rates a
-network learns there at all; everything else is each method's own.
+All methods get the same data and the same backbone, and on the embedded digits the same number of epochs over all their
+stages. What is particular to a data set is in :mod:`abnn.experiments.settings`; everything else is each method's own.
 """
 
 from __future__ import annotations
@@ -10,24 +9,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import DataLoader, TensorDataset
-
-from abnn.data.digits import Labelled, load_digits
 from abnn.errors import AbnnError, InputError, MissingExtraError, explain, unknown
-from abnn.evaluate import evaluate_set
-from abnn.evaluation import Evaluation, SetResult
-from abnn.methods import REGISTRY, Method, Trained, make_method, train_method
+from abnn.evaluation import Evaluation
+from abnn.experiments.tasks import Task, load_task
+from abnn.methods import Method, Trained, make_method, train_method
 from abnn.methods.posthoc import POSTHOC, PostHocModel, build_posthoc
 from abnn.predict import Plain
 from abnn.records import read_record, record_path, write_record
 from abnn.tables import Column
 
-EPOCHS, DRAWS = 30, 10
 EXPERIMENT = "compare-digits"
 METHODS = (
     *("threshold", "mc-dropout", "deep-ensemble", "p-sgld", "bbp", "sde-net", "oe", "woods", "vboe"),
@@ -41,85 +35,28 @@ COLUMNS = [
     Column("errors AUROC", "misclassification.printed digits.auroc"),
     Column("accuracy on semi", "accuracy.printed digits"),
 ]
-QUICK: dict[str, Any] = {"lr": 1e-2, "optimizer": "adamw", "schedule": "cycle", "kaiming": False}
-DIGITS: dict[str, dict[str, Any]] = {
-    **{name: QUICK for name in ("threshold", "mc-dropout", "deep-ensemble", "oe")},
-    "sde-net": {**QUICK, "diffusion_lr": 1e-2},
-    "woods": {**QUICK, "tune_lr": 1e-2},
-    "woods:authors": {**QUICK, "tune_lr": 1e-1, "tune_schedule": "cycle"},
-    "bbp": {"lr": 1e-2, "schedule": "cycle"},
-    "vboe": {"lr": 1e-2, "schedule": "cycle", "kaiming": False},
-    # The posterior of 56,000 weights given 1,077 inputs under the reference's prior is the prior, more or less.
-    "p-sgld": {"lr": 3e-3, "prior_sigma": 1.0, "temperature": 0.02, "kaiming": False},
-    "abnn": QUICK,
-    "abnn:paper": {**QUICK, "attachment_lr": 1e-2, "attachment_schedule": "cycle"},
-    "abnn:authors": {**QUICK, "attachment_lr": 1e-2, "attachment_schedule": "cycle"},
-}
 
 
-@dataclass(frozen=True)
-class Task:
-    """Data to train and evaluate on, and how networks are trained there.
-
-    sets      (name, tier, data) to evaluate
-    backbone  recipe for :func:`abnn.backbones.build_backbone`
-    settings  hyper-parameters by "method" or "method:variant", beside the method's own
-    """
-
-    name: str
-    train: Labelled
-    sets: tuple[tuple[str, str, Labelled], ...]
-    backbone: dict[str, Any]
-    settings: dict[str, dict[str, Any]]
-    sha256: str
-    batch: int = 64
-
-    def method(self, name: str, variant: str = "reference", **options: Any) -> Method:
-        """A method with the settings for this data, and changes to them."""
-        if name not in REGISTRY:
-            raise unknown("method", name, REGISTRY)
-        settings = self.settings.get(f"{name}:{variant}", self.settings.get(name, {}))
-        return make_method(name, variant, **{**settings, **options})
-
-    def loader(self) -> DataLoader:
-        return DataLoader(TensorDataset(*self.train), batch_size=self.batch, shuffle=True)
-
-    def evaluate(self, model: Any) -> tuple[SetResult, ...]:
-        """What a model says about all sets, without pictures."""
-        return tuple(
-            evaluate_set(model, DataLoader(TensorDataset(*part), batch_size=256), name, tier, DRAWS, shown=0)
-            for name, tier, part in self.sets
-        )
-
-    def config(self, method: Method, epochs: int) -> dict[str, Any]:
-        """Everything that leads to a result."""
-        return {
-            "data": {"name": self.name, "sha256": self.sha256, "batch": self.batch},
-            "backbone": self.backbone,
-            "method": method.to_config(),
-            "epochs": epochs,
-            "draws": DRAWS,
-        }
-
-
-def load_data(name: str, seed: int = 0, validation: bool = False) -> Task:
-    """The task of a name; ``validation``: evaluate on the sets for choosing settings instead of the tests."""
-    if name != "digits":
-        raise InputError(explain("data", repr(name), "'digits', the embedded example"))
-    data = load_digits(seed)
-    tests = (
-        ("handwritten digits", "id", data.val if validation else data.test),
-        ("printed digits", "semi", data.val_semi if validation else data.semi),
-        ("patterns" if validation else "photographs", "full", data.val_full if validation else data.full),
-    )
-    backbone = {"name": "paper-resnet", "classes": 10, "in_channels": 1, "width": 32, "blocks": 3, "stem": "small"}
-    return Task(name, data.train, tests, backbone, DIGITS, data.hash())
+def columns_of(task: Task) -> list[Column]:
+    """The columns of a table of this task: accuracy, detection of each other set, and of errors."""
+    if task.name == "digits":
+        return COLUMNS
+    known = next(name for name, tier, _ in task.sets if tier == "id")
+    return [
+        Column("accuracy", f"accuracy.{known}"),
+        *(Column(f"AUROC {name}", f"detection.{name}.auroc") for name, tier, _ in task.sets if tier != "id"),
+        Column("errors AUROC", f"misclassification.{known}.auroc"),
+    ]
 
 
 def run_method(
-    task: Task, method: Method, epochs: int = EPOCHS, seed: int = 0, progress: bool = True, **options: Any
+    task: Task, method: Method, epochs: int | None = None, seed: int = 0, progress: bool = True, **options: Any
 ) -> tuple[Evaluation, Trained]:
-    """Train one method and evaluate it; further options are those of :func:`abnn.methods.train_method`."""
+    """Train one method and evaluate it; further options are those of :func:`abnn.methods.train_method`.
+
+    epochs  None: as many as the task says
+    """
+    epochs = task.epochs_of(method) if epochs is None else epochs
     started = time.perf_counter()
     trained = train_method(method, task.backbone, task.loader(), epochs, seed=seed, progress=progress, **options)
     seconds = {"training": time.perf_counter() - started}
@@ -154,15 +91,18 @@ def run_compare(
     progress: bool = True,
     *,
     posthoc: Sequence[str] | None = None,
-    epochs: int = EPOCHS,
+    epochs: int | None = None,
     data: str = "digits",
     validation: bool = False,
+    root: str | Path | None = None,
     note: Callable[[str], None] | None = None,
 ) -> list[Path]:
     """Train and evaluate what has no record yet, and return the paths of all records.
 
     methods  names, or "name:variant"
     posthoc  names of post-hoc scores, evaluated on the network of method "threshold"; None: all that can be computed
+    epochs   of every method; None: as many as the task says
+    data     name of a task (:mod:`abnn.experiments.tasks`); root: where its data is kept
     output   folder of the records, in the experiment "compare-digits" ("compare-digits-validation" with validation)
     note     called with one line for each record
 
@@ -179,24 +119,26 @@ def run_compare(
 
     def record(name: str, seed: int, config: dict[str, Any], run: Callable[[], Evaluation]) -> None:
         path = record_path(output, experiment, name, seed)
-        known = _known(path, config)
+        known = known_record(path, config)
         if not known:
             write_record(run(), output, experiment, images=False, score_bits=16)
         say(f"seed {seed}: {name}" + (" (recorded before)" if known else ""))
         paths.append(path)
 
     for seed in seeds:
-        task = load_data(data, seed, validation)
+        task = load_task(data, seed, validation, root)
         for name, variant in chosen:
             method = task.method(name, variant)
-            run = partial(_evaluated, task, method, epochs, seed, progress)
-            record(display_name(method), seed, task.config(method, epochs), run)
+            count = task.epochs_of(method) if epochs is None else epochs
+            run = partial(_evaluated, task, method, count, seed, progress)
+            record(display_name(method), seed, task.config(method, count), run)
         threshold = task.method("threshold")
-        network = cache(partial(_trained, task, threshold, epochs, seed, progress))
+        count = task.epochs_of(threshold) if epochs is None else epochs
+        network = cache(partial(_trained, task, threshold, count, seed, progress))
         for name in scores:
-            config = {**task.config(threshold, epochs), "posthoc": POSTHOC[name]().settings}
+            config = {**task.config(threshold, count), "posthoc": POSTHOC[name]().settings}
             try:
-                record(f"{name} (post-hoc)", seed, config, partial(run_posthoc, task, name, network, epochs, seed))
+                record(f"{name} (post-hoc)", seed, config, partial(run_posthoc, task, name, network, count, seed))
             except MissingExtraError as error:
                 if posthoc is not None:
                     raise
@@ -218,13 +160,14 @@ def _split(text: str) -> tuple[str, str]:
     return name, variant or "reference"
 
 
-def _known(path: Path, config: dict[str, Any]) -> bool:
+def known_record(path: Path, config: dict[str, Any]) -> bool:
     """Whether the run has a record; a damaged one counts as none."""
     if not path.exists():
         return False
     try:
         record = read_record(path)
-        record.evaluation()
+        if record.arrays_file:
+            record.evaluation()
     except AbnnError:
         return False
     if record.config != read_back(config):

@@ -9,10 +9,20 @@ import importlib
 import pkgutil
 
 from abnn.methods._trained import Trained, load_trained
-from abnn.methods._training import train_method
+from abnn.methods._training import train_method, train_seeds
 from abnn.methods.base import REGISTRY, Method, Run, Stage, make_method
 
-__all__ = ["REGISTRY", "Method", "Run", "Stage", "Trained", "load_trained", "make_method", "train_method"]
+__all__ = [
+    "REGISTRY",
+    "Method",
+    "Run",
+    "Stage",
+    "Trained",
+    "load_trained",
+    "make_method",
+    "train_method",
+    "train_seeds",
+]
 
 for _file in pkgutil.iter_modules(__path__):
     if not _file.ispkg and not _file.name.startswith("_"):

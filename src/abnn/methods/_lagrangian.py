@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 
-def lagrangian(g: Tensor, multiplier: float, penalty: float) -> Tensor:
+def lagrangian(g: Tensor, multiplier: Tensor | float, penalty: Tensor | float) -> Tensor:
     """The augmented Lagrangian term of the constraint g <= 0."""
     active = multiplier * g + 0.5 * penalty * g**2
-    return torch.where(penalty * g + multiplier >= 0, active, g.new_tensor(-(multiplier**2) / (2 * penalty)))
+    return torch.where(penalty * g + multiplier >= 0, active, -(multiplier**2) / (2 * penalty))
 
 
 def updated(g: float, multiplier: float, penalty: float, rate: float, growth: float) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from abnn.blocks import evaluating, logits_of, summary
+from abnn.compiling import compiled
 from abnn.errors import InputError, explain
-from abnn.loop import Batches, make_fabric, number, preserved_random_state, train
+from abnn.lanes import to_end, together
+from abnn.loop import Batches, make_fabric, number, preserved_random_state, training
 from abnn.methods._trained import Backbone, Trained, maker
 from abnn.methods.base import Method, Run, full_outliers, make_method
 from abnn.outliers import Outliers, make_outliers, measure_range
@@ -29,6 +31,7 @@ def train_method(
     value_range: tuple[Any, Any] | None = None,
     seed: int = 0,
     precision: str = "32-true",
+    compile: bool = False,
     accelerator: str = "auto",
     devices: int | str = 1,
     num_nodes: int = 1,
@@ -52,41 +55,108 @@ def train_method(
     checkpoint   a file; a run that was killed goes on from there and ends as if it had not been. Methods with several
                  stages write one file each, with the stage in its name
 
-    precision, accelerator, devices, log and log_dir are those of :func:`abnn.fit`.
+    precision, compile, accelerator, devices, log and log_dir are those of :func:`abnn.fit`.
     """
+    settings = (classes, outliers, value_range, seed, precision, compile, accelerator, devices, num_nodes)
+    watching = (checkpoint, checkpoint_every, log, log_dir, progress)
+    with preserved_random_state():
+        return to_end(_training(method, backbone, loader, epochs, *settings, *watching))
+
+
+def train_seeds(
+    method: str | Method,
+    backbone: Backbone | Sequence[nn.Module],
+    loader: Iterable[Any],
+    epochs: int = 40,
+    *,
+    seeds: Sequence[int] = range(5),
+    classes: int | None = None,
+    outliers: str | Outliers | Any | None = "preset",
+    value_range: tuple[Any, Any] | None = None,
+    precision: str = "32-true",
+    compile: bool = False,
+    accelerator: str = "auto",
+    checkpoint: str | Path | None = None,
+    progress: bool = True,
+) -> list[Trained]:
+    """What :func:`train_method` gives for each seed, from one process; on CUDA all are trained at once.
+
+    backbone    as there, or a list with one network for each seed
+    checkpoint  a file; every seed writes its own, with the seed in its name
+
+    Everything else is as there.
+    """
+    if not seeds:
+        raise InputError(explain("seeds", repr(seeds), "one seed or more"))
+    backbones = list(backbone) if isinstance(backbone, list | tuple) else [backbone] * len(seeds)
+    if len(backbones) != len(seeds):
+        raise InputError(explain("backbone", f"{len(backbones)} networks", f"one for each of {len(seeds)} seeds"))
+
+    def run(seed: int, start: Any, shown: bool) -> Generator[None, None, Trained]:
+        file = None if checkpoint is None else Path(checkpoint).with_stem(f"{Path(checkpoint).stem}-seed{seed}")
+        settings = (classes, outliers, value_range, seed, precision, compile, accelerator, 1, 1)
+        return _training(method, start, loader, epochs, *settings, file, None, (), "runs", shown)
+
+    device = make_fabric(precision, accelerator, 1, 1).device
+    runs = [run(seed, start, progress and seed == seeds[0]) for seed, start in zip(seeds, backbones)]
+    with preserved_random_state():
+        return together(runs, device)
+
+
+def _training(
+    method: str | Method,
+    backbone: Backbone,
+    loader: Iterable[Any],
+    epochs: int,
+    classes: int | None,
+    outliers: Any,
+    value_range: tuple[Any, Any] | None,
+    seed: int,
+    precision: str,
+    compile: bool,
+    accelerator: str,
+    devices: int | str,
+    num_nodes: int,
+    checkpoint: str | Path | None,
+    checkpoint_every: int | None,
+    log: Sequence[str] | str,
+    log_dir: str | Path,
+    progress: bool,
+) -> Generator[None, None, Trained]:
+    """:func:`train_method` in pieces, see :func:`abnn.loop.training`."""
     chosen = make_method(method) if isinstance(method, str) else method
     if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
         raise InputError(explain("epochs", repr(epochs), "a whole number of at least 1"))
-    with preserved_random_state():
-        fabric = make_fabric(precision, accelerator, devices, num_nodes)
-        example = first_inputs(loader)
-        torch.manual_seed(number("init", seed))
-        make = maker(backbone, example, classes, chosen)
-        known: dict[str, Any] = {}
+    fabric = make_fabric(precision, accelerator, devices, num_nodes)
+    example = first_inputs(loader)
+    torch.manual_seed(number("init", seed))
+    make = maker(backbone, example, classes, chosen)
+    known: dict[str, Any] = {}
 
-        def make_and_note() -> nn.Module:
-            made = make()
-            known.setdefault("classes", _classes(made, example))
-            known.setdefault("recipe", getattr(made, "abnn_recipe", None))
-            return made
+    def make_and_note() -> nn.Module:
+        made = make()
+        known.setdefault("classes", _classes(made, example))
+        known.setdefault("recipe", getattr(made, "abnn_recipe", None))
+        return made
 
-        network = chosen.build(make_and_note, example)
-        trained = Trained(chosen, network, example, known["classes"], known["recipe"])
-        fabric.to_device(network)
-        batches = Batches(loader, trained, fabric, seed)
-        outlier_maker = choose_outliers(chosen, outliers, example)
-        if outlier_maker is not None and outlier_maker.needs_range:
-            outlier_maker.prepare(*(value_range or measure_range(batches.first(10))))
-        run = Run(network, fabric, batches, outlier_maker, epochs, _inputs(loader))
-        settings = {
-            "method": chosen.to_config(),
-            "outliers": None if outlier_maker is None else outlier_maker.to_config(),
-            "precision": precision,
-            "network": [[name, list(value.shape)] for name, value in network.state_dict().items()],
-        }
-        stages = [stage for stage in chosen.stages(run) if stage.epochs > 0]
+    network = chosen.build(make_and_note, example)
+    trained = Trained(chosen, network, example, known["classes"], known["recipe"])
+    fabric.to_device(network)
+    batches = Batches(loader, trained, fabric, seed)
+    outlier_maker = choose_outliers(chosen, outliers, example)
+    if outlier_maker is not None and outlier_maker.needs_range:
+        outlier_maker.prepare(*(value_range or measure_range(batches.first(10))))
+    run = Run(network, fabric, batches, outlier_maker, epochs, _inputs(loader))
+    settings = {
+        "method": chosen.to_config(),
+        "outliers": None if outlier_maker is None else outlier_maker.to_config(),
+        "precision": precision,
+        "network": [[name, list(value.shape)] for name, value in network.state_dict().items()],
+    }
+    stages = [stage for stage in chosen.stages(run) if stage.epochs > 0]
+    with compiled(chosen.compilable(network), compile):
         for stage in stages:
-            trained.history[stage.name] = train(
+            trained.history[stage.name] = yield from training(
                 stage.make(),
                 batches,
                 fabric,
@@ -100,7 +170,7 @@ def train_method(
                 log_dir,
                 progress,
             )
-        chosen.finish(run)
+    chosen.finish(run)
     network.eval()
     return trained
 

@@ -11,14 +11,14 @@ The forms of the losses are in :mod:`abnn.objective`, the three steps in :mod:`a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from abnn.attach import attach
 from abnn.attached import Attached
-from abnn.loop import Trainable
+from abnn.loop import Trainable, make_optimizer
 from abnn.methods._steps import Minimise
 from abnn.methods.base import (
     AUTHORS_NOISE,
@@ -26,13 +26,12 @@ from abnn.methods.base import (
     Method,
     Run,
     Stage,
-    build_optimizer,
     check_choice,
     check_positive,
     check_share,
 )
 from abnn.methods.threshold import plain_losses
-from abnn.objective import PRESETS, preset
+from abnn.objective import PRESETS, Objective, preset
 from abnn.predict import Prediction
 from abnn.scores import SCORES
 from abnn.steps import Steps
@@ -53,7 +52,8 @@ JOINT = {
 class Attachments(Method):
     """pretrain: the share of all epochs in which the plain network is trained alone; 0 for one that is trained already.
 
-    lr, optimizer and schedule are the backbone's, the others those of the attachments.
+    lr, optimizer and schedule are the backbone's, the others those of the attachments. ``objective`` and ``attach``
+    change single fields of the preset's :class:`abnn.objective.Objective` and of what :func:`abnn.attach` is told.
     """
 
     name: ClassVar[str] = "abnn"
@@ -73,13 +73,25 @@ class Attachments(Method):
     attachment_optimizer: str = "adam"
     attachment_schedule: str = "cosine"
     outliers: Any = "auto"
+    objective: dict[str, Any] = field(default_factory=dict)
+    attach: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_choice("preset", self.preset, PRESETS)
+        known = [each.name for each in fields(Objective)]
+        for option in self.objective:
+            check_choice("objective of method 'abnn'", option, known)
+        assert self.goal  # wrong values are errors now, not after the backbone was trained
         super().__post_init__()
         check_share("pretrain", self.pretrain)
         check_positive("attachment_lr", self.attachment_lr)
         check_choice("attachment_optimizer", self.attachment_optimizer, OPTIMIZERS)
+
+    @property
+    def goal(self) -> Objective:
+        """The form of the losses."""
+        changes = {name: tuple(value) if name == "draws" else value for name, value in self.objective.items()}
+        return preset(self.preset, **changes).objective
 
     @property
     def frozen(self) -> bool:
@@ -91,7 +103,7 @@ class Attachments(Method):
         return tuple(SCORES) if self.frozen else super().scores
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> Attached:
-        return attach(make_backbone(), example, preset=self.preset)
+        return attach(make_backbone(), example, preset=self.preset, **self.attach)
 
     def stages(self, run: Run) -> list[Stage]:
         model = run.network
@@ -104,10 +116,10 @@ class Attachments(Method):
 
         def attachments() -> Trainable:
             parts = (parameter for _, parameter in model.attachment_parameters())
-            optimizers = {"attachments": build_optimizer(self.attachment_optimizer, parts, self.attachment_lr)}
+            optimizers = {"attachments": make_optimizer(self.attachment_optimizer, parts, self.attachment_lr)}
             if not self.frozen:
                 optimizers["backbone"] = self.make_optimizer(parameter for _, parameter in model.backbone_parameters())
-            return Steps(model, preset(self.preset).objective, run.outliers, run.fabric, optimizers)
+            return Steps(model, self.goal, run.outliers, run.fabric, optimizers)
 
         return [
             Stage("backbone", first, plain, self.schedule),

@@ -22,10 +22,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from abnn.attached import Attached
 from abnn.blocks import evaluating
 from abnn.errors import InputError, explain, unknown
-from abnn.loop import OPTIMIZERS as LOOP_OPTIMIZERS
-from abnn.loop import SCHEDULES, Batches, Schedule, Trainable, make_optimizer
+from abnn.loop import OPTIMIZERS, SCHEDULES, Batches, Schedule, Trainable, make_optimizer
 from abnn.objective import AUTHORS_NOISE as PRESET_NOISE
 from abnn.outliers import OutlierBatch, Outliers
 from abnn.outliers.mixtures import CONTENT
@@ -33,13 +33,6 @@ from abnn.predict import Prediction
 from abnn.scores import SAMPLE_SCORES
 
 REGISTRY: dict[str, type[Method]] = {}
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    **LOOP_OPTIMIZERS,
-    "nesterov": lambda parameters, lr: torch.optim.SGD(
-        parameters, lr=lr, momentum=0.9, weight_decay=5e-4, nesterov=True
-    ),
-    "adam-l2": lambda parameters, lr: torch.optim.Adam(parameters, lr=lr, weight_decay=5e-4),
-}
 ONE_DRAW_SCORES = ("max-probability", "entropy")
 # x + 16 N(0, 1), one noise map for all channels, not clipped: the outliers of the authors' own runs.
 AUTHORS_NOISE: dict[str, Any] = {"name": "noise", **PRESET_NOISE, "severity": [1.0, 1.0]}
@@ -142,6 +135,10 @@ class Method(ABC):
     def finish(self, run: Run) -> None:
         """What has to be gathered once the network is trained."""
 
+    def compilable(self, network: nn.Module) -> list[nn.Module]:
+        """The modules that training calls as a whole, which can be compiled for its time."""
+        return [network.net, network.backbone] if isinstance(network, Attached) else [network]
+
     def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
         """What the network says about a batch; called in eval mode, without gradients.
 
@@ -150,7 +147,7 @@ class Method(ABC):
         return Prediction(network(x).float().softmax(1)[None], default=self.score)
 
     def make_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        return build_optimizer(self.optimizer, parameters, self.lr)
+        return make_optimizer(self.optimizer, parameters, self.lr)
 
     def to_config(self) -> dict[str, Any]:
         """Name and hyper-parameters as JSON can hold them; ``make_method(**config)`` gives the method back."""
@@ -169,11 +166,6 @@ def make_method(name: str, variant: str = "reference", **options: Any) -> Method
         if option not in known:
             raise unknown(f"option of method {name!r}", option, known)
     return kind(**{**kind.variants[variant], **options, "variant": variant})
-
-
-def build_optimizer(name: str, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
-    """One of ``OPTIMIZERS``; the loop's own are made by the loop, which knows what is best on each device."""
-    return make_optimizer(name if name in LOOP_OPTIMIZERS else OPTIMIZERS[name], parameters, lr)
 
 
 def full_outliers(example: Tensor) -> dict[str, Any]:

@@ -37,7 +37,10 @@ class Langevin(torch.optim.Optimizer):
     """The step above; gradients must be those of U. Noise comes from torch's global random state."""
 
     def __init__(self, parameters: Iterable[Tensor], lr: float, decay: float = 0.99) -> None:
-        super().__init__(parameters, {"lr": lr, "decay": decay})
+        parameters = list(parameters)
+        on_cuda = bool(parameters) and parameters[0].is_cuda  # there, a captured step reads the rate from the device
+        rate = torch.tensor(lr, device=parameters[0].device) if on_cuda else lr
+        super().__init__(parameters, {"lr": rate, "decay": decay})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -73,7 +76,7 @@ class Samples(nn.Module):
 
     @torch.no_grad()
     def keep(self) -> None:
-        self.kept[self.count] = torch.cat([parameter.flatten() for parameter in self.network.parameters()])
+        self.kept[int(self.count)] = torch.cat([parameter.flatten() for parameter in self.network.parameters()])
         self.count += 1
 
     def weights(self, number: int) -> dict[str, Tensor]:
@@ -104,15 +107,16 @@ class Collect(Minimise):
         super().__init__(*arguments)
         self.wanted = set(sample_steps(self.run.epochs * length, burn_in, most))
         self.done = 0
-        self.capturable = False  # what a step does depends on its number
 
     def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         losses = super().step(x, y, generator)
+        return {name: loss / self.run.size for name, loss in losses.items()}
+
+    def after_step(self) -> None:
         assert isinstance(self.network, Samples)
         if self.done in self.wanted:
             self.network.keep()
         self.done += 1
-        return {name: loss / self.run.size for name, loss in losses.items()}
 
     def more(self) -> dict[str, int]:
         return {"done": self.done}

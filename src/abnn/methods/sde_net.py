@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from abnn.backbones import PaperResNet, group_norm
 from abnn.blocks import evaluating
 from abnn.errors import InputError, explain
-from abnn.loop import seeded
+from abnn.loop import make_optimizer, seeded
 from abnn.methods._steps import Minimise
-from abnn.methods.base import AUTHORS_NOISE, Method, Run, Stage, build_optimizer, check_positive
+from abnn.methods.base import AUTHORS_NOISE, Method, Run, Stage, check_positive
 from abnn.predict import Prediction
 
 TIME = 6.0
@@ -149,6 +149,10 @@ class SDENetMethod(Method):
         if self.outliers is None:
             object.__setattr__(self, "outliers", {**AUTHORS_NOISE, "scale": 2.0})
 
+    def compilable(self, network: nn.Module) -> list[nn.Module]:
+        """Nothing: the time that goes into every step of the equation would be compiled anew for each."""
+        return []
+
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> SDENet:
         network = make_backbone()
         if not isinstance(network, PaperResNet):
@@ -184,9 +188,7 @@ class SDESteps(Minimise):
         assert isinstance(net, SDENet)
         rest = chain(net.stem.parameters(), net.drift.parameters(), net.norm.parameters(), net.head.parameters())
         super().__init__(run, self.id_loss, method.make_optimizer(rest), "training the SDE-Net")
-        self.optimizers["diffusion"] = build_optimizer(
-            method.optimizer, net.diffusion.parameters(), method.diffusion_lr
-        )
+        self.optimizers["diffusion"] = make_optimizer(method.optimizer, net.diffusion.parameters(), method.diffusion_lr)
         self.net, self.sigma = net, method.sigma
 
     def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from abnn.backbones import PaperResNet, group_norm
 from abnn.blocks import evaluating
 from abnn.errors import InputError, explain
-from abnn.loop import SCHEDULES, Schedule, Trainable
+from abnn.loop import SCHEDULES, Schedule, Trainable, make_optimizer
 from abnn.methods._lagrangian import lagrangian, updated
 from abnn.methods._steps import Minimise
 from abnn.methods.base import (
@@ -40,7 +40,6 @@ from abnn.methods.base import (
     Method,
     Run,
     Stage,
-    build_optimizer,
     check_choice,
     check_positive,
     check_share,
@@ -184,13 +183,19 @@ class WildSteps(Minimise):
     """One step on labelled and wild data; multipliers and penalties move between epochs."""
 
     def __init__(self, run: Run, method: Woods) -> None:
-        optimizer = build_optimizer("nesterov", run.network.parameters(), method.tune_lr)
+        optimizer = make_optimizer("nesterov", run.network.parameters(), method.tune_lr)
         super().__init__(run, self.wild_losses, optimizer, "training with wild data")
-        self.capturable = False  # multipliers are numbers of the host
         self.method = method
         self.multipliers = {"in": 0.0, "ce": 0.0}
         self.penalties = {"in": 1.0, "ce": 1.0}
         self.ce_limit = float("inf")
+        # What a step reads of these numbers lies on the device, where a captured step finds their current values.
+        self.placed = torch.zeros(5, device=next(self.network.parameters()).device)
+        self.place()
+
+    def place(self) -> None:
+        numbers = [each[name] for name in ("in", "ce") for each in (self.multipliers, self.penalties)]
+        self.placed.copy_(torch.tensor([*numbers, self.ce_limit]))
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         with self.run.fabric.autocast():
@@ -202,7 +207,7 @@ class WildSteps(Minimise):
         logits, id_logit = self.outputs(labelled)
         ce = F.cross_entropy(logits, y[:half])
         losses = {"in": self.term("in", self.method.detector_losses(id_logit)[0].mean() - self.method.cutoff)}
-        losses["ce"] = ce if self.method.ce_factor is None else self.term("ce", ce - self.ce_limit)
+        losses["ce"] = ce if self.method.ce_factor is None else self.term("ce", ce - self.placed[4])
         if len(wild):
             made = self.run.make_outliers(wild, wild_y, generator).x
             place = x.device if generator is None else generator.device
@@ -213,7 +218,8 @@ class WildSteps(Minimise):
         return losses
 
     def term(self, name: str, g: Tensor) -> Tensor:
-        return lagrangian(g, self.multipliers[name], self.penalties[name])
+        at = {"in": 0, "ce": 2}[name]
+        return lagrangian(g, self.placed[at], self.placed[at + 1])
 
     def begin_epoch(self, epoch: int, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> None:
         """Before the first epoch, look at the network as it came; later, move the multipliers."""
@@ -223,6 +229,7 @@ class WildSteps(Minimise):
                 self.network.measure(logsumexp)
             if self.method.ce_factor is not None:
                 self.ce_limit = self.method.ce_factor * ce
+            self.place()
             return
         found = {"in": inside - self.method.cutoff}
         if self.method.ce_factor is not None:
@@ -231,6 +238,7 @@ class WildSteps(Minimise):
             self.multipliers[name], self.penalties[name] = updated(
                 g, self.multipliers[name], self.penalties[name], self.method.rate, self.method.growth
             )
+        self.place()
 
     @torch.no_grad()
     def look(self, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float, Tensor]:
@@ -250,6 +258,7 @@ class WildSteps(Minimise):
     def restore_more(self, more: dict[str, Any]) -> None:
         self.multipliers, self.penalties = more["multipliers"], more["penalties"]
         self.ce_limit = more["ce_limit"]
+        self.place()
 
     def end_epoch(self, epoch: int, means: dict[str, float]) -> dict[str, float]:
         return {f"multiplier_{name}": value for name, value in self.multipliers.items()}

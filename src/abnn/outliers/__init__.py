@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from abnn.errors import InputError, explain
 from abnn.outliers.base import REGISTRY, Change, OutlierBatch, Outliers, lookup, measure_range
 from abnn.outliers.content import Backgrounds, Blobs, Invert, Noise, Patches
+from abnn.outliers.leaves import Leaves
 from abnn.outliers.mixtures import Auto, Graded, Mixed, Tabular, TwoTier
 from abnn.outliers.own import FromData
 from abnn.outliers.style import Style
@@ -27,6 +28,7 @@ __all__ = [
     "FromData",
     "Graded",
     "Invert",
+    "Leaves",
     "Mixed",
     "Noise",
     "OutlierBatch",

@@ -13,6 +13,7 @@ from abnn.outliers.base import Outliers, lookup
 from abnn.outliers.random import Rng
 
 CONTENT = ("noise", "patches", "blobs", "backgrounds")
+SCENERY = (*CONTENT, "leaves")
 
 
 @dataclass(kw_only=True, eq=False)
@@ -115,7 +116,7 @@ class Tabular(Mixed):
 
 @dataclass(kw_only=True, eq=False)
 class Auto(Outliers):
-    """ "two-tier" for images and signals, "tabular" for flat inputs."""
+    """ "two-tier" for images (with scenes of leaves among the destroyed content) and signals, "tabular" for flat inputs."""
 
     name: ClassVar[str] = "auto"
     ranks: ClassVar[tuple[int, ...] | None] = (0, 1, 2, 3)
@@ -123,15 +124,20 @@ class Auto(Outliers):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._flat, self._spatial = Tabular(), TwoTier()
+        self._made = {
+            0: Tabular(),
+            1: TwoTier(),
+            2: TwoTier(content=SCENERY, content_severity=(0.5, 1.0)),
+            3: TwoTier(),
+        }
 
     def prepare(self, low: Tensor | float, high: Tensor | float) -> None:
         super().prepare(low, high)
-        self._flat.prepare(low, high)
-        self._spatial.prepare(low, high)
+        for each in self._made.values():
+            each.prepare(low, high)
 
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
-        return (self._flat if x.ndim == 2 else self._spatial).generate(x, severity, rng)
+        return self._made[x.ndim - 2].generate(x, severity, rng)
 
 
 def listed(parts: Any) -> tuple[Any, ...]:

@@ -12,8 +12,10 @@ from torch import Tensor
 from abnn.errors import InputError, explain
 from abnn.outliers.base import Change
 from abnn.outliers.fields import border_level, object_mask, smooth_field
+from abnn.outliers.leaves import leaf_scenes
 from abnn.outliers.random import Rng
 
+SCENE_LEAVES = 24
 MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
 
@@ -22,20 +24,22 @@ class Style(Change):
     """The same object in another style: what it is can still be read, so that its severity stays low.
 
     In order: a small affine change (images only), thicker or thinner strokes, blur or sharpening, another gamma, and for
-    a share ``composite`` of the samples a smooth random background with other levels of background and object. All of
-    them grow with ``severity`` over its upper end; nothing is mirrored or turned by more than a few degrees. A share
-    ``flip`` of the samples in the upper half changes between bright-on-dark and dark-on-bright.
+    a share ``composite`` of the samples another background with other levels of background and object: a smooth random
+    one, or for a share ``scenes`` of these (images only) a scene of leaves, as clutter behind the object. All of them
+    grow with ``severity`` over its upper end; nothing is mirrored or turned by more than a few degrees. A share ``flip``
+    of the samples in the upper half changes between bright-on-dark and dark-on-bright.
     """
 
     name: ClassVar[str] = "style"
     ranks: ClassVar[tuple[int, ...] | None] = (1, 2, 3)
     severity: tuple[float, float] = (0.0, 0.3)
     composite: float = 0.7
+    scenes: float = 0.5
     flip: float = 0.2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option in ("composite", "flip"):
+        for option in ("composite", "scenes", "flip"):
             share = getattr(self, option)
             if not (isinstance(share, int | float) and 0 <= share <= 1):
                 raise InputError(explain(option, repr(share), "a share of the samples, from 0 to 1"))
@@ -53,15 +57,15 @@ class Style(Change):
         flipped = (rng.uniform(*dial.shape) < self.flip) & (amount > 0.5)
         unit = torch.where(flipped, 1 - unit, unit)
         composed = rng.uniform(*dial.shape) < self.composite
-        unit = torch.where(composed, recompose(unit, amount, rng), unit)
+        unit = torch.where(composed, recompose(unit, amount, rng, self.scenes), unit)
         return low + span * unit
 
 
 def small_affine(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:
-    """Shear up to 0.2, turn up to 6 degrees, scale by up to 12 % and shift by up to 6 % of the side, times ``amount``."""
+    """Shear up to 0.2, turn up to 6 degrees, scale by up to 25 % and shift by up to 6 % of the side, times ``amount``."""
     amount = amount.flatten()
     shear, turn, high, wide, up, left = (amount[:, None] * rng.between(-1.0, 1.0, len(x), 6)).unbind(1)
-    turn, tall, wide = turn * 0.1, 1 + 0.12 * high, 1 + 0.12 * wide
+    turn, tall, wide = turn * 0.1, 1 + 0.25 * high, 1 + 0.25 * wide
     first = torch.stack([wide * turn.cos(), 0.2 * shear - turn.sin(), 0.12 * left], dim=1)
     second = torch.stack([turn.sin(), tall * turn.cos(), 0.12 * up], dim=1)
     grid = F.affine_grid(torch.stack([first, second], dim=1), list(x.shape), align_corners=False)
@@ -87,8 +91,10 @@ def blur_or_sharpen(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:
     return torch.lerp(x, pool(padded, 3, stride=1), amount * way).clamp(0, 1)
 
 
-def recompose(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:
-    """Move background and object to other levels, and lay a smooth field under the object; values in [0, 1].
+def recompose(x: Tensor, amount: Tensor, rng: Rng, scenes: float = 0.0) -> Tensor:
+    """Move background and object to other levels, and lay a field under the object; values in [0, 1].
+
+    The field is smooth, or for a share ``scenes`` of images a scene of leaves of at most 0.9 of the object's contrast.
 
     With background level b, object level f and coverage m, an anti-aliased image is ``b (1 - m) + f m``. The result
     ``x + (1 - m) (b' - b) + m (f' - f)`` is the same with other levels, and keeps whatever texture x has besides. The
@@ -110,5 +116,10 @@ def recompose(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:
         new_background = new_background + rng.between(-0.15, 0.15, *x.shape[:2], *[1] * len(places))
     depth = 0.6 * contrast * rng.uniform(*per_sample)
     field = new_background + 2 * depth * (smooth_field(x.shape, 3, rng) - 0.5)
+    if scenes > 0 and x.ndim == 4:
+        scene = leaf_scenes(x.shape, SCENE_LEAVES, rng)
+        depth = contrast * rng.between(0.2, 0.9, *per_sample)
+        cluttered = new_background + depth * (scene - scene.mean(places, keepdim=True))
+        field = torch.where(rng.uniform(*per_sample) < scenes, cluttered, field)
     made = x + amount * ((1 - mask) * (field - background) + mask * (new_level - level))
     return made.clamp(0, 1)

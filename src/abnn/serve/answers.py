@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain
+from abnn.scores import outside
 
 OUTSIDE = 0.5  # share of the way through the distance gate from which an input counts as unlike the training data
 
@@ -78,7 +79,7 @@ class Answerer:
             "class_name": self.names[label],
             "probability": _rounded(probs[label]),
             "probabilities": [_rounded(value) for value in probs],
-            "score": _rounded(score),
+            "score": score,
             "verdict": verdict,
             "reason": reason(facts),
             "thresholds": dict(zip(("notice", "reject"), map(finite, self._thresholds(label)))),
@@ -149,13 +150,13 @@ def outline(sorted_scores: np.ndarray | None, points: int = 101) -> list[float] 
     if sorted_scores is None:
         return None
     if len(sorted_scores) <= points:
-        return [_rounded(value) for value in sorted_scores]
-    return [_rounded(value) for value in np.quantile(sorted_scores, np.linspace(0, 1, points))]
+        return [float(f"{value:.7g}") for value in sorted_scores]
+    return [float(f"{value:.7g}") for value in np.quantile(sorted_scores, np.linspace(0, 1, points))]
 
 
 def finite(value: Any) -> float | None:
-    """A threshold as JSON can hold it."""
-    return _rounded(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    """A threshold as JSON can hold it; not rounded, so that anyone can compare it with a score."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _place(place: float | None) -> str:
@@ -179,8 +180,8 @@ def _joined(*sentences: str) -> str:
 def _reach(prediction: Any) -> Sequence[float | None]:
     if prediction.distance is None or prediction.gate is None:
         return [None] * len(prediction)
-    low, high = (float(value) for value in prediction.gate)
-    return ((prediction.distance.float() - low) / max(high - low, 1e-12)).clamp(0, 1).tolist()
+    low, high = (torch.as_tensor(float(value)) for value in prediction.gate)
+    return outside(prediction.distance.float().cpu(), low, high).tolist()
 
 
 def _rounded(value: Any) -> float:

@@ -19,19 +19,20 @@ from torch import Tensor
 
 from abnn._version import __version__
 from abnn.data.form import InputForm
+from abnn.drawing import NoInkError, read_drawing, reads_drawings
 from abnn.errors import InputError, explain
 from abnn.serve.answers import Answerer, finite, outline
 from abnn.serve.batcher import Batcher
 from abnn.serve.body import Bodies
-from abnn.serve.drawing import read_drawing, reads_drawings
 from abnn.serve.guard import Guard
 from abnn.serve.images import decode, encode_png
 from abnn.serve.jsons import dumps
 from abnn.serve.measures import Measures
 from abnn.serve.problems import Problem
 from abnn.serve.samples import digit_samples
-from abnn.serve.schema import Answer, BatchAnswer, ModelInfo, Samples, State, body_of, failures
+from abnn.serve.schema import Answer, BatchAnswer, Drift, ModelInfo, Samples, State, body_of, failures
 from abnn.serve.settings import Settings
+from abnn.serve.traffic import Traffic
 
 DECODERS = 2
 PAGE = {
@@ -70,6 +71,8 @@ class Service:
         self.measures = Measures()
         self.batcher = Batcher(self.answerer, settings, self.measures.batch)
         self.measures.follow(self.batcher)
+        self.traffic = Traffic(self.answerer.triage, settings.drift)
+        self.measures.watch(self.traffic)
         self.bodies = Bodies(settings)
         self.decoders: ThreadPoolExecutor | None = None  # from the start of the application to its end
         self.app = self._application()
@@ -98,6 +101,7 @@ class Service:
                 if show and isinstance(each, Tensor):
                     result = {**result, "input": self.picture(each)}
             results.append(result)
+        self.traffic.update([result["score"] for result in results if isinstance(result, dict)])
         return results
 
     def prepared(self, content: bytes, prepare: str) -> Tensor | Problem:
@@ -106,6 +110,8 @@ class Service:
             if prepare == "ink":
                 return read_drawing(decode(content, 1, self.settings.max_pixels)).to(self.form.dtype)
             return self.form.images(decode(content, self.form.shape[0], self.settings.max_pixels)[None])[0]
+        except NoInkError as error:
+            return Problem(422, "no-ink", str(error))
         except Problem as problem:
             return problem
 
@@ -169,11 +175,15 @@ class Service:
     @contextlib.asynccontextmanager
     async def _life(self, app: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(self.batcher.start, torch.zeros(1, *self.form.shape, dtype=self.form.dtype))
+        stopping = asyncio.Event()
+        keeping = asyncio.create_task(self.traffic.keep(stopping))
         with ThreadPoolExecutor(DECODERS, "abnn-decode") as self.decoders:
             try:
                 yield
             finally:
                 await asyncio.to_thread(self.batcher.stop)
+                stopping.set()
+                await keeping
 
     def _add_predictions(self, app: FastAPI) -> None:
         @app.post(
@@ -214,6 +224,10 @@ class Service:
         @app.get("/model", summary="Classes, thresholds, input", responses={200: {"model": ModelInfo}, **guarded})
         async def model() -> Response:
             return _json(self.info())
+
+        @app.get("/drift", summary="Is the traffic like calibration?", responses={200: {"model": Drift}, **guarded})
+        async def drift() -> Response:
+            return _json(self.traffic.state())
 
         @app.get("/samples", summary="Images to try", responses={200: {"model": Samples}, **guarded})
         async def samples() -> Response:

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from abnn.serve.batcher import Batcher
 from abnn.serve.schema import Verdict
+from abnn.serve.traffic import Traffic
 
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -51,6 +52,23 @@ class Measures:
             "abnn_queue_length": ("Images that wait for the model.", lambda: len(batcher)),
             "abnn_requests_under_way": ("Requests that were taken and not answered yet.", lambda: batcher.under_way),
             "abnn_model_failures": ("Batches on which the model failed.", lambda: batcher.failures),
+        }
+        for name, (help_text, read) in gauges.items():
+            Gauge(name, help_text, registry=self.registry).set_function(read)
+
+    def watch(self, traffic: Traffic) -> None:
+        """Drift, where the model keeps what is needed to tell."""
+        monitor = traffic.monitor
+        if monitor is None:
+            return
+        gauges = {
+            "abnn_drift_alarm": ("1 once drift was noticed.", lambda: monitor.alarmed),
+            "abnn_drift_p_value": ('Of "nothing drifts", valid however often one looks.', lambda: monitor.p_value),
+            "abnn_drift_images": ("Images that were looked at for drift.", lambda: monitor.seen),
+            "abnn_drift_false_alarm_rate": (
+                "If nothing drifts, the probability that there is ever an alarm is at most this.",
+                lambda: monitor.alarm,
+            ),
         }
         for name, (help_text, read) in gauges.items():
             Gauge(name, help_text, registry=self.registry).set_function(read)

@@ -102,6 +102,23 @@ class ModelInfo(BaseModel):
     limits: Limits
 
 
+class Drift(BaseModel):
+    """Whether the images so far look like those of calibration."""
+
+    watching: bool = Field(description="Whether the model keeps what is needed to tell.")
+    alarm: bool = Field(description="Whether drift was noticed. It stays on until the state is deleted.")
+    false_alarm_rate: float | None = Field(
+        default=None, description="If nothing drifts, the probability that there is ever an alarm is at most this."
+    )
+    images: int = Field(description="Images that were looked at.")
+    alarm_after: int | None = Field(default=None, description="Number of the image that raised the alarm.")
+    p_value: float | None = Field(default=None, description='Of "nothing drifts", valid however often one looks.')
+    direction: Literal["higher", "lower"] | None = Field(
+        default=None, description="After an alarm: how scores compare with those of calibration."
+    )
+    message: str = Field(description="The same in plain words.")
+
+
 class Sample(BaseModel):
     tier: Literal["id", "semi", "full"]
     title: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from abnn.errors import InputError, explain
 
@@ -21,6 +22,7 @@ class Settings:
     body_memory  bytes of all bodies that are held at once
     token        bearer token that every request for the model must carry, if set
     hosts        values of the Host header that are answered, without their port; None: all
+    drift        file that the state of the drift monitor is kept in; None: in memory only
     threads      threads that the model computes with, for batches of four images and more; None: as torch has it
     """
 
@@ -34,6 +36,7 @@ class Settings:
     body_memory: int = 256 * 2**20
     token: str | None = None
     hosts: tuple[str, ...] | None = None
+    drift: Path | None = None
     threads: int | None = None
 
     def __post_init__(self) -> None:

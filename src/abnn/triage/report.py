@@ -74,13 +74,18 @@ class Report:
 
     def to_markdown(self) -> str:
         """A table with one line per set."""
-        head = ["set", "tier", "inputs", *PLURALS, "accuracy of accepted", "accuracy of noticed"]
-        lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-        for row in self.sets:
-            cells = [row.name, row.tier, str(row.inputs), *(f"{share:.1%}" for share in row.shares)]
-            cells += ["–" if value is None else f"{value:.1%}" for value in row.accuracy[:2]]
-            lines.append("| " + " | ".join(cells) + " |")
-        return "\n".join(lines) + "\n"
+        return rows_as_markdown(self.sets)
+
+
+def rows_as_markdown(rows: Sequence[Row]) -> str:
+    """A table with one line per row."""
+    head = ["set", "tier", "inputs", *PLURALS, "accuracy of accepted", "accuracy of noticed"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in rows:
+        cells = [row.name, row.tier, str(row.inputs), *(f"{share:.1%}" for share in row.shares)]
+        cells += ["–" if value is None else f"{value:.1%}" for value in row.accuracy[:2]]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def report(triage: Triage, evaluation: Evaluation) -> Report:

@@ -47,6 +47,7 @@ async function check(image, title, prepare) {
     shown = answer;
     byId("hint").hidden = !(model.drawing && image === upload && prepare === "image" && answer.verdict === "reject");
     say(showAnswer(answer, model, title));
+    showTraffic();
   } catch (error) {
     if (error.name === "AbortError") return; // something newer was asked for
     shown = null;
@@ -55,6 +56,17 @@ async function check(image, title, prepare) {
   } finally {
     if (running === mine) byId("result").removeAttribute("aria-busy");
   }
+}
+
+// Whether all images that the server has seen look like those of calibration.
+async function showTraffic() {
+  const drift = await ask("/drift").catch(() => null);
+  byId("traffic").hidden = !drift?.watching;
+  if (!drift?.watching) return;
+  const rate = Number((100 * drift.false_alarm_rate).toPrecision(2));
+  byId("traffic").textContent =
+    `All images given to this server: ${drift.message}` +
+    (drift.alarm ? ` Without drift, such an alarm has a probability of at most ${rate} %.` : "");
 }
 
 function press(button) {
@@ -163,6 +175,7 @@ async function start() {
     addSamples(samples);
     if (model.drawing) addPaper();
     addUploads();
+    showTraffic();
   } catch (error) {
     showError(error.message);
     say(error.message);

@@ -23,6 +23,8 @@ const byId = (id) => document.getElementById(id);
 export const percent = (share) =>
   share > 0.995 && share < 1 ? "> 99 %" : share > 0 && share < 0.005 ? "< 1 %" : `${Math.round(100 * share)} %`;
 
+const short = (number) => String(Number(number.toPrecision(3)));
+
 export function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
@@ -105,8 +107,8 @@ export function showScale(answer, model) {
   const label = anchor === "start" ? here - 7 : anchor === "end" ? here + 7 : here;
   parts.push(drawn("text", { x: label, y: 9, "text-anchor": anchor }, "this image"));
   const height = past.length ? 76 : 58;
-  const above = (limit) => (limit === null ? "never" : `above ${limit.toFixed(2)}`);
-  const words = `Score ${answer.score.toFixed(2)}. Notice ${above(notice)}, reject ${above(reject)}.`;
+  const above = (limit) => (limit === null ? "never" : `above ${short(limit)}`);
+  const words = `Score ${short(answer.score)}. Notice ${above(notice)}, reject ${above(reject)}.`;
   byId("scale").replaceChildren(
     drawn("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": words }, ...parts),
   );
@@ -114,7 +116,7 @@ export function showScale(answer, model) {
   const lines = past.length ? " Thin lines: good inputs that the limits were calibrated on." : "";
   const said = share === null || answer.verdict !== "accept"; // the reason says it otherwise
   const place = said ? "" : ` More uncertain than ${percent(share)} of the good inputs used for calibration.`;
-  byId("scale-text").textContent = `Score ${answer.score.toFixed(2)}, larger is more uncertain.${place}${lines}`;
+  byId("scale-text").textContent = `Score ${short(answer.score)}, larger is more uncertain.${place}${lines}`;
 }
 
 function bars(caption, rows) {

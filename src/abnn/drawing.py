@@ -2,12 +2,14 @@
 
 ink      every pixel on the far side of Otsu's threshold from the paper; the paper is what most of the border shows
 specks   connected parts smaller than a twentieth of the largest are dropped
+strokes  of a thin pen are thickened, to about those of the thinnest printed digits
 box      the bounding box of the ink, stretched to fill 32 x 32 as the printed digits do
 blocks   the share of ink in each 4 x 4 block: 8 x 8 values, bright on dark
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,11 +18,17 @@ from PIL import Image
 from torch import Tensor
 
 from abnn.data.digits import BOX, block_counts, in_box
-from abnn.serve.problems import Problem
+from abnn.data.form import InputForm
+from abnn.errors import InputError, explain
 
 SPECK = 0.05
 NARROWING, NARROWEST = 0.85, 12  # as in abnn.data.digits.printed_digits
+THINNEST = 0.14  # width of a stroke, as a share of the longer side of the ink
 WORKING_SIDE = 512  # larger drawings are reduced first; 16 times the box is plenty
+
+
+class NoInkError(InputError):
+    """A drawing without anything on it."""
 
 
 def reads_drawings(model: Any) -> bool:
@@ -37,11 +45,25 @@ def read_drawing(grey: np.ndarray) -> Tensor:
         grey = np.asarray(Image.fromarray(grey).resize(size, Image.Resampling.BOX))
     ink = without_specks(ink_mask(grey))
     if not ink.any():
-        raise Problem(422, "no-ink", "The drawing is empty: no ink stands out from the paper.")
-    rows, columns = ink.any(1).nonzero()[0], ink.any(0).nonzero()[0]
-    glyph = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        raise NoInkError("The drawing is empty: no ink stands out from the paper.")
+    glyph = cut_out(thickened(cut_out(ink)))
     height, width = size_in_box(*glyph.shape)
     return block_counts(in_box(torch.from_numpy(glyph).float(), height, width, shift=0)[None])[0]
+
+
+class InkForm(InputForm):
+    """Takes every picture for a pen drawing, for models that read them."""
+
+    @classmethod
+    def of(cls, model: Any) -> InkForm:
+        if not reads_drawings(model):
+            given = f"a model with inputs of shape {tuple(model.input_shape)}"
+            raise InputError(explain("ink", given, "one that reads the embedded digits: 1 x 8 x 8, classes 0 to 9"))
+        return cls((1, 8, 8), model.input_dtype)
+
+    def images(self, pictures: np.ndarray) -> Tensor:
+        greys = [np.asarray(Image.fromarray(each.squeeze()).convert("L")) for each in pictures]
+        return torch.stack([read_drawing(grey) for grey in greys]).to(self.dtype)
 
 
 def ink_mask(grey: np.ndarray) -> np.ndarray:
@@ -73,6 +95,22 @@ def without_specks(ink: np.ndarray) -> np.ndarray:
     sizes = np.bincount(parts.ravel())
     sizes[0] = 0
     return (sizes >= SPECK * sizes.max())[parts] & ink
+
+
+def cut_out(ink: np.ndarray) -> np.ndarray:
+    """The bounding box of the ink."""
+    rows, columns = ink.any(1).nonzero()[0], ink.any(0).nonzero()[0]
+    return ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+
+def thickened(glyph: np.ndarray) -> np.ndarray:
+    """Ink with a border; strokes are grown evenly where the largest circle that fits into them is below ``THINNEST``."""
+    from scipy import ndimage
+
+    wanted = THINNEST * max(glyph.shape)
+    ink = np.pad(glyph, math.ceil(wanted))
+    missing = wanted / 2 - ndimage.distance_transform_edt(ink).max()
+    return ndimage.distance_transform_edt(~ink) <= missing if missing > 0 else ink
 
 
 def size_in_box(height: int, width: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,10 +11,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy import ndimage
 
 from abnn.data.digits import BOX, block_counts, glyph_bitmap, in_box
-from abnn.serve.drawing import otsu_threshold, read_drawing, reads_drawings, size_in_box, without_specks
-from abnn.serve.problems import Problem
+from abnn.drawing import (
+    THINNEST,
+    InkForm,
+    NoInkError,
+    cut_out,
+    otsu_threshold,
+    read_drawing,
+    reads_drawings,
+    size_in_box,
+    thickened,
+    without_specks,
+)
+from abnn.errors import InputError
 
 
 def paper(ink: np.ndarray, paper: int = 255, pen: int = 0) -> np.ndarray:
@@ -57,19 +70,15 @@ def test_large_drawings_are_reduced_first() -> None:
 
 @pytest.mark.parametrize("sheet", [np.full((50, 50), 255, np.uint8), np.full((50, 50), 128, np.uint8)])
 def test_empty_paper_is_refused(sheet: np.ndarray) -> None:
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(NoInkError, match="empty"):
         read_drawing(sheet)
-    assert refused.value.code == "no-ink" and refused.value.status == 422
 
 
 @settings(max_examples=100, deadline=None)
 @given(arrays(np.uint8, st.tuples(st.integers(1, 40), st.integers(1, 40))))
 def test_any_picture_gives_an_input_or_no_ink(grey: np.ndarray) -> None:
-    try:
+    with contextlib.suppress(NoInkError):
         made = read_drawing(grey)
-    except Problem as problem:
-        assert problem.code == "no-ink"
-    else:
         assert made.shape == (1, 8, 8) and 0 <= made.min() and made.max() <= 1
 
 
@@ -93,6 +102,23 @@ def test_ink_fills_the_box_and_never_leaves_it(height: int, width: int) -> None:
     assert 1 <= tall <= BOX and 1 <= wide <= BOX and max(tall, wide) == BOX
 
 
+@pytest.mark.parametrize("width", [1, 2, 5, 10, 23])
+def test_thin_strokes_are_grown_to_one_width(width: int) -> None:
+    stroke = np.ones((170, width), bool)
+    grown = thickened(stroke)
+    wanted = THINNEST * 170
+    assert 2 * ndimage.distance_transform_edt(grown).max() == pytest.approx(wanted, abs=2)
+    centre = [(side - part) // 2 for side, part in zip(grown.shape, stroke.shape)]
+    assert grown[centre[0] : centre[0] + 170, centre[1] : centre[1] + width].all()  # nothing is lost
+    assert np.array_equal(grown, grown[::-1, ::-1])  # grown evenly
+
+
+def test_thick_strokes_are_left_alone() -> None:
+    for digit in "0123456789":
+        ink = cut_out(glyph(digit))
+        assert np.array_equal(cut_out(thickened(ink)), ink)
+
+
 def test_a_single_part_is_kept_whole() -> None:
     ink = np.eye(6, dtype=bool)
     assert np.array_equal(without_specks(ink), ink)
@@ -103,3 +129,15 @@ def test_only_the_form_of_the_embedded_digits_reads_drawings() -> None:
     assert reads_drawings(SimpleNamespace(input_shape=(1, 8, 8), extra=digits))
     assert not reads_drawings(SimpleNamespace(input_shape=(1, 28, 28), extra=digits))
     assert not reads_drawings(SimpleNamespace(input_shape=(1, 8, 8), extra={}))
+
+
+def test_the_form_reads_every_picture_as_ink() -> None:
+    digits = {"class_names": [str(digit) for digit in range(10)]}
+    model = SimpleNamespace(input_shape=(1, 8, 8), input_dtype=torch.float64, extra=digits)
+    sheets = np.stack([paper(glyph("3")), paper(glyph("8"), paper=30, pen=220)])
+    x = InkForm.of(model).images(sheets)
+    assert x.dtype == torch.float64 and torch.equal(x.float(), torch.stack([read_drawing(sheet) for sheet in sheets]))
+    assert torch.equal(InkForm.of(model).images(np.repeat(sheets[..., None], 3, -1)), x)
+    model.input_shape = (1, 28, 28)
+    with pytest.raises(InputError, match="embedded digits"):
+        InkForm.of(model)

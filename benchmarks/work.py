@@ -1,0 +1,243 @@
+"""The work that is timed: abnn's side, plain networks, MC dropout and ensembles."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import abnn
+from abnn.attached import Attached, hold_noise, set_noise
+from abnn.backbones import PaperResNet
+from abnn.compiling import lay_out
+from abnn.lanes import Lane
+from abnn.loop import Batches, make_fabric, make_optimizer, seeded
+from abnn.objective import preset as choose_preset
+from abnn.outliers import make_outliers, measure_range
+from abnn.steps import Steps
+
+# -- data ---------------------------------------------------------------------------------------------------------------
+
+
+def made_up(count: int, size: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Grey pictures and labels; what they show does not change how long anything takes."""
+    random = np.random.default_rng(0)
+    return random.integers(0, 256, (count, size, size), dtype=np.uint8), random.integers(0, classes, count)
+
+
+class Pictures(Dataset):
+    """One picture at a time, opened and scaled when it is asked for, as torchvision's data sets and ToTensor do it."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        picture = np.array(Image.fromarray(self.images[index]))
+        return torch.from_numpy(picture).float().div(255)[None], int(self.labels[index])
+
+
+def authors_batches(images: np.ndarray, labels: np.ndarray, batch: int, workers: int) -> Iterator[Any]:
+    """The authors' loader: shuffled, incomplete batches dropped, one worker; over and over."""
+    loader = DataLoader(Pictures(images, labels), batch, shuffle=True, drop_last=True, num_workers=workers)
+    while True:
+        yield from loader
+
+
+def tensor_loader(images: np.ndarray, labels: np.ndarray, batch: int) -> DataLoader:
+    """What abnn's users have: the pictures as one tensor."""
+    x = torch.from_numpy(images).float().div(255)[:, None]
+    return DataLoader(TensorDataset(x, torch.from_numpy(labels)), batch, shuffle=True, drop_last=True)
+
+
+# -- networks -----------------------------------------------------------------------------------------------------------
+
+
+def paper_network(width: int, blocks: int, classes: int, device: torch.device) -> PaperResNet:
+    """The same weights every time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return PaperResNet(1, classes, width, blocks, kaiming=False).to(device).eval()
+
+
+class DropoutNetwork(nn.Module):
+    """The paper's MC-dropout network: a tenth of the pooled features is dropped before the head, in every mode."""
+
+    def __init__(self, backbone: PaperResNet) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = F.relu(self.backbone.norm(self.backbone.blocks(self.backbone.stem(x)))).mean(dim=(2, 3))
+        return self.backbone.head(F.dropout(features, 0.1))
+
+
+def settle(network: nn.Module, x: Tensor) -> nn.Module:
+    """Give batch norms the statistics of ``x``, so that features of random weights keep their size."""
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = 1.0
+    with torch.no_grad():
+        network.train()(x)
+    for norm in norms:
+        norm.momentum = 0.1
+    return network.eval()
+
+
+# -- prediction ---------------------------------------------------------------------------------------------------------
+
+
+def plain(network: nn.Module, x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return network(x).float().softmax(1)
+
+
+def members(networks: Sequence[nn.Module], x: Tensor) -> Tensor:
+    """A deep ensemble: the mean softmax over its members, one after another."""
+    with torch.inference_mode():
+        return torch.stack([network(x).softmax(1) for network in networks]).mean(0)
+
+
+def one_by_one(model: Attached, x: Tensor, draws: int) -> Callable[[], Tensor]:
+    """Gives the samples [S, B, K] of ``model.predict(x, draws)`` by one pass each; their noise is made beforehand."""
+    before = hold_noise(model)
+    model.resample(draws, seed=0)
+    noise = hold_noise(model)
+    set_noise(model, before)
+
+    def loop() -> Tensor:
+        held = hold_noise(model)
+        try:
+            with torch.inference_mode():
+                probs = []
+                for draw in range(draws):
+                    one = [tuple(None if part is None else part[:, draw : draw + 1] for part in pair) for pair in noise]
+                    set_noise(model, one)
+                    probs.append(model.draw_logits(x)[0].float().softmax(1))
+                return torch.stack(probs)
+        finally:
+            set_noise(model, held)
+
+    return loop
+
+
+def captured(call: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], Tensor]:
+    """``call(x)`` as one CUDA graph, with the copy of its input that every use of a graph needs."""
+    held, stream = x.clone(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call(held)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        result = call(held)
+
+    def replay() -> Tensor:
+        held.copy_(x)
+        graph.replay()
+        return result
+
+    return replay
+
+
+# -- training -----------------------------------------------------------------------------------------------------------
+
+
+class OurTraining:
+    """Iterations of ``abnn.fit`` with a preset: batches, learning rates and steps as in ``abnn.loop.train``."""
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        loader: DataLoader,
+        device: torch.device,
+        preset: str,
+        precision: str = "32-true",
+        compile: bool = False,
+    ) -> None:
+        chosen = choose_preset(preset)
+        self.device = device
+        self.model = abnn.attach(backbone, next(iter(loader))[0][:1].to(device), preset=preset)
+        fabric = make_fabric(precision, device.type, 1, 1)
+        fabric.to_device(self.model)
+        if compile:  # as abnn.compiling does it for the time of a training
+            lay_out([self.model.net], torch.channels_last)
+            self.model.net.compile(dynamic=False)
+        self.batches = Batches(loader, self.model, fabric, seed=0)
+        maker = make_outliers(chosen.outliers, **chosen.outlier_options)
+        if maker.needs_range:
+            maker.prepare(*measure_range(self.batches.first(10)))
+        parameters = {"attachments": [parameter for _, parameter in self.model.attachment_parameters()]}
+        if not chosen.freeze_backbone:
+            parameters["backbone"] = [parameter for _, parameter in self.model.backbone_parameters()]
+        optimizers = {name: make_optimizer("adam", each, 1e-3) for name, each in parameters.items()}
+        self.steps = Steps(self.model, chosen.objective, maker, fabric, optimizers)
+        self.captured = None
+        if device.type == "cuda":
+            from abnn.capture import CapturedStep
+
+            self.captured = CapturedStep(self.steps)
+        self.stream = self._forever()
+
+    def _forever(self) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+        epoch = 1  # in the first one, values are checked as well
+        while True:
+            for step, x, y in self.batches.epoch(epoch):
+                yield epoch, step, x, y
+            epoch += 1
+
+    def __call__(self) -> dict[str, Tensor]:
+        epoch, step, x, y = next(self.stream)
+        for optimizer in self.steps.optimizers.values():
+            for group in optimizer.param_groups:
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(1e-3)
+        if self.captured is not None:
+            return self.captured(x, y)
+        return self.steps.step(x, y, seeded("outliers", 0, epoch, step, 0))
+
+
+class AtOnce:
+    """Iterations of several trainings, each in a lane of its own, as ``abnn.methods.train_seeds`` runs them."""
+
+    def __init__(self, make: Callable[[], OurTraining], count: int, device: torch.device) -> None:
+        self.lanes = [Lane(device) for _ in range(count)]
+        self.trainings = []
+        for lane in self.lanes:
+            with lane.active():
+                self.trainings.append(make())
+
+    def __call__(self) -> None:
+        for lane, training in zip(self.lanes, self.trainings):
+            with lane.active():
+                training()
+
+
+class PlainTraining:
+    """One update of each network by one batch: a network with dropout, or the members of an ensemble."""
+
+    def __init__(self, networks: Sequence[nn.Module], batches: Iterator[Any], device: torch.device) -> None:
+        self.networks = [network.to(device).train() for network in networks]
+        self.optimizers = [torch.optim.Adam(network.parameters(), lr=1e-3) for network in networks]
+        self.batches, self.device = batches, device
+
+    def __call__(self) -> None:
+        for network, optimizer in zip(self.networks, self.optimizers):
+            x, y = next(self.batches)
+            optimizer.zero_grad()
+            F.cross_entropy(network(x.to(self.device)), y.to(self.device)).backward()
+            optimizer.step()
+
+
+def copies(network: nn.Module, count: int) -> list[nn.Module]:
+    return [copy.deepcopy(network) for _ in range(count)]

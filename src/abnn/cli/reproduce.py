@@ -1,0 +1,72 @@
+"""abnn reproduce: the experiments of the paper on real data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from abnn.experiments.paper import Cell
+
+
+def reproduce(
+    what: Annotated[list[str], typer.Argument(help="table1 to table7, all of them, or page.")],
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each cell, with seeds from 0 on.")] = 5,
+    cell: Annotated[list[str] | None, typer.Option(help="Only cells of this name; may be repeated.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only cells on this data: mnist, svhn or cat-dog.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Where data sets by name are kept.")] = None,
+    output: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("results"),
+    work: Annotated[Path, typer.Option(help="Folder for networks and checkpoints.")] = Path("runs/reproduce"),
+    docs: Annotated[Path, typer.Option(help="For page: the folder with reproduction.md.")] = Path("docs"),
+    readme: Annotated[Path | None, typer.Option(help='For page: a document with a marker "reproduction".')] = None,
+    precision: Annotated[str, typer.Option(help="32-true or bf16-mixed.")] = "32-true",
+    compile: Annotated[bool, typer.Option(help="Compile networks for training; pays on a GPU.")] = False,
+    quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
+) -> None:
+    """Train and evaluate every cell of the paper's tables that has no record yet, and print the tables beside the paper's
+    numbers. Goes on where it stopped. "page" trains nothing: it renders the page of the documents from the records."""
+    from abnn.errors import unknown
+    from abnn.experiments.paper import TABLES, Runner
+    from abnn.experiments.paper.page import write_page
+
+    for name in what:
+        if name not in (*TABLES, "all", "page"):
+            raise unknown("what", name, [*TABLES, "all", "page"])
+    names = list(TABLES) if "all" in what else [name for name in what if name != "page"]
+    if names:
+        chosen = _chosen([each for name in names for each in TABLES[name].cells], cell, task)
+        runner = Runner(
+            output,
+            work,
+            range(seeds),
+            data_root,
+            precision,
+            compile,
+            progress=not quiet,
+            note=lambda line: typer.echo(line),
+        )
+        for data in dict.fromkeys(each.task for each in chosen):  # one after another: each is loaded once
+            runner.run([each for each in chosen if each.task == data])
+    for name in names:
+        typer.echo(TABLES[name].markdown(output))
+    if "page" in what:
+        changed = write_page(output, docs, readme)
+        typer.echo("\n".join(f"{path} updated" for path in changed) or "everything is up to date")
+
+
+def _chosen(cells: Sequence[Cell], names: Sequence[str] | None, task: str | None) -> list[Cell]:
+    """Each cell once, of the wanted names and task; a name that no cell has is an error."""
+    from abnn.errors import InputError, explain, unknown
+
+    known = {(each.task, each.name): each for each in cells}
+    for name in names or ():
+        if name not in {each.name for each in cells}:
+            raise unknown("cell", name, dict.fromkeys(each.name for each in cells))
+    chosen = [each for each in known.values() if task in (None, each.task) and (not names or each.name in names)]
+    if not chosen:
+        accepted = ", ".join(sorted({each.task for each in cells if not names or each.name in names}))
+        raise InputError(explain("task", repr(task), f"data of the chosen cells: {accepted}"))
+    return chosen

@@ -1,0 +1,57 @@
+"""The page of the reproduction: every table and figure, from the records, between the markers of a document.
+
+The same records give the same bytes. What has no record yet is "not run", so the page is whole at every stage.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from abnn.errors import InputError, explain
+from abnn.experiments.paper import TABLES
+from abnn.experiments.paper.figures import write_figures
+from abnn.experiments.paper.found import Found
+from abnn.experiments.paper.standing import rank_table, summary_table
+from abnn.experiments.paper.table import ABOVE, BELOW
+from abnn.report.drawing import Drawing
+from abnn.tables import markdown_table, update_between_markers
+
+PAGE, FIGURES = "reproduction.md", "figures"
+SUMMARY = "reproduction"
+
+
+def write_page(results: str | Path, docs: str | Path = "docs", readme: str | Path | None = None) -> list[Path]:
+    """Put the tables of ``results`` into ``docs/reproduction.md`` and the figures beside it; which documents changed?
+
+    readme  another document, whose marker "reproduction" gets the summary
+    """
+    folder = Path(docs)
+    if not (folder / PAGE).exists():
+        fix = "Run this in a checkout of the project, or pass its folder of documents."
+        raise InputError(explain("docs", f"{folder}, without {PAGE}", "a folder with that page", fix))
+    found = Found(results)
+    drawings = write_figures(found, folder / FIGURES)
+    summary = summary_table(found)
+    texts = {SUMMARY: summary, "reproduction-ranks": rank_table(found), "reproduction-agreement": agreement(found)}
+    for name, table in TABLES.items():
+        texts[name] = table.markdown(found) + (
+            _figure(drawings.get(name)) if name in ("table1", "table2", "table7") else ""
+        )
+    changed = [folder / PAGE for marker, text in texts.items() if update_between_markers(folder / PAGE, marker, text)]
+    if readme is not None and update_between_markers(readme, SUMMARY, summary):
+        changed.append(Path(readme))
+    return list(dict.fromkeys(changed))
+
+
+def agreement(found: Found) -> str:
+    """How many values of each table were reproduced."""
+    kinds = {"within": "reproduced", ABOVE: f"{ABOVE} higher here", BELOW: f"{BELOW} lower here", "not run": "not run"}
+    counts = {table.title: table.tally(found) for table in TABLES.values()}
+    rows = [[title, str(count.total()), *(str(count[kind]) for kind in kinds)] for title, count in counts.items()]
+    return markdown_table(["", "values with a reference", *kinds.values()], rows)
+
+
+def _figure(drawing: Drawing | None) -> str:
+    if drawing is None:
+        return "\nFigure: not run.\n"
+    return f"\n![{drawing.alt}]({FIGURES}/{drawing.name}.svg)\n\n{drawing.caption}\n"

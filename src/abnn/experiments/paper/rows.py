@@ -1,0 +1,95 @@
+"""The cells that tables are made of: every method and every post-hoc score on a task, and ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from abnn.experiments.paper.cells import Cell
+from abnn.methods.posthoc import POSTHOC
+
+FIT_EPOCHS = 5
+"""Epochs of attachments on a trained, frozen backbone."""
+
+
+def threshold(task: str) -> Cell:
+    """The plain network; many other cells start from it."""
+    return Cell("threshold", task)
+
+
+def ours(task: str) -> Cell:
+    """The default preset, on the networks of "threshold"."""
+    return Cell("abnn", task, "abnn", options={"pretrain": 0.0}, epochs=FIT_EPOCHS, start=threshold(task))
+
+
+def authors(task: str) -> Cell:
+    """The method as the authors ran it."""
+    return Cell("abnn (authors)", task, "abnn", "authors")
+
+
+def methods(task: str) -> tuple[Cell, ...]:
+    """All methods of the paper, the baselines as the authors ran them, and "oe" also as its own authors have it."""
+    return (
+        threshold(task),
+        ours(task),
+        Cell("deep-ensemble", task, start=threshold(task), ensemble=True),
+        authors(task),
+        Cell("oe (authors)", task, "oe", "authors"),
+        Cell("sde-net", task, "sde-net", "authors"),
+        Cell("woods (authors)", task, "woods", "authors"),
+        Cell("vboe (authors)", task, "vboe", "authors"),
+        Cell("bbp", task, "bbp"),
+        Cell("p-sgld", task, "p-sgld"),
+        Cell("mc-dropout", task, "mc-dropout"),
+        Cell("oe", task, "oe"),
+    )
+
+
+def posthoc(task: str) -> tuple[Cell, ...]:
+    """Every score for networks that are trained already, on those of "threshold"."""
+    return tuple(Cell(f"{name} (post-hoc)", task, start=threshold(task), posthoc=name) for name in POSTHOC)
+
+
+def ablation(task: str) -> tuple[Cell, ...]:
+    """Variants of the authors' method, by the letters of the paper's table 3."""
+    base: dict[str, Any] = {"task": task, "method": "abnn", "variant": "authors"}
+    return (
+        authors(task),
+        Cell("(b) no outliers", **base, options={"outliers": None}),
+        Cell(
+            "(c) no attachments",
+            **base,
+            options={"attach": {"kind": "replace", "share": None}, "objective": {"outliers_update": "all"}},
+        ),
+        Cell("(d) random labels", **base, options={"objective": {"target": "random"}}),
+        Cell("(e) minimise", **base, options={"objective": {"maximise": False}}),
+        Cell("(f) CIFAR-10 as outliers", **base, outliers="cifar10/train"),
+    )
+
+
+def alphas(task: str) -> tuple[Cell, ...]:
+    """The authors' method with other weights of the outlier step."""
+    return tuple(
+        Cell(f"alpha {alpha}", task, "abnn", "authors", options={"objective": {"alpha": alpha}})
+        for alpha in (0.5, 0.7, 0.9, 0.95)
+    )
+
+
+def backbones(task: str) -> tuple[Cell, ...]:
+    """Other networks: plain, and with our attachments."""
+    cells = []
+    for name in ("resnet18", "mobilenet_v3_small", "efficientnet_v2_s", "squeezenet1_1"):
+        recipe = {"name": name, "classes": 10, "in_channels": 1}
+        plain = Cell(f"{name}, plain", task, backbone=recipe, options={"lr": 0.05, "schedule": "cosine"}, epochs=10)
+        cells += [
+            plain,
+            Cell(
+                f"{name}, abnn",
+                task,
+                "abnn",
+                options={"pretrain": 0.0},
+                epochs=FIT_EPOCHS,
+                start=plain,
+                backbone=recipe,
+            ),
+        ]
+    return tuple(cells)

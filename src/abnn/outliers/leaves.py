@@ -1,0 +1,86 @@
+"""Dead leaves: scenes of shapes that cover one another, with edges and colours much as photographs have them.
+
+Lee, Mumford and Huang 2001, "Occlusion Models for Natural Images"; Baradad et al. 2021, "Learning to See by Looking at
+Noise" (arXiv:2106.05963), for what networks learn from them. They are made from nothing, so that no real photograph has
+to be at hand.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from abnn.errors import InputError, explain
+from abnn.outliers.base import Change
+from abnn.outliers.fields import smooth_field
+from abnn.outliers.random import Rng
+
+SMALLEST, LARGEST = 0.05, 0.6
+
+
+@dataclass(kw_only=True, eq=False)
+class Leaves(Change):
+    """A scene of ``count`` leaves ``v`` in place of the content: ``(1 - severity) x + severity v``.
+
+    The size r of a leaf has a density proportional to r^-3, which makes the scenes look alike at every scale. Leaves are
+    ellipses and boxes at any angle, of one colour each with a smooth texture of its own strength.
+    """
+
+    name: ClassVar[str] = "leaves"
+    ranks: ClassVar[tuple[int, ...] | None] = (2,)
+    count: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 2:
+            raise InputError(explain("count", repr(self.count), "a whole number of at least 2"))
+
+    def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
+        low, span = self.value_range(x)
+        return torch.lerp(x, low + span * leaf_scenes(x.shape, self.count, rng), dial)
+
+
+def leaf_scenes(shape: torch.Size, count: int, rng: Rng) -> Tensor:
+    """Scenes of ``count`` leaves with values in [0, 1], [B, C, H, W]."""
+    batch, channels, height, width = shape
+    top = first_covering(leaf_masks(batch, count, height, width, rng))  # [B, H, W]
+    vivid = rng.uniform(batch, 1, 1)
+    grey = rng.uniform(batch, count, 1)
+    colour = torch.lerp(grey.expand(-1, -1, channels), rng.uniform(batch, count, channels), vivid)
+    index = top.flatten(1)[:, :, None].expand(-1, -1, channels)
+    scene = colour.gather(1, index).transpose(1, 2).unflatten(2, (height, width))
+    strength = (0.4 * rng.uniform(batch, count)).gather(1, top.flatten(1)).view(batch, 1, height, width)
+    fine = torch.lerp(smooth_field(shape, 8, rng), smooth_field(shape, 16, rng), rng.uniform(batch, 1, 1, 1))
+    contrast = rng.between(0.4, 1.0, batch, 1, 1, 1)
+    scene = 0.5 + contrast * (scene - 0.5)
+    return (scene + strength * (fine - 0.5)).clamp(0, 1)
+
+
+def leaf_masks(batch: int, count: int, height: int, width: int, rng: Rng) -> Tensor:
+    """Which places each leaf covers, [B, count, H, W]; the last leaf covers everything."""
+    # r with density r^-3 between the ends, by the inverse of its distribution function
+    ratio = (SMALLEST / LARGEST) ** 2
+    size = SMALLEST * (1 - rng.uniform(batch, count) * (1 - ratio)).rsqrt()
+    stretch = torch.exp(rng.between(-0.7, 0.7, batch, count))
+    angle = math.pi * rng.uniform(batch, count)
+    centre = rng.between(-0.1, 1.1, 2, batch, count)
+    box = rng.uniform(batch, count) < 0.4
+
+    rows = (torch.arange(height, device=size.device, dtype=size.dtype) + 0.5) / height
+    columns = (torch.arange(width, device=size.device, dtype=size.dtype) + 0.5) / width
+    down = rows[:, None] - centre[0][..., None, None]
+    right = columns[None, :] - centre[1][..., None, None]
+    sine, cosine = angle.sin()[..., None, None], angle.cos()[..., None, None]
+    along = (cosine * right + sine * down).abs() / (size * stretch)[..., None, None]
+    across = (cosine * down - sine * right).abs() / (size / stretch)[..., None, None]
+    covered = torch.where(box[..., None, None], torch.maximum(along, across), torch.hypot(along, across)) < 1
+    return torch.cat([covered[:, :-1], torch.ones_like(covered[:, :1])], dim=1)
+
+
+def first_covering(masks: Tensor) -> Tensor:
+    """The number of the first leaf that covers each place."""
+    return masks.to(torch.uint8).argmax(dim=1)

@@ -1,0 +1,230 @@
+"""Published files come out as the arrays that were put in, through torchvision's own readers and a server on this machine."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import pickle
+import struct
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from abnn.data import ArraySource, named, open_source, published
+from abnn.data.published import published_files, unpack_tar
+from abnn.errors import FileFormatError, InputError, MissingExtraError
+from abnn.vision import torchvision
+from tests.data.server import FileServer
+
+RNG = np.random.default_rng(0)
+GREY, COLOUR = RNG.integers(0, 256, (23, 28, 28), np.uint8), RNG.integers(0, 256, (23, 32, 32, 3), np.uint8)
+LABELS = np.arange(23) % 10
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
+
+
+def tar(files: dict[str, bytes]) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for name, value in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(value)
+            archive.addfile(info, io.BytesIO(value))
+    return content.getvalue()
+
+
+def idx(values: np.ndarray) -> bytes:
+    """The file format of MNIST."""
+    return struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.astype(np.uint8).tobytes()
+
+
+def publish_mnist(server: FileServer, patch: pytest.MonkeyPatch, loader: str) -> None:
+    kind = getattr(torchvision().datasets, loader)
+    resources = []
+    for (name, _), values in zip(kind.resources, (GREY, LABELS, GREY[::-1], LABELS[::-1])):
+        server.files[f"{loader}/{name}"] = gzip.compress(idx(values))
+        resources.append((name, md5(server.files[f"{loader}/{name}"])))
+    patch.setattr(kind, "resources", resources)
+    patch.setattr(kind, "mirrors", [server.url("gone/"), server.url(f"{loader}/")])
+
+
+def publish_cifar(server: FileServer, patch: pytest.MonkeyPatch, loader: str, key: str) -> None:
+    kind = getattr(torchvision().datasets, loader)
+    rows = COLOUR.transpose(0, 3, 1, 2).reshape(23, -1)
+    batches = {
+        name: pickle.dumps({"data": rows[order], key: LABELS[order].tolist()})
+        for name, order in ((kind.train_list[0][0], slice(None)), (kind.test_list[0][0], slice(None, None, -1)))
+    }
+    batches[kind.meta["filename"]] = pickle.dumps({kind.meta["key"]: [f"kind {number}" for number in range(10)]})
+    content = tar({f"{kind.base_folder}/{name}": value for name, value in batches.items()})
+    server.files[kind.filename] = content
+    patch.setattr(kind, "url", server.url(kind.filename))
+    patch.setattr(kind, "tgz_md5", md5(content))
+    for part in ("train_list", "test_list"):
+        patch.setattr(kind, part, [[name, md5(batches[name])] for name, _ in getattr(kind, part)[:1]])
+    patch.setattr(kind, "meta", {**kind.meta, "md5": md5(batches[kind.meta["filename"]])})
+
+
+def publish_svhn(server: FileServer, patch: pytest.MonkeyPatch) -> None:
+    from scipy.io import savemat
+
+    parts = {}
+    for split in ("train", "test"):
+        content = io.BytesIO()
+        savemat(content, {"X": COLOUR.transpose(1, 2, 3, 0), "y": np.where(LABELS == 0, 10, LABELS)[:, None]})
+        server.files[f"{split}.mat"] = content.getvalue()
+        parts[split] = [server.url(f"{split}.mat"), f"{split}.mat", md5(content.getvalue())]
+    patch.setattr(torchvision().datasets.SVHN, "split_list", parts)
+
+
+def publish_semeion(server: FileServer, patch: pytest.MonkeyPatch) -> None:
+    content = io.BytesIO()
+    np.savetxt(content, np.hstack([(GREY[:, :16, :16] > 99).reshape(23, 256), np.eye(10)[LABELS]]), "%.4f")
+    server.files["semeion.data"] = content.getvalue()
+    patch.setattr(torchvision().datasets.SEMEION, "url", server.url("semeion.data"))
+    patch.setattr(torchvision().datasets.SEMEION, "md5_checksum", md5(content.getvalue()))
+
+
+def png(picture: np.ndarray) -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(picture).save(content, "png")
+    return content.getvalue()
+
+
+def publish_notmnist(server: FileServer, patch: pytest.MonkeyPatch, **changes: bytes) -> None:
+    files = {f"notMNIST_small/{'ABCDEFGHIJ'[LABELS[i]]}/{i:02d}.png": png(GREY[i]) for i in reversed(range(23))}
+    files |= {"notMNIST_small/A/broken.png": b"", "notMNIST_small/B/small.png": png(GREY[0, :9]), "notes.txt": b"x"}
+    server.files["notMNIST_small.tar.gz"] = tar(files)
+    server.files |= changes
+    patch.setattr(published, "NOTMNIST", (server.url("notMNIST_small.tar.gz"),))
+    patch.setattr(published, "NOTMNIST_SIZE", len(server.files["notMNIST_small.tar.gz"]))
+
+
+def test_every_set_by_name(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for loader in ("MNIST", "FashionMNIST"):
+        publish_mnist(server, monkeypatch, loader)
+    publish_cifar(server, monkeypatch, "CIFAR10", "labels")
+    publish_cifar(server, monkeypatch, "CIFAR100", "fine_labels")
+    publish_svhn(server, monkeypatch)
+    publish_semeion(server, monkeypatch)
+    publish_notmnist(server, monkeypatch)
+    by_letter = np.argsort(LABELS, kind="stable")
+    binary = (GREY[:, :16, :16] > 99).astype(np.uint8) * 255
+    expected: dict[str, tuple[np.ndarray, np.ndarray]] = {
+        "mnist/train": (GREY, LABELS),
+        "mnist/test": (GREY[::-1], LABELS[::-1]),
+        "fashion-mnist/test": (GREY[::-1], LABELS[::-1]),
+        "cifar10/train": (COLOUR, LABELS),
+        "cifar100/test": (COLOUR[::-1], LABELS[::-1]),
+        "svhn/train": (COLOUR, LABELS),
+        "svhn/test": (COLOUR, LABELS),
+        "semeion/test": (binary, LABELS),
+        "notmnist/test": (GREY[by_letter], LABELS[by_letter]),
+    }
+    names = {"cifar100": tuple(f"kind {number}" for number in range(10)), "fashion-mnist": named.FASHION}
+    for again in (False, True):
+        for name, (pictures, labels) in expected.items():
+            source = open_source(name, tmp_path)
+            assert isinstance(source, ArraySource)
+            np.testing.assert_array_equal(source.raw(0, 23), pictures, err_msg=name)
+            assert source.labels.tolist() == labels.tolist()
+            dataset = name.split("/")[0]
+            assert source.class_names == names.get(dataset, named.KNOWN[dataset].class_names)
+        if not again:
+            asked = [path for path, _ in server.asked]
+            server.asked.clear()
+    assert server.asked == [] and len({path for path in asked if "gone" not in path}) == 14
+    assert len([path for path in asked if "gone" not in path]) == 14  # every file once, for both splits
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_damaged_download_is_no_data(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_svhn(server, monkeypatch)
+    server.files["test.mat"] = server.files["test.mat"][:-1] + b"?"
+    with pytest.raises(FileFormatError, match="svhn/test could not be downloaded .*MD5.*goes on.*--data-root"):
+        open_source("svhn/test", tmp_path)
+    assert not (tmp_path / "svhn").exists()
+    publish_svhn(server, monkeypatch)
+    assert len(open_source("svhn/test", tmp_path)) == 23
+
+
+def test_notmnist_that_is_none(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_notmnist(server, monkeypatch, **{"notMNIST_small.tar.gz": tar({"notMNIST_small/A/1.png": png(GREY[0])})})
+    with pytest.raises(FileFormatError, match="not all letters from A to J"):
+        open_source("notmnist/test", tmp_path)
+    publish_notmnist(server, monkeypatch)
+    cut = server.files["notMNIST_small.tar.gz"][:9000]
+    publish_notmnist(server, monkeypatch, **{"notMNIST_small.tar.gz": cut})
+    with pytest.raises(FileFormatError, match="is damaged .* and was removed"):
+        open_source("notmnist/test", tmp_path)
+    publish_notmnist(server, monkeypatch)
+    assert len(open_source("notmnist/test", tmp_path)) == 23
+
+
+def test_what_torchvision_says_about_its_files() -> None:
+    """The real addresses and checksums, as they stand in torchvision."""
+    for name, known in named.KNOWN.items():
+        if known.loader is None:
+            continue
+        for split in known.splits:
+            files = published_files(getattr(torchvision().datasets, known.loader), split)
+            assert files, name
+            for each in files:
+                assert len(each.md5) == 32 and all(url.startswith("http") for url in each.urls)
+                assert all(url.endswith(each.place.split("/")[-1]) for url in each.urls)
+
+
+def test_archives_cannot_write_elsewhere(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    for name in ("../outside", "a/../../outside", "/outside", "c:\\outside"):
+        (tmp_path / "bad.tar.gz").write_bytes(tar({"fine": b"1", name: b"2"}))
+        with pytest.raises(FileFormatError, match="a path out of its folder"):
+            unpack_tar(tmp_path / "bad.tar.gz", folder)
+    with tarfile.open(tmp_path / "link.tar.gz", "w:gz") as archive:
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path)
+        archive.addfile(link)
+    with pytest.raises(FileFormatError, match="no ordinary file"):
+        unpack_tar(tmp_path / "link.tar.gz", folder)
+    assert [path.name for path in folder.iterdir()] == ["fine"]
+    with tarfile.open(tmp_path / "good.tar.gz", "w:gz") as archive:
+        directory = tarfile.TarInfo("deep")
+        directory.type = tarfile.DIRTYPE
+        archive.addfile(directory)
+        archive.add(tmp_path / "bad.tar.gz", "deep/file")
+    unpack_tar(tmp_path / "good.tar.gz", folder)
+    assert (folder / "deep" / "file").read_bytes() == (tmp_path / "bad.tar.gz").read_bytes()
+
+
+def test_what_cannot_be_downloaded_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("svhn/validation", "semeion/train", "notmnist/val"):
+        with pytest.raises(InputError, match=f"accepted: .*{text.split('/')[0]}/test"):
+            open_source(text, tmp_path)
+
+    def missing() -> Any:
+        raise MissingExtraError("torchvision", "vision")
+
+    monkeypatch.setattr(published, "torchvision", missing)
+    with pytest.raises(MissingExtraError, match="abnn.vision"):
+        open_source("mnist/test", tmp_path)
+
+
+def test_a_set_that_another_process_made_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import contextlib
+
+    @contextlib.contextmanager
+    def waited(path: Path) -> Any:
+        (tmp_path / "mnist").mkdir(parents=True)
+        np.savez(tmp_path / "mnist" / "test.npz", images=GREY, labels=LABELS)
+        yield
+
+    monkeypatch.setattr(named, "locked", waited)
+    monkeypatch.setattr(named, "from_torchvision", lambda *_: pytest.fail("it is there already"))
+    assert len(open_source("mnist/test", tmp_path)) == 23
