@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import abnn
+from abnn import chunks
 from abnn.attached import Attached
 from abnn.errors import InputError, NotFittedError
 from abnn.predict import Prediction, concatenate
@@ -48,8 +49,8 @@ def test_every_score_can_be_asked_for(fitted: Attached, images: Tensor) -> None:
         assert torch.equal(fitted.predict(images, score=name).score, prediction.score_by(name))
     assert prediction.distance is not None and prediction.gate is not None
     low, high = prediction.gate
-    reach = np.clip((prediction.distance.numpy() - low) / (high - low), 0, 1)
-    expected = prediction.score_by("entropy").numpy() + reach
+    reach = np.clip((prediction.distance.numpy() - low) / (high - low), -1, 1)
+    expected = prediction.score_by("entropy").numpy() + 0.4 * reach + 2 * np.clip((reach - 0.25) / 0.75, 0, None)
     np.testing.assert_allclose(prediction.score_by("gated").numpy(), expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(prediction.score_by("distance"), prediction.distance)
     assert prediction.default == "gated" and torch.equal(prediction.score, prediction.score_by("gated"))
@@ -93,27 +94,52 @@ def test_more_draws_begin_with_the_same_draws(attached: Attached, images: Tensor
 @pytest.mark.parametrize("inputs", [0.5, 1, 3, 12, 1000])
 def test_chunks_change_nothing(fitted: Attached, images: Tensor, inputs: float, seed: int | None) -> None:
     """A limit that lets through so many inputs times draws at once."""
-    limit = int(inputs * 4 * fitted.activation_bytes)
+    limit = int(inputs * 4 * fitted.folded_bytes)
     torch.manual_seed(3)
     whole = fitted.predict(images, draws=5, seed=seed)
     torch.manual_seed(3)
     same(whole, fitted.predict(images, draws=5, seed=seed, memory_limit=limit))
 
 
-def test_memory_limit_is_kept(attached: Attached, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    largest = 0
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Inputs times draws of every pass."""
+    seen: list[int] = []
     plain = Attached.draw_logits
 
     def watched(self: Attached, x: Tensor) -> Tensor:
-        nonlocal largest
-        largest = max(largest, len(x) * self.draws)
+        seen.append(len(x) * self.draws)
         return plain(self, x)
 
     monkeypatch.setattr(Attached, "draw_logits", watched)
+    return seen
+
+
+def test_memory_limit_is_kept(attached: Attached, images: Tensor, rows: list[int]) -> None:
     for inputs in (1, 4, 9):
-        largest = 0
-        attached.predict(images, draws=6, memory_limit=inputs * 4 * attached.activation_bytes)
-        assert largest <= inputs
+        rows.clear()
+        attached.predict(images, draws=6, memory_limit=inputs * 4 * attached.folded_bytes)
+        assert max(rows) <= inputs and sum(rows) >= 6 * len(images)
+
+
+def test_many_draws_come_in_parts_and_are_the_same_draws(attached: Attached, images: Tensor, rows: list[int]) -> None:
+    ten = attached.predict(images, draws=10)
+    assert rows == [10 * len(images)]
+    hundred = attached.predict(images, draws=103)
+    assert max(rows) <= 1.25 * rows[0] and len(rows) > 8
+    torch.testing.assert_close(hundred.samples[:10], ten.samples, rtol=1e-4, atol=1e-6)
+    attached.resample(103, seed=0)
+    with torch.no_grad():
+        torch.testing.assert_close(hundred.samples, attached.draw_logits(images).softmax(2), rtol=1e-4, atol=1e-6)
+
+
+def test_large_batches_come_in_parts(attached: Attached, monkeypatch: pytest.MonkeyPatch, rows: list[int]) -> None:
+    x = torch.randn(50, 1, 12, 12, generator=generator(3))
+    whole = attached.predict(x, draws=4)
+    assert rows == [4 * 50]
+    monkeypatch.setattr(chunks, "CACHE", 0)  # as few rows as are worth it
+    same(attached.predict(x, draws=4), whole)
+    assert len(rows) == 1 + 4 and max(rows[1:]) <= 64
 
 
 def test_seeds(attached: Attached, images: Tensor) -> None:
@@ -196,7 +222,7 @@ def test_flat_inputs_must_match(tabular: tuple[Tensor, Tensor]) -> None:
         ({"draws": -1}, "draws: got -1"),
         ({"draws": 1.5}, "draws: got 1.5"),
         ({"score": "entropi"}, "score: got 'entropi'.*Did you mean 'entropy'"),
-        ({"memory_limit": 0}, "memory_limit: got 0; accepted: a positive number"),
+        ({"memory_limit": 0}, "memory_limit: got 0; accepted: a positive number of bytes, or None"),
     ],
 )
 def test_bad_options_are_explained(attached: Attached, images: Tensor, options: dict[str, Any], message: str) -> None:

@@ -8,6 +8,7 @@ that updates in place and other draws are seen; if anything was moved or replace
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import warnings
 from collections import OrderedDict
@@ -46,7 +47,6 @@ class Replay:
         self._seen: OrderedDict[Any, tuple[int, int]] = OrderedDict()  # passes since the last capture, and captures
         self._signature: list[Any] | None = None
         self._pool: Any = None
-        self._stream: torch.cuda.Stream | None = None
         self._done: torch.cuda.Event | None = None
 
     def __reduce__(self) -> Any:  # copies of a model capture their own
@@ -109,15 +109,15 @@ class Replay:
     def clear(self) -> None:
         """Free all graphs."""
         self._graphs.clear()
-        self._pool = self._signature = self._stream = None
+        self._pool = self._signature = None
 
     def _aside(self, run: Callable[[Tensor], Outputs], x: Tensor) -> Outputs:
         """Kernel by kernel, on the stream that captures use: what CUDA sets up for a stream is then ready for them."""
-        self._stream = self._stream or torch.cuda.Stream()
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream), _uncached():
+        stream = _stream(x.device)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream), _uncached():
             outputs = run(x)
-        torch.cuda.current_stream().wait_stream(self._stream)
+        torch.cuda.current_stream().wait_stream(stream)
         return outputs
 
     def _capture(
@@ -129,7 +129,7 @@ class Replay:
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         try:
             with (
-                torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
+                torch.cuda.graph(graph, pool=self._pool, stream=_stream(device), capture_error_mode="thread_local"),
                 _uncached(),
             ):
                 outputs = run(held)
@@ -144,6 +144,12 @@ class Replay:
             )
             return None
         return _Captured(graph, held, noise, outputs)
+
+
+@functools.cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all models on a device: for each, libraries keep a workspace of tens of megabytes."""
+    return torch.cuda.Stream(device)
 
 
 def _uncached() -> contextlib.AbstractContextManager[Any]:

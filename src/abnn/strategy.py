@@ -25,7 +25,7 @@ CACHED = 3 * 2**20  # bytes of input and weights up to which moving them costs l
 HOPELESS = 1.7  # a way that takes so many times as long as another on a part of the batch is not tried on all of it
 MARGIN = 0.95  # what another way must beat the rule's by: the share of its time
 ROUNDS, LONG = 3, 0.05  # timed calls of each way; one that takes longer than so many seconds is timed once
-AHEAD = 4_000_000  # clock cycles, about two milliseconds, in which the host can start some twenty kernels
+AHEAD = 8_000_000  # clock cycles, some milliseconds, in which the host can start the kernels of a loop
 
 _known: dict[tuple, str] = {}
 
@@ -82,17 +82,17 @@ def _measure(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry,
     def calls(rows: Tensor) -> dict[str, Callable[[], object]]:
         return {name: lambda way=way: way(rows, weight, bias, geometry, folded) for name, way in WAYS.items()}  # type: ignore[misc]
 
-    first = _times(calls(part), x.device, rounds=1)
+    first = times_of(calls(part), x.device, rounds=1)
     bound = HOPELESS * min(first.values())
     left = {name: call for name, call in calls(x).items() if first[name] <= bound}
     if len(left) == 1:
         return next(iter(left))
-    times = _times(left, x.device, ROUNDS)
+    times = times_of(left, x.device, ROUNDS)
     usual, best = rule(x, weight, folded), min(times, key=lambda name: times[name])
     return usual if usual in times and times[best] > MARGIN * times[usual] else best
 
 
-def _times(calls: dict[str, Callable[[], object]], device: torch.device, rounds: int) -> dict[str, float]:
+def times_of(calls: dict[str, Callable[[], object]], device: torch.device, rounds: int) -> dict[str, float]:
     """Seconds of the fastest call of each, after one that does not count; taken in turns, for machines drift."""
     times = {name: float("inf") for name in calls}
     for call in calls.values():
@@ -117,7 +117,7 @@ def _timed(call: Callable[[], object], device: torch.device) -> float:
     started = time.perf_counter()
     call()
     if device.type != "cpu":
-        torch.get_device_module(device).synchronize(device)
+        getattr(torch, device.type).synchronize()
     return time.perf_counter() - started
 
 

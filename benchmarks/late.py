@@ -1,0 +1,132 @@
+"""Quality against cost of late attachments: the embedded digits, with attachments at the last 1, 2, 3 and at all blocks.
+
+    python benchmarks/late.py                  one seed, into results/late/digits.json, and the table into docs/cost.md
+    python benchmarks/late.py --seeds 3        more, as in the record; about two minutes each on two cores
+    python benchmarks/late.py --table          the table again, from the record
+
+A digit reader like that of `abnn demo`, but with six blocks, is trained once for each seed; then attachments are fitted on the
+frozen network at each choice of places. Times are those of a prediction with ten draws, side by side in one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import Plan, interleaved, ratio
+from torch.utils.data import DataLoader, TensorDataset
+
+import abnn
+from abnn.data.digits import DigitsData, Labelled, load_digits
+from abnn.evaluate import evaluate_set
+from abnn.evaluation import Evaluation
+from abnn.experiments.demo import BACKBONE, BATCH, COLUMNS, DRAWS, EPOCHS, LR, train_backbone
+from abnn.files import read_json, write_json
+from abnn.predict import Plain
+from abnn.records import provenance
+from abnn.summary import flatten, summarise
+from abnn.tables import update_between_markers
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / "results" / "late" / "digits.json"
+PAGE = ROOT / "docs" / "cost.md"
+BLOCKS = 6
+LAST = (1, 2, 3, BLOCKS)
+PLAIN = "none: plain network"
+
+
+def name_of(last: int, blocks: int) -> str:
+    return "all blocks" if last == blocks else "last block" if last == 1 else f"last {last} blocks"
+
+
+def run_seed(seed: int, blocks: int, lasts: tuple[int, ...], epochs: int, plan: Plan) -> dict[str, Any]:
+    """Numbers of one seed: metrics, size and time by row."""
+    data = load_digits(seed)
+    network = abnn.build_backbone("paper-resnet", 10, 1, **{**BACKBONE, "blocks": blocks})
+    train_backbone(network, data, seed, progress=False)
+    models: dict[str, Any] = {PLAIN: Plain(network, data.train.x[:1])}
+    for last in lasts:
+        model = abnn.attach(network, data.train.x[:1], last=last, seed=seed)
+        abnn.fit(model, loader(data.train, True), epochs=epochs, lr=LR, seed=seed, progress=False)
+        models[name_of(last, blocks)] = model
+    x = data.test.x[:BATCH]
+    work = {name: lambda model=model: model.predict(x, draws=DRAWS) for name, model in models.items()}  # type: ignore[misc]
+    times = interleaved(work, torch.device("cpu"), plan)
+    return {
+        name: {
+            "metrics": metrics(model, data),
+            "size": getattr(model, "attachment_size", 0),
+            "ms_per_image": times[name]["median"] / len(x),
+            "times_plain": ratio(times[name], times[PLAIN])["ratio"],
+        }
+        for name, model in models.items()
+    }
+
+
+def loader(part: Labelled, shuffle: bool = False) -> DataLoader:
+    return DataLoader(TensorDataset(*part), BATCH if shuffle else 256, shuffle=shuffle)
+
+
+def metrics(model: Any, data: DigitsData) -> dict[str, float]:
+    sets = (
+        ("handwritten digits", "id", data.test),
+        ("printed digits", "semi", data.semi),
+        ("photographs", "full", data.full),
+    )
+    results = tuple(evaluate_set(model, loader(part), name, tier, DRAWS, shown=0) for name, tier, part in sets)
+    numbers = flatten(summarise(Evaluation("late", model.score, results), by_score=False))
+    return {column.header: numbers[column.path] for column in COLUMNS}
+
+
+def table(record: Mapping[str, Any]) -> str:
+    """Means over the seeds, with standard deviations where there are several."""
+    titles = [column.header for column in COLUMNS]
+    head = ["attachments at", "learned numbers", *titles, f"ms per image, {DRAWS} draws", "times plain network"]
+    lines = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    for name, rows in sorted(record["rows"].items(), key=lambda item: item[1][0]["size"]):
+        cells = [spread([100 * row["metrics"][title] for row in rows]) for title in titles]
+        cost = [statistics.median(row[key] for row in rows) for key in ("ms_per_image", "times_plain")]
+        cells = [f"{rows[0]['size']:,}", *cells, f"{cost[0]:.2f}", f"{cost[1]:.1f}"]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    seeds, threads = len(record["seeds"]), record["threads"]
+    where = f"{seeds} seed{'s' * (seeds > 1)}, batches of {BATCH}, {threads} thread{'s' * (threads > 1)}"
+    return "\n".join([*lines, "", f"Mean ± standard deviation in percent, median times; {where}."])
+
+
+def spread(values: list[float]) -> str:
+    mean = f"{statistics.mean(values):.1f}"
+    return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=RECORD)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--table", action="store_true", help="only put the table into the page again")
+    parser.add_argument("--tiny", action="store_true", help="does it run? One seed, two blocks, one epoch")
+    options = parser.parse_args(arguments)
+    if not options.table:
+        blocks, lasts, epochs = (2, (1, 2), 1) if options.tiny else (BLOCKS, LAST, EPOCHS)
+        plan = Plan(rounds=1, warm_up=1, least=0.0) if options.tiny else Plan(rounds=15, warm_up=3)
+        seeds = list(range(1 if options.tiny else options.seeds))
+        record: dict[str, Any] = {"format": "abnn-late-1", **provenance(), "threads": torch.get_num_threads()}
+        record |= {"seeds": seeds, "blocks": blocks, "backbone": BACKBONE, "epochs": epochs, "rows": {}}
+        for seed in seeds:
+            for name, row in run_seed(seed, blocks, lasts, epochs, plan).items():
+                record["rows"].setdefault(name, []).append(row)
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            write_json(options.output, record)
+            print(f"seed {seed} done", flush=True)
+    made = table(read_json(options.output))
+    update_between_markers(options.page, "late digits", made)
+    print(made)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,121 @@
+"""The plain network within a pass of the draws: the same features, and every module called once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import abnn
+from abnn.attached import Attached
+
+from .conftest import SmallBatchNormNet, generator, randomise_attachments
+from .test_attach import Encoder, LongSkip, image, small
+
+
+def fitted(model: Attached, x: Tensor) -> Attached:
+    y = torch.arange(len(x)) % model.classes
+    model.distance.fit(list(zip(x.split(4), y.split(4))))
+    return randomise_attachments(model, 0.05)
+
+
+def check(model: Attached, x: Tensor) -> None:
+    """Distances are those of a pass of the plain network, and samples those of a pass without it."""
+    found = model.predict(x, draws=3, seed=1)
+    assert found.distance is not None
+    with torch.no_grad():
+        torch.testing.assert_close(found.distance, model.distance(x), rtol=1e-3, atol=1e-4)
+        model.resample(3, seed=1)
+        torch.testing.assert_close(found.samples, model.draw_logits(x).softmax(2), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["conv", "bottleneck", "chain", "replace"])
+@pytest.mark.parametrize("last", [None, 1, 2])
+def test_features_of_the_plain_network_come_with_the_draws(kind: str, last: int | None) -> None:
+    x = image(40, seed=2)
+    model = fitted(abnn.attach(small(), x[:1], kind=kind, last=last), x)
+    assert model.carries == (kind != "replace")
+    check(model, image(5, seed=3))
+
+
+def test_other_networks() -> None:
+    x = image(24, seed=1)
+    check(fitted(abnn.attach(SmallBatchNormNet().eval(), x[:1]), x), x[:5])
+    torch.manual_seed(0)
+    tokens = torch.randn(24, 7, 5, generator=generator(1))
+    model = fitted(abnn.attach(Encoder().eval(), tokens[:1]), tokens)
+    assert model.carries
+    check(model, tokens[:3])
+
+
+class Around(nn.Module):
+    """A skip connection around the last block, from behind the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.one(x).relu()
+        return self.head(torch.cat([h, self.two(h).relu()], dim=1))
+
+
+def test_networks_that_pass_the_plain_rows_around_the_last_block() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(24, 4, generator=generator(1))
+    model = fitted(abnn.attach(Around(), x[:1], at=["one", "two"]), x)
+    assert not model.carries and not model.folds_at_input
+    check(model, x[:5])
+    with pytest.warns(abnn.errors.AbnnWarning):
+        model = abnn.attach(LongSkip(), image(), at=["down", "up"])
+    assert not model.carries
+    check(fitted(model, image(24, seed=4)), image(3, seed=5))
+
+
+def calls(model: Attached, module: nn.Module, run: Any) -> int:
+    count = 0
+
+    def hook(*_: Any) -> None:
+        nonlocal count
+        count += 1
+
+    handle = module.register_forward_hook(hook)
+    run()
+    handle.remove()
+    return count
+
+
+def test_everything_runs_once_for_draws_and_distance() -> None:
+    x = image(40, seed=2)
+    network = small()
+    model = fitted(abnn.attach(network, x[:1]), x)
+    for module in (network.stem, network.blocks[0], network.blocks[2], network.head):
+        assert calls(model, module, lambda: model.predict(x[:4], draws=5)) == 1
+    late = fitted(abnn.attach(network, x[:1], last=1), x)
+    shapes = []
+    handle = network.blocks[2].register_forward_hook(lambda module, args, output: shapes.append(len(output)))
+    late.predict(x[:4], draws=5)
+    handle.remove()
+    assert shapes == [4]  # what stands beside the first attachment runs once for all draws
+
+
+def test_nothing_stays_behind(attached: Attached, images: Tensor) -> None:
+    with attached.carrying() as carried, torch.no_grad():
+        attached.draw_logits(images)
+    assert carried.rows == 5 and len(carried.noted) == 4
+    assert all(block.carried is None for block in attached.attached_blocks)  # type: ignore[union-attr]
+    with pytest.raises(RuntimeError), attached.carrying():
+        attached.draw_logits(images[:, :, :0])
+    assert all(block.carried is None for block in attached.attached_blocks)  # type: ignore[union-attr]
+
+
+def test_weights_are_made_once_where_passes_share_them(attached: Attached, images: Tensor) -> None:
+    layer = attached.layers[0]
+    with torch.no_grad(), attached.keeping_weights():
+        assert layer.weights()[0] is layer.weights()[0]
+        kept = attached.draw_logits(images)
+    assert layer.made is None and layer.weights()[0] is not layer.weights()[0]
+    with torch.no_grad():
+        assert torch.equal(attached.draw_logits(images), kept)
