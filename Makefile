@@ -34,6 +34,7 @@ tables: $(VENV)/.installed-dev  ## the tables of README and docs, from the recor
 	$(VENV)/bin/abnn results table compare-digits --into docs/methods.md --marker compare-digits \
 		--columns "$(ACCURACY), $(TIERS), errors AUROC=misclassification.printed digits.auroc, $(SEMI)"
 	$(VENV)/bin/python -m abnn.experiments.triage --table --into docs/triage.md
+	$(VENV)/bin/python -m abnn.experiments.theory --table
 	$(VENV)/bin/python benchmarks/serve.py --table
 	$(VENV)/bin/python benchmarks/speed.py --table
 	$(VENV)/bin/python benchmarks/where.py --table
