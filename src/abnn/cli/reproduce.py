@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    what: Annotated[list[str], typer.Argument(help="table1 to table7, all of them, or page.")],
+    what: Annotated[list[str], typer.Argument(help="table1 to table7, all of them, beyond, or page.")],
     seeds: Annotated[int, typer.Option(min=1, help="How many runs of each cell, with seeds from 0 on.")] = 5,
     cell: Annotated[list[str] | None, typer.Option(help="Only cells of this name; may be repeated.")] = None,
-    task: Annotated[str | None, typer.Option(help="Only cells on this data: mnist, svhn or cat-dog.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only this data: mnist, svhn or cat-dog.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where data sets by name are kept.")] = None,
     output: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("results"),
     work: Annotated[Path, typer.Option(help="Folder for networks and checkpoints.")] = Path("runs/reproduce"),
@@ -25,17 +25,22 @@ def reproduce(
     precision: Annotated[str, typer.Option(help="32-true or bf16-mixed.")] = "32-true",
     compile: Annotated[bool, typer.Option(help="Compile networks for training; pays on a GPU.")] = False,
     quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
+    inputs: Annotated[int, typer.Option(min=0, help="For beyond: test inputs of each set; 0: all.")] = 1000,
+    part: Annotated[
+        list[str] | None, typer.Option(help="For beyond: only severity, far, draws or corrupted; may be repeated.")
+    ] = None,
 ) -> None:
     """Train and evaluate every cell of the paper's tables that has no record yet, and print the tables beside the paper's
-    numbers. Goes on where it stopped. "page" trains nothing: it renders the page of the documents from the records."""
+    numbers. Goes on where it stopped. "beyond" trains nothing: it measures the networks that are in the work folder further.
+    "page" renders the pages of the documents from the records."""
     from abnn.errors import unknown
     from abnn.experiments.paper import TABLES, Runner
     from abnn.experiments.paper.page import write_page
 
     for name in what:
-        if name not in (*TABLES, "all", "page"):
-            raise unknown("what", name, [*TABLES, "all", "page"])
-    names = list(TABLES) if "all" in what else [name for name in what if name != "page"]
+        if name not in (*TABLES, "all", "beyond", "page"):
+            raise unknown("what", name, [*TABLES, "all", "beyond", "page"])
+    names = list(TABLES) if "all" in what else [name for name in what if name in TABLES]
     if names:
         chosen = _chosen([each for name in names for each in TABLES[name].cells], cell, task)
         runner = Runner(
@@ -52,9 +57,33 @@ def reproduce(
             runner.run([each for each in chosen if each.task == data])
     for name in names:
         typer.echo(TABLES[name].markdown(output))
+    if "beyond" in what:
+        _beyond(output, work, range(seeds), data_root, inputs, task, part)
     if "page" in what:
         changed = write_page(output, docs, readme)
         typer.echo("\n".join(f"{path} updated" for path in changed) or "everything is up to date")
+
+
+def _beyond(
+    output: Path,
+    work: Path,
+    seeds: Sequence[int],
+    root: Path | None,
+    inputs: int,
+    task: str | None,
+    parts: Sequence[str] | None,
+) -> None:
+    """Measure what has no entry yet, and print the tables."""
+    from abnn.errors import unknown
+    from abnn.experiments.paper.beyond import PARTS, TASKS, Beyond, Measured, table
+
+    for given, argument, known in [*((part, "part", PARTS) for part in parts or ()), (task or TASKS[0], "task", TASKS)]:
+        if given not in known:
+            raise unknown(argument, given, list(known))
+    chosen = list(parts or PARTS)
+    Beyond(output, work, seeds, root, inputs, typer.echo).run([task] if task else TASKS, chosen)
+    for part in chosen:
+        typer.echo(f"{part}\n\n{table(Measured(output), part)}")
 
 
 def _chosen(cells: Sequence[Cell], names: Sequence[str] | None, task: str | None) -> list[Cell]:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from abnn.errors import InputError, explain
 from abnn.experiments.paper import TABLES
+from abnn.experiments.paper.beyond import PAGE as BEYOND
+from abnn.experiments.paper.beyond import write_beyond
 from abnn.experiments.paper.figures import write_figures
 from abnn.experiments.paper.found import Found
 from abnn.experiments.paper.standing import rank_table, summary_table
@@ -38,6 +40,8 @@ def write_page(results: str | Path, docs: str | Path = "docs", readme: str | Pat
             _figure(drawings.get(name)) if name in ("table1", "table2", "table7") else ""
         )
     changed = [folder / PAGE for marker, text in texts.items() if update_between_markers(folder / PAGE, marker, text)]
+    if (folder / BEYOND).exists():
+        changed += write_beyond(results, folder)
     if readme is not None and update_between_markers(readme, SUMMARY, summary):
         changed.append(Path(readme))
     return list(dict.fromkeys(changed))

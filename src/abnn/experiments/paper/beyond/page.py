@@ -1,0 +1,91 @@
+"""The page of the measurements beyond the paper: tables and figures from the records, between its markers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from abnn.experiments.paper.beyond.comparisons import (
+    COMPARISONS,
+    OURS,
+    PLAIN,
+    Comparison,
+    draw_columns,
+    draw_texts,
+    heads,
+)
+from abnn.experiments.paper.beyond.figures import write_figures
+from abnn.experiments.paper.beyond.measured import Measured
+from abnn.experiments.paper.beyond.parts import PARTS
+from abnn.experiments.paper.beyond.run import TASKS
+from abnn.report.drawing import Drawing
+from abnn.tables import markdown_table, update_between_markers
+
+PAGE, FIGURES = "beyond.md", "figures"
+TITLES = {"mnist": "MNIST", "svhn": "SVHN"}
+
+
+def write_beyond(results: str | Path, docs: str | Path) -> list[Path]:
+    """Put what ``results`` has into ``docs/beyond.md`` and the figures beside it; which documents changed?"""
+    page, measured = Path(docs) / PAGE, Measured(results)
+    drawings = write_figures(measured, page.parent / FIGURES)
+    texts = {"beyond-balance": balance(measured)}
+    texts |= {f"beyond-{part}": table(measured, part) + _shown(drawings.get(part, ())) for part in PARTS}
+    changed = [update_between_markers(page, marker, text) for marker, text in texts.items()]
+    return [page] if any(changed) else []
+
+
+def table(measured: Measured, part: str) -> str:
+    """One table for each task, or "not run"."""
+    return "\n".join(_table(measured, part, task) for task in TASKS)
+
+
+def balance(measured: Measured) -> str:
+    """How often which of the two is better, and every number in which the plain network is."""
+    counts, losses = [], []
+    for task in TASKS:
+        for part, compare in COMPARISONS.items():
+            if not measured.of(task, part):
+                counts.append([TITLES[task], part, *["not run"] * 3])
+                continue
+            found = compare(measured, task)
+            winners = [each.winner for each in found]
+            counts.append([TITLES[task], part, *(str(winners.count(who)) for who in ("ours", "equal", "plain"))])
+            losses += [[TITLES[task], *_loss(each)] for each in found if each.winner == "plain"]
+    text = markdown_table(["", "", "ours better", "equal", "plain better"], counts, left=2)
+    if losses:
+        text += "\nWhere the plain network is better:\n\n"
+        text += markdown_table(["", "", "", "", "plain", "ours"], losses, left=4)
+    return text
+
+
+def _loss(each: Comparison) -> list[str]:
+    return [each.part, each.row, each.column, *each.texts]
+
+
+def _table(measured: Measured, part: str, task: str) -> str:
+    entries = measured.of(task, part)
+    if not entries:
+        return f"**{TITLES[task]}**: not run.\n"
+    seeds = f"{len(entries)} seed{'s' if len(entries) > 1 else ''}"
+    title = f"**{TITLES[task]}**, {seeds}, {measured.inputs(task, part)} inputs\n\n"
+    return title + (_draws(measured, task) if part == "draws" else _pairs(COMPARISONS[part](measured, task)))
+
+
+def _pairs(found: Sequence[Comparison]) -> str:
+    """Rows and columns of "plain → ours"."""
+    columns = {each.column: "↓" if each.better == "lower" else "↑" for each in found}
+    rows: dict[str, list[str]] = {}
+    for each in found:
+        rows.setdefault(each.row, [each.row]).append(each.cell)
+    return markdown_table(["", *(f"{name} {arrow}" for name, arrow in columns.items())], list(rows.values()))
+
+
+def _draws(measured: Measured, task: str) -> str:
+    plain = [["plain network", *texts] for _, texts in draw_texts(measured, task, PLAIN)]
+    rows = [[f"{count} draw{'s' if count > 1 else ''}", *texts] for count, texts in draw_texts(measured, task, OURS)]
+    return markdown_table(["", *heads(draw_columns(measured, task))], [*plain, *rows])
+
+
+def _shown(drawings: Sequence[Drawing]) -> str:
+    return "".join(f"\n![{each.alt}]({FIGURES}/{each.name}.svg)\n\n{each.caption}\n" for each in drawings)
