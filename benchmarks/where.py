@@ -1,6 +1,6 @@
 """Where the time of a training step goes on a GPU: its kernels by kind, beside what the chip could do at best.
 
-python benchmarks/where.py             profile one step of each kind on this GPU, into results/speed/where.json
+python benchmarks/where.py             profile one step of each kind on this GPU, into results/where/h200.json
 python benchmarks/where.py --table     put the table of that file into docs/speed.md again
 """
 
@@ -22,7 +22,7 @@ from abnn.records import provenance
 from abnn.tables import markdown_table, update_between_markers
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORD, PAGE = ROOT / "results" / "speed" / "where.json", ROOT / "docs" / "speed.md"
+RECORD, PAGE = ROOT / "results" / "where" / "h200.json", ROOT / "docs" / "speed.md"
 KINDS = {
     "convolutions": ("fprop", "dgrad", "wgrad", "convolve", "cutlass", "gemm"),
     "changes of layout": ("nchwToNhwc", "nhwcToNchw"),
