@@ -39,8 +39,8 @@ def training(run: Run) -> dict[str, Any]:
         return work.PlainTraining(networks, batches, run.device)
 
     makers: dict[str, Callable[[], Work]] = {bars.OURS: lambda: ours("authors")}
+    makers[bars.OURS_BF16] = lambda: ours("authors", "bf16-mixed")
     if run.on_cuda:
-        makers[bars.OURS_BF16] = lambda: ours("authors", "bf16-mixed")
         makers[bars.OURS_COMPILED] = lambda: ours("authors", "bf16-mixed", compile=True)
     makers[bars.OURS_DEFAULT] = lambda: ours("default")
     makers |= {name: lambda each=each: peer(each) for name, each in run.peers.items()}  # type: ignore[misc]
@@ -74,8 +74,7 @@ def prediction(run: Run) -> dict[str, Any]:
         bars.OURS_FRESH: lambda: lambda: model.predict(x, draws=s.draws, seed=None).probs,
         bars.OURS_DEFAULT: default,
     }
-    if run.on_cuda:
-        makers[bars.OURS_BF16] = halved
+    makers[bars.OURS_BF16] = halved
     makers[bars.LOOP] = lambda: loop_maker(model, x, s.draws)
     makers |= {
         name: lambda other=other: lambda: peers.predict(other, x, s.draws)  # type: ignore[misc]

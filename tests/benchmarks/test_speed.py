@@ -17,8 +17,8 @@ from abnn.errors import InputError
 
 CPU = torch.device("cpu")
 EXPECTED = {
-    "training": {bars.OURS, bars.OURS_DEFAULT, bars.DROPOUT, "ensemble of 2"},
-    "prediction": {bars.OURS, bars.OURS_FRESH, bars.LOOP, bars.PLAIN, bars.DROPOUT, "ensemble of 2"},
+    "training": {bars.OURS, bars.OURS_BF16, bars.OURS_DEFAULT, bars.DROPOUT, "ensemble of 2"},
+    "prediction": {bars.OURS, bars.OURS_BF16, bars.OURS_FRESH, bars.LOOP, bars.PLAIN, bars.DROPOUT, "ensemble of 2"},
     "seeds": {bars.ONE_SEED, bars.IN_TURN},
     "resnet50": {bars.OURS_LATE, bars.OURS_ALL, bars.LOOP, bars.PLAIN},
     "memory": {"1 draws", "2 draws"},
