@@ -16,11 +16,13 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import abnn
 from abnn.attached import Attached, hold_noise, set_noise
 from abnn.backbones import PaperResNet
+from abnn.batches import Batches
 from abnn.compiling import lay_out
 from abnn.lanes import Lane
-from abnn.loop import Batches, make_fabric, make_optimizer, seeded
+from abnn.loop import make_fabric, make_optimizer
 from abnn.objective import preset as choose_preset
 from abnn.outliers import make_outliers, measure_range
+from abnn.randomness import seeded
 from abnn.steps import Steps
 
 # -- data ---------------------------------------------------------------------------------------------------------------
@@ -154,7 +156,7 @@ def captured(call: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], Tensor
 
 
 class OurTraining:
-    """Iterations of ``abnn.fit`` with a preset: batches, learning rates and steps as in ``abnn.loop.train``."""
+    """Iterations of ``abnn.fit`` with a preset: batches, learning rates and steps as in ``abnn.loop.training``."""
 
     def __init__(
         self,

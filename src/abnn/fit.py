@@ -10,11 +10,14 @@ from typing import Any
 import torch
 
 from abnn.attached import Attached
+from abnn.batches import Batches
 from abnn.compiling import compiled
 from abnn.errors import InputError, explain
-from abnn.loop import Batches, History, Schedule, make_fabric, make_optimizer, preserved_random_state, train
+from abnn.lanes import to_end
+from abnn.loop import History, Schedule, make_fabric, make_optimizer, training
 from abnn.objective import Objective, preset
 from abnn.outliers import Outliers, make_outliers, measure_range
+from abnn.randomness import preserved_random_state
 from abnn.steps import Steps
 
 
@@ -96,20 +99,9 @@ def fit(
             "at": model.block_names,
             "kind": model.spec.kind,
         }
-        history = train(
-            Steps(model, goal, maker, fabric, optimizers),
-            batches,
-            fabric,
-            epochs,
-            settings,
-            schedule,
-            seed,
-            checkpoint,
-            checkpoint_every,
-            log,
-            log_dir,
-            progress,
-        )
+        watching = (checkpoint, checkpoint_every, log, log_dir, progress)
+        steps = Steps(model, goal, maker, fabric, optimizers)
+        history = to_end(training(steps, batches, fabric, epochs, settings, schedule, seed, *watching))
         if freeze if gather_distance is None else gather_distance:
             model.distance.fit(batches.once())
     model.eval()

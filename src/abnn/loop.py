@@ -10,24 +10,20 @@ import contextlib
 import hashlib
 import json
 import math
-import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
+from abnn.batches import Batches
 from abnn.errors import DivergedError, FileFormatError, InputError, explain, unknown
 from abnn.files import Tree, read_tree, write_tree
-from abnn.lanes import to_end
-from abnn.predict import check_inputs
-from abnn.resident import Resident, resident
+from abnn.randomness import seeded
 from abnn.watch import Watch, make_loggers
 
 Schedule = Callable[[float], float]
@@ -130,25 +126,6 @@ def make_optimizer(
     return OPTIMIZERS[optimizer](parameters, lr=lr)
 
 
-def train(
-    trainable: Trainable,
-    batches: Batches,
-    fabric: Any,
-    epochs: int,
-    settings: dict[str, Any],
-    schedule: str | Schedule = "cosine",
-    seed: int = 0,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int | None = None,
-    log: Sequence[str] | str = (),
-    log_dir: str | Path = "runs",
-    progress: bool = True,
-) -> History:
-    """Train for ``epochs`` epochs; ``settings`` identify the run, so that no other run goes on from its checkpoint."""
-    options = (schedule, seed, checkpoint, checkpoint_every, log, log_dir, progress)
-    return to_end(training(trainable, batches, fabric, epochs, settings, *options))
-
-
 def training(
     trainable: Trainable,
     batches: Batches,
@@ -163,7 +140,10 @@ def training(
     log_dir: str | Path = "runs",
     progress: bool = True,
 ) -> Generator[None, None, History]:
-    """:func:`train` in pieces: pauses after every step, so that several runs can take turns."""
+    """Train for ``epochs`` epochs, and pause after every step, so that several runs can take turns; see :mod:`abnn.lanes`.
+
+    settings  identify the run, so that no other run goes on from its checkpoint
+    """
     if epochs < 1:
         raise InputError(explain("epochs", epochs, "a whole number of at least 1"))
     if checkpoint_every is not None and checkpoint_every < 1:
@@ -261,96 +241,6 @@ def _set_rate(group: dict[str, Any], rate: float, device: torch.device) -> None:
         group["lr"] = rate
 
 
-class Batches:
-    """A loader whose batches are checked, and depend on (seed, epoch, step) alone.
-
-    ``model`` says what inputs and labels must look like: its input_shape, input_dtype and classes.
-    """
-
-    def __init__(self, loader: Iterable[Any], model: Any, fabric: Any, seed: int) -> None:
-        if isinstance(loader, Tensor | str | bytes) or not isinstance(loader, Iterable) or isinstance(loader, Iterator):
-            raise InputError(
-                explain(
-                    "loader",
-                    type(loader).__name__,
-                    "something that yields (x, y) batches every time it is iterated",
-                    "Use torch.utils.data.DataLoader, or a list of batches.",
-                )
-            )
-        self.generator = loader.generator if isinstance(loader, DataLoader) else None
-        self.loader: Any = loader
-        kept = resident(loader, fabric.device) if fabric.world_size == 1 else None
-        if kept is not None:
-            self.loader = kept
-        elif isinstance(loader, DataLoader):
-            self.loader = fabric.setup_dataloaders(loader)
-        self.model, self.seed, self.rank, self.device = model, seed, fabric.global_rank, fabric.device
-        self.length = len(self.loader) if isinstance(self.loader, Sized) else None
-        if self.length == 0:
-            raise InputError(
-                explain("loader", "a loader without batches", "at least one batch", "Check data set and drop_last.")
-            )
-
-    def epoch(self, epoch: int, skip: int = 0) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Batches with their numbers; the first ``skip`` ones are loaded but not given."""
-        seed_everything(self.seed, "order", epoch)
-        if self.generator is not None:
-            self.generator.manual_seed(number(self.seed, "order", epoch))
-        if hasattr(getattr(self.loader, "sampler", None), "set_epoch"):
-            self.loader.sampler.set_epoch(epoch)
-        iterator = iter(self.loader)
-        step = 0
-        chance = not isinstance(self.loader, Resident)  # whether loading a batch may draw random numbers
-        while True:
-            if chance or step == 0:
-                seed_everything(self.seed, "load", epoch, step, self.rank)
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                break
-            if step >= skip:
-                # On CUDA every look at values makes the host wait, so later epochs rely on the first.
-                x, y = check_batch(self.model, batch, values=epoch == 0 or self.device.type != "cuda")
-                if chance:
-                    seed_everything(self.seed, "step", epoch, step, self.rank)
-                else:
-                    torch.manual_seed(number(self.seed, "step", epoch, step, self.rank))
-                yield step, x.to(self.device), y.to(self.device)
-            step += 1
-        if step == 0:
-            raise InputError(
-                explain("loader", "a loader without batches", "at least one batch", "Check data set and drop_last.")
-            )
-
-    def first(self, most: int) -> Iterator[Tensor]:
-        for step, x, _ in self.epoch(0):
-            yield x
-            if step + 1 == most:
-                return
-
-    def once(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return ((x, y) for _, x, y in self.epoch(0))
-
-
-def check_batch(model: Any, batch: Any, values: bool = True) -> tuple[Tensor, Tensor]:
-    """(x, y) of one batch, or an error that says what is wrong with it; shapes alone if not ``values``."""
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        given = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
-        raise InputError(explain("loader", given, "pairs (inputs, labels)", "Let the data set return (x, y)."))
-    x, y = batch
-    x = check_inputs(model, x, values)
-    y = torch.as_tensor(y) if not isinstance(y, Tensor) else y
-    if y.ndim != 1 or len(y) != len(x) or y.is_floating_point():
-        given = f"labels of shape {tuple(y.shape)} and type {y.dtype} for {len(x)} inputs"
-        raise InputError(explain("loader", given, "one whole number per input", "Give class numbers, not one-hot."))
-    if values and y.numel() and (y.min() < 0 or y.max() >= model.classes):
-        given = f"labels from {y.min().item()} to {y.max().item()}"
-        raise InputError(
-            explain("loader", given, f"0 to {model.classes - 1}, the backbone's classes", "Renumber the labels.")
-        )
-    return x, y.long()
-
-
 class _Run:
     """Where a run stands, and its checkpoint."""
 
@@ -426,35 +316,3 @@ def _stop_if_diverged(run: _Run, losses: dict[str, Tensor], epoch: int, step: in
         f"state after {epoch} complete epochs. Lower lr, raise kl_weight, or check that inputs are scaled; maximised "
         "outlier losses have no bound and can always do this."
     )
-
-
-@contextlib.contextmanager
-def preserved_random_state() -> Iterator[None]:
-    """Leave the global random states of torch, numpy and random as they were."""
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
-        if cuda is not None:
-            torch.cuda.set_rng_state_all(cuda)
-
-
-def number(*key: object) -> int:
-    """A seed that belongs to the key."""
-    return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:7], "big")
-
-
-def seed_everything(*key: object) -> None:
-    """Set the global random states of torch, numpy and random to values that belong to the key."""
-    seed = number(*key)
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
-
-
-def seeded(*key: object) -> torch.Generator:
-    return torch.Generator().manual_seed(number(*key))

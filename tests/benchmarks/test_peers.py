@@ -13,7 +13,7 @@ from torch import Tensor
 
 import abnn
 from abnn.layers import gaussian_kl
-from abnn.loop import seeded
+from abnn.randomness import seeded
 
 CPU = torch.device("cpu")
 WIDTH, BLOCKS, CLASSES, PIXELS = 8, 3, 4, 12

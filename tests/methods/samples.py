@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from abnn.batches import Batches
 from abnn.data.digits import Labelled, load_digits
-from abnn.loop import Batches, make_fabric
+from abnn.loop import make_fabric
 from abnn.methods import Method, Run, Trained, train_method
 from abnn.methods._training import choose_outliers
 from abnn.outliers import measure_range

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from abnn.backbones import build_backbone
-from abnn.loop import number
 from abnn.methods import make_method
 from abnn.methods.deep_ensemble import Ensemble
+from abnn.randomness import number
 from tests.conftest import SmallBatchNormNet
 from tests.methods.samples import TINY, digits, quick
 

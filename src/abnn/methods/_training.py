@@ -10,14 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from abnn.batches import Batches
 from abnn.blocks import evaluating, logits_of, summary
 from abnn.compiling import compiled
 from abnn.errors import InputError, explain
 from abnn.lanes import to_end, together
-from abnn.loop import Batches, make_fabric, number, preserved_random_state, training
+from abnn.loop import make_fabric, training
 from abnn.methods._trained import Backbone, Trained, maker
 from abnn.methods.base import Method, Run, full_outliers, make_method
 from abnn.outliers import Outliers, make_outliers, measure_range
+from abnn.randomness import number, preserved_random_state
 
 
 def train_method(

@@ -23,9 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from abnn.attached import Attached
+from abnn.batches import Batches
 from abnn.blocks import evaluating
 from abnn.errors import InputError, explain, unknown
-from abnn.loop import OPTIMIZERS, SCHEDULES, Batches, Schedule, Trainable, make_optimizer
+from abnn.loop import OPTIMIZERS, SCHEDULES, Schedule, Trainable, make_optimizer
 from abnn.objective import AUTHORS_NOISE as PRESET_NOISE
 from abnn.outliers import OutlierBatch, Outliers
 from abnn.outliers.mixtures import CONTENT
@@ -68,7 +69,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Stage:
-    """One pass through :func:`abnn.loop.train`; what is trained is made when the stages before have ended."""
+    """One pass through :func:`abnn.loop.training`; what is trained is made when the stages before have ended."""
 
     name: str
     epochs: int

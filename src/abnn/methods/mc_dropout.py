@@ -19,12 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.loop import seeded
 from abnn.methods._head import split_head
 from abnn.methods._steps import Minimise
 from abnn.methods.base import Method, Run, Stage, check_share
 from abnn.methods.threshold import plain_losses
 from abnn.predict import Prediction
+from abnn.randomness import seeded
 
 
 class DropoutHead(nn.Module):

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.loop import Batches
+from abnn.batches import Batches
 from abnn.methods._steps import Minimise
 from abnn.methods.base import Method, Run, Stage, check_count, check_positive, check_share
 from abnn.predict import Prediction

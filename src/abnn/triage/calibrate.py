@@ -222,7 +222,7 @@ def _by_cost(gathered: Gathered, costs: Costs) -> tuple[float, float]:
 
 
 def _batches(model: Attached | Plain, loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    from abnn.loop import check_batch
+    from abnn.batches import check_batch
 
     return (check_batch(model, batch) for batch in loader)
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from abnn.attached import Attached, check_draws, hold_noise, mean_logits, set_noise
+from abnn.batches import check_batch
 from abnn.blocks import Block, Probe, evaluating, logits_of, probe
 from abnn.distance import MAX_FEATURES, _Recorder, _statistics, sketch
 from abnn.errors import AttachError, InputError, explain, unknown
 from abnn.graft import graft
-from abnn.loop import check_batch
 from abnn.methods.base import check_count
 from abnn.methods.posthoc.base import Features, Head
 from abnn.methods.posthoc.sample import Sample

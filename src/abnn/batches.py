@@ -1,0 +1,105 @@
+"""Batches for training: checked, on the device, and the same for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from abnn.errors import InputError, explain
+from abnn.predict import check_inputs
+from abnn.randomness import number, seed_everything
+from abnn.resident import Resident, resident
+
+
+class Batches:
+    """A loader whose batches are checked, and depend on (seed, epoch, step) alone.
+
+    ``model`` says what inputs and labels must look like: its input_shape, input_dtype and classes.
+    """
+
+    def __init__(self, loader: Iterable[Any], model: Any, fabric: Any, seed: int) -> None:
+        if isinstance(loader, Tensor | str | bytes) or not isinstance(loader, Iterable) or isinstance(loader, Iterator):
+            raise InputError(
+                explain(
+                    "loader",
+                    type(loader).__name__,
+                    "something that yields (x, y) batches every time it is iterated",
+                    "Use torch.utils.data.DataLoader, or a list of batches.",
+                )
+            )
+        self.generator = loader.generator if isinstance(loader, DataLoader) else None
+        self.loader: Any = loader
+        kept = resident(loader, fabric.device) if fabric.world_size == 1 else None
+        if kept is not None:
+            self.loader = kept
+        elif isinstance(loader, DataLoader):
+            self.loader = fabric.setup_dataloaders(loader)
+        self.model, self.seed, self.rank, self.device = model, seed, fabric.global_rank, fabric.device
+        self.length = len(self.loader) if isinstance(self.loader, Sized) else None
+        if self.length == 0:
+            raise InputError(
+                explain("loader", "a loader without batches", "at least one batch", "Check data set and drop_last.")
+            )
+
+    def epoch(self, epoch: int, skip: int = 0) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Batches with their numbers; the first ``skip`` ones are loaded but not given."""
+        seed_everything(self.seed, "order", epoch)
+        if self.generator is not None:
+            self.generator.manual_seed(number(self.seed, "order", epoch))
+        if hasattr(getattr(self.loader, "sampler", None), "set_epoch"):
+            self.loader.sampler.set_epoch(epoch)
+        iterator = iter(self.loader)
+        step = 0
+        chance = not isinstance(self.loader, Resident)  # whether loading a batch may draw random numbers
+        while True:
+            if chance or step == 0:
+                seed_everything(self.seed, "load", epoch, step, self.rank)
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                break
+            if step >= skip:
+                # On CUDA every look at values makes the host wait, so later epochs rely on the first.
+                x, y = check_batch(self.model, batch, values=epoch == 0 or self.device.type != "cuda")
+                if chance:
+                    seed_everything(self.seed, "step", epoch, step, self.rank)
+                else:
+                    torch.manual_seed(number(self.seed, "step", epoch, step, self.rank))
+                yield step, x.to(self.device), y.to(self.device)
+            step += 1
+        if step == 0:
+            raise InputError(
+                explain("loader", "a loader without batches", "at least one batch", "Check data set and drop_last.")
+            )
+
+    def first(self, most: int) -> Iterator[Tensor]:
+        for step, x, _ in self.epoch(0):
+            yield x
+            if step + 1 == most:
+                return
+
+    def once(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return ((x, y) for _, x, y in self.epoch(0))
+
+
+def check_batch(model: Any, batch: Any, values: bool = True) -> tuple[Tensor, Tensor]:
+    """(x, y) of one batch, or an error that says what is wrong with it; shapes alone if not ``values``."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        given = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
+        raise InputError(explain("loader", given, "pairs (inputs, labels)", "Let the data set return (x, y)."))
+    x, y = batch
+    x = check_inputs(model, x, values)
+    y = torch.as_tensor(y) if not isinstance(y, Tensor) else y
+    if y.ndim != 1 or len(y) != len(x) or y.is_floating_point():
+        given = f"labels of shape {tuple(y.shape)} and type {y.dtype} for {len(x)} inputs"
+        raise InputError(explain("loader", given, "one whole number per input", "Give class numbers, not one-hot."))
+    if values and y.numel() and (y.min() < 0 or y.max() >= model.classes):
+        given = f"labels from {y.min().item()} to {y.max().item()}"
+        raise InputError(
+            explain("loader", given, f"0 to {model.classes - 1}, the backbone's classes", "Renumber the labels.")
+        )
+    return x, y.long()

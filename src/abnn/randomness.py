@@ -1,0 +1,43 @@
+"""Random numbers that belong to a key: where they are drawn and in which order does not matter."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+
+@contextlib.contextmanager
+def preserved_random_state() -> Iterator[None]:
+    """Leave the global random states of torch, numpy and random as they were."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)
+
+
+def number(*key: object) -> int:
+    """A seed that belongs to the key."""
+    return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:7], "big")
+
+
+def seed_everything(*key: object) -> None:
+    """Set the global random states of torch, numpy and random to values that belong to the key."""
+    seed = number(*key)
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def seeded(*key: object) -> torch.Generator:
+    return torch.Generator().manual_seed(number(*key))
