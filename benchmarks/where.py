@@ -94,7 +94,8 @@ def table(record: dict[str, Any]) -> str:
     ]
     lines.append(["all", *(f"{ms:.2f} ms, {kernels:.0f}" for ms, kernels in totals)])
     made = markdown_table(["time, kernels", *record["steps"]], lines)
-    return f"{made}\n{record['device']}, batch {record['batch']}, one step kernel by kernel."
+    note = f" {record['note']}" if record.get("note") else ""
+    return f"{made}\n{record['device']}, batch {record['batch']}, one step kernel by kernel.{note}"
 
 
 def main(arguments: list[str]) -> int:

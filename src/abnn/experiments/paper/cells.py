@@ -1,8 +1,8 @@
 """Cells: the runs behind the rows of tables. A cell is trained, evaluated on all sets of its task, and recorded.
 
 Several tables share cells, so that a network is trained once. Everything goes on where it stopped: a record that exists is
-not made again, a trained network is kept in the work folder until its record is written (networks that other cells start
-from stay there), and a training that was killed goes on from its last epoch.
+not made again, trained networks stay in the work folder, where other cells find what they start from, and a training that
+was killed goes on from its last epoch.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from abnn.errors import InputError, MissingExtraError, explain
 from abnn.evaluation import Evaluation, SetResult
 from abnn.experiments.compare import known_record, read_back
 from abnn.experiments.tasks import Task, load_task
+from abnn.files import read_json
 from abnn.loop import make_fabric
 from abnn.methods import Trained, load_trained, make_method, train_seeds
 from abnn.methods.deep_ensemble import Ensemble
@@ -258,5 +259,5 @@ class Runner:
         return self.work / cell.experiment / f"{slug(cell.name)}-seed{seed}"
 
     def _kept(self, cell: Cell, seed: int, config: dict[str, Any]) -> bool:
-        folder = self._folder(cell, seed)
-        return (folder / "method.json").exists() and load_trained(folder).extra.get("config") == config
+        description = self._folder(cell, seed) / "method.json"
+        return description.exists() and read_json(description).get("extra", {}).get("config") == config
