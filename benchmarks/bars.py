@@ -10,14 +10,19 @@ from timing import ratio
 
 OURS = "abnn"
 OURS_BF16 = "abnn, bf16"
+OURS_COMPILED_32 = "abnn, compiled"
 OURS_COMPILED = "abnn, bf16, compiled"
 OURS_FRESH = "abnn, fresh draws"
 OURS_DEFAULT = "abnn, default preset"
 OURS_LATE = "abnn, last block"
 OURS_ALL = "abnn, all blocks"
+OURS_LATE_COMPILED = "abnn, last block, compiled"
+OURS_ALL_COMPILED = "abnn, all blocks, compiled"
 LOOP = "loop over draws"
 PLAIN = "plain network"
 PLAIN_GRAPH = "plain network, CUDA graph"
+PLAIN_COMPILED = "plain network, compiled"
+PLAIN_COMPILED_GRAPH = "plain network, compiled, CUDA graph"
 DROPOUT = "MC dropout"
 ENSEMBLE = "ensemble"
 ONE_SEED = "one seed"
@@ -49,15 +54,24 @@ BARS = (
     Bar("training", "cuda", "blitz", OURS_COMPILED, least=40),
     Bar("prediction", "cuda", "blitz", OURS, least=60),
     Bar("prediction", "cuda", OURS, PLAIN_GRAPH, most=4.5),
+    Bar("prediction", "cuda", "blitz", OURS_COMPILED_32, least=60),
+    Bar("prediction", "cuda", OURS_COMPILED_32, PLAIN_GRAPH, most=4.5),
+    Bar("prediction", "cuda", OURS_COMPILED_32, PLAIN_COMPILED_GRAPH, most=4.5),
     Bar("seeds", "cuda", AT_ONCE, ONE_SEED, most=2),
     Bar("resnet50", "cuda", OURS_LATE, PLAIN, most=1.3),
     Bar("resnet50", "cuda", OURS_LATE, PLAIN_GRAPH, most=1.3),
     Bar("resnet50", "cuda", LOOP, OURS_ALL, least=4),
+    Bar("resnet50", "cuda", OURS_LATE_COMPILED, PLAIN_GRAPH, most=1.3),
+    Bar("resnet50", "cuda", OURS_LATE_COMPILED, PLAIN_COMPILED_GRAPH, most=1.3),
+    Bar("resnet50", "cuda", LOOP, OURS_ALL_COMPILED, least=4),
     Bar("memory", "cuda", "100 draws", "10 draws", most=1.5),
     Bar("training", "cpu", "blitz", OURS, least=3),
-    Bar("prediction", "cpu", "blitz", OURS, least=2),
-    Bar("prediction", "cpu", "bayesian-torch", OURS, least=2),
-    Bar("prediction", "cpu", "torch-uncertainty", OURS, least=2),
+    Bar("training", "cpu", "blitz", OURS_COMPILED, least=3),
+    *(
+        Bar("prediction", "cpu", peer, ours, least=2)
+        for ours in (OURS, OURS_COMPILED_32, OURS_COMPILED)
+        for peer in ("blitz", "bayesian-torch", "torch-uncertainty")
+    ),
     Bar("memory", "cpu", "100 draws", "10 draws", most=1.5),
 )
 

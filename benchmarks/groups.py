@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -40,7 +40,7 @@ def training(run: Run) -> dict[str, Any]:
 
     makers: dict[str, Callable[[], Work]] = {bars.OURS: lambda: ours("authors")}
     makers[bars.OURS_BF16] = lambda: ours("authors", "bf16-mixed")
-    if run.on_cuda:
+    if run.on_cuda or s.compiled:
         makers[bars.OURS_COMPILED] = lambda: ours("authors", "bf16-mixed", compile=True)
     makers[bars.OURS_DEFAULT] = lambda: ours("default")
     makers |= {name: lambda each=each: peer(each) for name, each in run.peers.items()}  # type: ignore[misc]
@@ -62,11 +62,11 @@ def prediction(run: Run) -> dict[str, Any]:
         usual.distance.fit(work.tensor_loader(images, labels, 2 * s.classes))
         return lambda: usual.predict(x, draws=s.draws).score
 
-    def halved() -> Work:
-        small = copy.deepcopy(network).to(torch.bfloat16)
-        image = x.to(torch.bfloat16)
-        thin = abnn.attach(small, image[:1], preset="authors", draws=1)
-        return lambda: thin.predict(image, draws=s.draws).probs
+    def halved(compiled: bool = False) -> tuple[Attached, Tensor]:
+        small, image = copy.deepcopy(network).to(torch.bfloat16), x.to(torch.bfloat16)
+        if compiled and s.bf16_channels_last:
+            small, image = work.channels_last(small, image)
+        return abnn.attach(small, image[:1], preset="authors", draws=1), image
 
     ensemble, dropout = work.copies(network, s.members), work.DropoutNetwork(network)
     makers: dict[str, Callable[[], Work]] = {
@@ -74,7 +74,12 @@ def prediction(run: Run) -> dict[str, Any]:
         bars.OURS_FRESH: lambda: lambda: model.predict(x, draws=s.draws, seed=None).probs,
         bars.OURS_DEFAULT: default,
     }
-    makers[bars.OURS_BF16] = halved
+    makers[bars.OURS_BF16] = lambda: predict_maker(*halved(), s.draws)
+    models = {}
+    if s.compiled:
+        models[bars.OURS_COMPILED_32] = abnn.attach(network, x[:1], preset="authors", draws=1), x
+        models[bars.OURS_COMPILED] = halved(compiled=True)
+        makers |= compiled_makers(models, s.draws)
     makers[bars.LOOP] = lambda: loop_maker(model, x, s.draws)
     makers |= {
         name: lambda other=other: lambda: peers.predict(other, x, s.draws)  # type: ignore[misc]
@@ -84,9 +89,12 @@ def prediction(run: Run) -> dict[str, Any]:
     makers[f"{bars.ENSEMBLE} of {s.members}"] = lambda: lambda: work.members(ensemble, x)
     makers |= plain_makers(run, network, x)
     rows = run.measure(makers)
+    checks = {}
+    for name, (compiled, image) in models.items():
+        checks[f"{name}, folded"] = check_folding(compiled, image, s.draws, rounding(run, image))
     with exactly():
         anew = abnn.attach(network, x[:1], preset="authors", draws=1)
-        checks = {"folded against one by one": check_folding(anew, x, s.draws)}
+        checks["folded against one by one"] = check_folding(anew, x, s.draws)
         for name, other in others.items():
             other.copy_means(anew)
             checks[f"{name} against {bars.OURS}, without noise"] = check(
@@ -123,19 +131,23 @@ def resnet50(run: Run) -> dict[str, Any]:
     if s.resnet_bf16:
         network, x = network.to(torch.bfloat16), x.to(torch.bfloat16)
     if s.resnet_channels_last:
-        x = x.to(memory_format=torch.channels_last)
-        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network, x = work.channels_last(network, x)
     late = abnn.attach(network, x[:1], last=1, draws=1)
     everywhere = abnn.attach(network, x[:1], draws=1)
     makers: dict[str, Callable[[], Work]] = {
-        bars.OURS_LATE: lambda: lambda: late.predict(x, draws=s.draws).probs,
-        bars.OURS_ALL: lambda: lambda: everywhere.predict(x, draws=s.draws).probs,
+        bars.OURS_LATE: lambda: predict_maker(late, x, s.draws),
+        bars.OURS_ALL: lambda: predict_maker(everywhere, x, s.draws),
         bars.LOOP: lambda: loop_maker(everywhere, x, s.draws),
         **plain_makers(run, network, x),
     }
-    rows = run.measure(makers)
-    most = 0.1 if s.resnet_bf16 else 2e-2 if run.on_cuda else 1e-4  # bf16 keeps two to three digits, TF32 three
     models = {bars.OURS_LATE: late, bars.OURS_ALL: everywhere}
+    if s.compiled:
+        again = {bars.OURS_LATE_COMPILED: (abnn.attach(network, x[:1], last=1, draws=1), x)}
+        again[bars.OURS_ALL_COMPILED] = abnn.attach(network, x[:1], draws=1), x
+        makers |= compiled_makers(again, s.draws)
+        models |= {name: model for name, (model, _) in again.items()}
+    rows = run.measure(makers)
+    most = rounding(run, x)
     checks = {f"{name}, folded": check_folding(model, x, s.draws, most) for name, model in models.items()}
     return {"rows": rows, "checks": checks}
 
@@ -179,7 +191,7 @@ def _curve_point(run: Run, point: memory.Point) -> dict[str, Any]:
         bars.LOOP: lambda: loop_maker(model, x, point.draws),
     }
     plain = plain_makers(run, model.backbone, x)
-    makers |= {name: plain[name] for name in plain if name == bars.PLAIN_GRAPH or not run.on_cuda}
+    makers |= {name: plain[name] for name in plain if name == (bars.PLAIN_GRAPH if run.on_cuda else bars.PLAIN)}
     rows = run.measure(makers, run.sizes.curve_plan)
     rows["memory"] = row([round(used["peak"] - used["before"], 2)], "MiB")
     return {"rows": rows}
@@ -193,6 +205,25 @@ def _point(run: Run) -> memory.Point:
     )
 
 
+def predict_maker(model: Attached, x: Tensor, draws: int) -> Work:
+    return lambda: model.predict(x, draws=draws).probs
+
+
+def compiled_makers(models: Mapping[str, tuple[Attached, Tensor]], draws: int) -> dict[str, Callable[[], Work]]:
+    """Predictions of models that are compiled when they are first called, for the one size that they are called with."""
+
+    def make(model: Attached, x: Tensor) -> Work:
+        model.compile(dynamic=False)
+        return predict_maker(model, x, draws)
+
+    return {name: lambda each=each: make(*each) for name, each in models.items()}  # type: ignore[misc]
+
+
+def rounding(run: Run, x: Tensor) -> float:
+    """How far rounding may put predictions apart: bf16 keeps two to three digits, TF32 three."""
+    return 0.1 if x.dtype == torch.bfloat16 else 2e-2 if run.on_cuda else 1e-4
+
+
 def loop_maker(model: Attached, x: Tensor, draws: int) -> Work:
     """The mean softmax over a loop of passes of our own model."""
     loop = work.one_by_one(model, x, draws)
@@ -200,10 +231,16 @@ def loop_maker(model: Attached, x: Tensor, draws: int) -> Work:
 
 
 def plain_makers(run: Run, network: torch.nn.Module, x: Tensor) -> dict[str, Callable[[], Work]]:
-    """The network without attachments, kernel by kernel and as one CUDA graph."""
+    """The network without attachments: as it is, compiled, and on CUDA both as one graph."""
     makers: dict[str, Callable[[], Work]] = {bars.PLAIN: lambda: lambda: work.plain(network, x)}
     if run.on_cuda:
         makers[bars.PLAIN_GRAPH] = lambda: work.captured(lambda image: work.plain(network, image), x)
+    if run.sizes.compiled:
+        compiled: Any = torch.compile(network, dynamic=False)
+        if run.on_cuda:
+            makers[bars.PLAIN_COMPILED_GRAPH] = lambda: work.captured(lambda image: work.plain(compiled, image), x)
+        else:
+            makers[bars.PLAIN_COMPILED] = lambda: lambda: work.plain(compiled, x)
     return makers
 
 

@@ -29,6 +29,8 @@ class Sizes:
     seeds: int = 5
     pictures: int = 60_000
     workers: int = 1
+    compiled: bool = True  # whether there are rows of compiled networks; each takes up to a minute before it runs
+    bf16_channels_last: bool = True  # how networks in bf16 that are compiled lie in memory, in group prediction
     resnet: str = "resnet50"
     resnet_batch: int = 32
     resnet_pixels: int = 224
@@ -47,6 +49,7 @@ class Sizes:
 
 ON_CUDA = Sizes()
 ON_CPU = Sizes(
+    bf16_channels_last=False,
     resnet_batch=2,
     resnet_bf16=False,
     curve_batch=32,
@@ -63,6 +66,7 @@ TINY = Sizes(
     seeds=2,
     pictures=16,
     workers=0,
+    compiled=False,
     resnet="resnet18",
     resnet_batch=2,
     resnet_pixels=64,

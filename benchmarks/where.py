@@ -1,7 +1,12 @@
-"""Where the time of a training step goes on a GPU: its kernels by kind, beside what the chip could do at best.
+"""Where the time of a training step goes on a GPU: all of its kernels by kind.
 
-python benchmarks/where.py             profile one step of each kind on this GPU, into results/where/h200.json
-python benchmarks/where.py --table     put the table of that file into docs/speed.md again
+python benchmarks/where.py                        profile one step of each kind on this GPU, into results/where/h200.json
+python benchmarks/where.py --only "default"       only some kinds; nothing is recorded, the table is printed
+python benchmarks/where.py --names names.json     write every kernel's name, calls and microseconds as well
+python benchmarks/where.py --table                put the table of the record into docs/speed.md again
+
+A step is profiled as it runs in training: replayed as one CUDA graph. ABNN_CONV=grouped and ABNN_CONV=matmul compare ways to
+convolve. Most of the time goes into compiling, about a minute; the others take seconds.
 """
 
 from __future__ import annotations
@@ -9,7 +14,9 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +28,21 @@ from abnn.files import write_json
 from abnn.records import provenance
 from abnn.tables import markdown_table, update_between_markers
 
+WARM_UP, TIMED = 8, 20  # steps before a profile: some of them are captured; and timed ones
 ROOT = Path(__file__).resolve().parents[1]
 RECORD, PAGE = ROOT / "results" / "where" / "h200.json", ROOT / "docs" / "speed.md"
 KINDS = {
-    "convolutions": ("fprop", "dgrad", "wgrad", "convolve", "cutlass", "gemm"),
     "changes of layout": ("nchwToNhwc", "nhwcToNchw"),
-    "normalisation": ("group_norm", "RowwiseMoments", "GammaBeta", "ComputeInternalGradients", "ComputeBackwardFused"),
-    "sums": ("reduce_kernel",),
+    "convolutions": ("fprop", "dgrad", "wgrad", "convolve", "cudnn"),
+    "matrix products": ("gemm", "cutlass", "nvjet", "splitKreduce", "cublas", "gemv"),
+    "normalisation": ("group_norm", "RowwiseMoments", "GammaBeta", "ComputeInternalGradients", "ComputeBackwardFused",
+                      "ComputeFusedParams"),
+    "sums": ("reduce_kernel", "triton_red", "triton_per", "softmax", "SoftMax"),
     "optimiser": ("multi_tensor_apply",),
-    "random numbers": ("distribution_elementwise",),
-    "element by element": ("elementwise", "triton_poi"),
-}
+    "random numbers": ("distribution_elementwise", "philox"),
+    "copies and fills": ("Memcpy", "Memset", "CatArray", "copy_kernel", "FillFunctor"),
+    "element by element": ("elementwise", "triton_poi", "triton_for", "index"),
+}  # fmt: skip
 STEPS = {
     "authors": {"preset": "authors"},
     "authors, bf16, compiled": {"preset": "authors", "precision": "bf16-mixed", "compile": True},
@@ -47,39 +58,49 @@ def kind_of(kernel: str) -> str:
 def by_kind(kernels: list[tuple[str, int, float]]) -> dict[str, dict[str, float]]:
     """(name, calls, microseconds) of kernels, added up by kind."""
     found: dict[str, dict[str, float]] = {}
-    for name, calls, time in kernels:
+    for name, calls, spent in kernels:
         each = found.setdefault(kind_of(name), {"kernels": 0, "ms": 0.0})
         each["kernels"] += calls
-        each["ms"] += time / 1000
+        each["ms"] += spent / 1000
     return dict(sorted(found.items(), key=lambda item: -item[1]["ms"]))
 
 
-def profile(training: work.OurTraining) -> list[tuple[str, int, float]]:
-    """The kernels of one step that runs kernel by kernel."""
+def profile(training: work.OurTraining) -> tuple[list[tuple[str, int, float]], float]:
+    """The kernels of one captured step, (name, calls, microseconds), and the milliseconds of a step on the wall."""
     from torch.profiler import DeviceType, ProfilerActivity
     from torch.profiler import profile as profiling
 
-    training.captured = None
-    for _ in range(4):
+    for _ in range(WARM_UP):
         training()
     torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(TIMED):
+        training()
+    torch.cuda.synchronize()
+    took = (time.perf_counter() - started) / TIMED * 1000
     with profiling(activities=[ProfilerActivity.CUDA]) as found:
         training()
         torch.cuda.synchronize()
     events = [event for event in found.key_averages() if event.device_type == DeviceType.CUDA]
-    return [(event.key, event.count, event.self_device_time_total) for event in events]
+    kernels = [(event.key, event.count, event.self_device_time_total) for event in events]
+    return sorted(kernels, key=lambda kernel: -kernel[2]), took
 
 
-def measure() -> dict[str, Any]:
+def measure(names: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The record, and all kernels of each step."""
     s, device = ON_CUDA, torch.device("cuda")
+    torch.backends.cudnn.benchmark = True  # as in abnn.loop
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # as in speed.py
     network = work.paper_network(s.width, s.blocks, s.classes, device)
     images, labels = work.made_up(s.pictures, s.pixels, s.classes)
     loader = work.tensor_loader(images, labels, s.batch)
-    steps = {}
-    for name, options in STEPS.items():
-        training = work.OurTraining(copy.deepcopy(network), loader, device, **options)  # type: ignore[arg-type]
-        steps[name] = by_kind(profile(training))
-    return {"device": torch.cuda.get_device_name(), "batch": s.batch, "steps": steps, **provenance()}
+    steps, walls, kernels = {}, {}, {}
+    for name in names:
+        training = work.OurTraining(copy.deepcopy(network), loader, device, **STEPS[name])  # type: ignore[arg-type]
+        kernels[name], walls[name] = profile(training)
+        steps[name] = by_kind(kernels[name])
+    settings = {"device": torch.cuda.get_device_name(), "batch": s.batch, "conv": os.environ.get("ABNN_CONV", "rule")}
+    return {**settings, "steps": steps, "wall_ms": walls, **provenance()}, kernels
 
 
 def table(record: dict[str, Any]) -> str:
@@ -93,17 +114,27 @@ def table(record: dict[str, Any]) -> str:
         (sum(c["ms"] for c in s.values()), sum(c["kernels"] for c in s.values())) for s in record["steps"].values()
     ]
     lines.append(["all", *(f"{ms:.2f} ms, {kernels:.0f}" for ms, kernels in totals)])
+    if "wall_ms" in record:
+        lines.append(["on the wall", *(f"{record['wall_ms'][name]:.2f} ms" for name in record["steps"])])
     made = markdown_table(["time, kernels", *record["steps"]], lines)
     note = f" {record['note']}" if record.get("note") else ""
-    return f"{made}\n{record['device']}, batch {record['batch']}, one step kernel by kernel.{note}"
+    return f"{made}\n{record['device']}, batch {record['batch']}, one step.{note}"
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", action="store_true", help="only render the table")
+    parser.add_argument("--only", nargs="+", choices=list(STEPS), metavar="STEP", help=f"of: {', '.join(STEPS)}")
+    parser.add_argument("--names", type=Path, metavar="FILE", help="write all kernels of each step into this file")
     chosen = parser.parse_args(arguments)
     if not chosen.table:
-        write_json(RECORD, measure())
+        record, kernels = measure(chosen.only or list(STEPS))
+        if chosen.names is not None:
+            write_json(chosen.names, {"wall_ms": record["wall_ms"], "kernels": kernels})
+        print(table(record))
+        if chosen.only:
+            return 0
+        write_json(RECORD, record)
     update_between_markers(PAGE, "speed where", table(json.loads(RECORD.read_text())))
     return 0
 

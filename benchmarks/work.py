@@ -17,7 +17,7 @@ import abnn
 from abnn.attached import Attached, hold_noise, set_noise
 from abnn.backbones import PaperResNet
 from abnn.batches import Batches
-from abnn.compiling import lay_out
+from abnn.compiling import compile_in_place
 from abnn.lanes import Lane
 from abnn.loop import make_fabric, make_optimizer
 from abnn.objective import preset as choose_preset
@@ -93,6 +93,12 @@ def settle(network: nn.Module, x: Tensor) -> nn.Module:
     for norm in norms:
         norm.momentum = 0.1
     return network.eval()
+
+
+def channels_last(network: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
+    """Both with the channels of each position side by side in memory."""
+    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network, x.to(memory_format=torch.channels_last)
 
 
 # -- prediction ---------------------------------------------------------------------------------------------------------
@@ -173,8 +179,7 @@ class OurTraining:
         fabric = make_fabric(precision, device.type, 1, 1)
         fabric.to_device(self.model)
         if compile:  # as abnn.compiling does it for the time of a training
-            lay_out([self.model.net], torch.channels_last)
-            self.model.net.compile(dynamic=False)
+            compile_in_place(self.model.net)
         self.batches = Batches(loader, self.model, fabric, seed=0)
         maker = make_outliers(chosen.outliers, **chosen.outlier_options)
         if maker.needs_range:

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from abnn.compiling import compiled, lay_out
+from abnn.compiling import compiled, options, with_network
 
 
 @pytest.fixture
 def eager_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that compiling does but the generation of code, which needs a compiler and time."""
     original = nn.Module.compile
-    monkeypatch.setattr(nn.Module, "compile", lambda self, **options: original(self, backend="eager", **options))
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda self, **how: original(self, backend="eager", dynamic=how["dynamic"])
+    )
 
 
 def network() -> nn.Sequential:
@@ -41,11 +45,33 @@ def test_an_error_inside_leaves_the_network_as_it_was(eager_backend: None) -> No
     assert net._compiled_call_impl is None
 
 
+def test_what_follows_the_network_is_compiled_with_it(eager_backend: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    def note(function: Any, **how: Any) -> Any:
+        calls.append(how)
+        return function
+
+    monkeypatch.setattr(torch, "compile", note)
+    net, x = network(), torch.rand(2, 1, 8, 8)
+
+    def loss(x: Tensor) -> Tensor:
+        return net(x).sum()
+
+    assert with_network(loss, net) is loss and not calls
+    net._compiled_call_impl = net.forward
+    assert with_network(loss, net)(x) == loss(x)
+    assert calls == [{"dynamic": False, "options": None}]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_layout_changes_neither_values_nor_identity() -> None:
+def test_only_narrow_networks_need_to_be_told_about_channels_last() -> None:
     net = network().cuda()
-    before = {name: (parameter, parameter.detach().clone()) for name, parameter in net.named_parameters()}
-    lay_out([net], torch.channels_last)
-    assert net[0].weight.is_contiguous(memory_format=torch.channels_last)
-    for name, parameter in net.named_parameters():
-        assert parameter is before[name][0] and torch.equal(parameter, before[name][1])
+    assert options(net) == {"force_layout_optimization": True}
+    assert options(nn.Sequential(net, nn.Conv2d(4, 4, 3, groups=2).cuda())) is None
+    assert options(nn.Sequential(net, nn.Conv2d(4, 128, 3).cuda())) is None
+    assert options(nn.Linear(2, 2).cuda()) is None
+
+
+def test_nothing_is_asked_of_the_compiler_on_the_cpu() -> None:
+    assert options(network()) is None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import abnn
 from abnn.attached import Attached
 from abnn.backbones import PaperResNet
-from abnn.distance import MAX_FEATURES, QUANTILES, oas_shrinkage, sketch
+from abnn.distance import MAX_FEATURES, MISFIT_QUANTILES, QUANTILES, _by_sums, note, oas_shrinkage, sketch
 from abnn.errors import InputError, NotFittedError
 
 from .conftest import generator, mlp
@@ -59,37 +59,79 @@ def iterated_shrinkage(covariance: np.ndarray, count: int) -> float:
     return rho
 
 
-def reference_distance(train: np.ndarray, y: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """min over classes of sqrt((f - m)^T C^-1 (f - m) / dim), C shrunk on standardised features."""
+def gaussians(train: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Class means, and the covariance that classes share, shrunk on standardised features."""
     means = np.stack([train[y == c].mean(0) for c in range(CLASSES)])
     centred = train - means[y]
     scale = centred.std(0)
     correlation = (centred / scale).T @ (centred / scale) / len(centred)
     rho = iterated_shrinkage(correlation, len(centred))
-    precision = np.linalg.inv((1 - rho) * correlation + rho * np.eye(len(scale)))
-    gaps = (test[:, None, :] - means[None]) / scale
-    squares = np.einsum("bcf,fg,bcg->bc", gaps, precision, gaps)
-    return np.sqrt(squares.min(1) / train.shape[1])
+    return means, ((1 - rho) * correlation + rho * np.eye(len(scale))) * np.outer(scale, scale)
 
 
-def split(net: nn.Module, data: list[tuple[Tensor, Tensor]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features and labels that the moments see, and features that they do not: every fifth batch."""
+def squares(points: np.ndarray, means: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """(f - m)^T C^-1 (f - m) for all means, [N, means]."""
+    gaps = points[:, None, :] - means[None]
+    return np.einsum("bcf,fg,bcg->bc", gaps, np.linalg.inv(covariance), gaps)
+
+
+def reference_distance(train: np.ndarray, y: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """min over classes of sqrt((f - m)^T C^-1 (f - m) / dim)."""
+    return np.sqrt(squares(test, *gaussians(train, y)).min(1) / train.shape[1])
+
+
+def reference_misfit(train: np.ndarray, y: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """Squared distance from each class less that from all data, whose covariance is C + B, over dim."""
+    means, covariance = gaussians(train, y)
+    shares = np.bincount(y, minlength=CLASSES) / len(y)
+    centre = shares @ means
+    between = (means - centre).T @ (shares[:, None] * (means - centre))
+    return (squares(test, means, covariance) - squares(test, centre[None], covariance + between)) / train.shape[1]
+
+
+def split(net: nn.Module, data: list[tuple[Tensor, Tensor]]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Features and labels that the moments see, and those that they do not: every fifth batch."""
     seen = [batch for index, batch in enumerate(data) if index % 5 != 4]
     held_out = [batch for index, batch in enumerate(data) if index % 5 == 4]
     train = np.concatenate([block_features(net, x) for x, _ in seen])
     labels = np.concatenate([y.numpy() for _, y in seen])
-    return train, labels, np.concatenate([block_features(net, x) for x, _ in held_out])
+    unseen = np.concatenate([block_features(net, x) for x, _ in held_out])
+    return train, labels, unseen, np.concatenate([y.numpy() for _, y in held_out])
 
 
 def test_distance_is_mahalanobis(attached: Attached, small_net: nn.Module, data: list[tuple[Tensor, Tensor]]) -> None:
     attached.distance.fit(data)
-    train, labels, held_out = split(small_net, data)
+    train, labels, held_out, _ = split(small_net, data)
     x = torch.cat([data[0][0], 5 * torch.randn(10, 1, 12, 12, generator=generator(1))])
-    expected = reference_distance(train, labels, block_features(small_net, x))
+    most = max(part.abs().max().item() for part, _ in data)
+    scale = np.maximum(1, x.abs().amax((1, 2, 3)).numpy() / most)
+    expected = scale * reference_distance(train, labels, block_features(small_net, x))
     np.testing.assert_allclose(attached.distance(x).detach().numpy(), expected, rtol=2e-3)
     assert expected[20:].min() > 2 * expected[:20].max()  # far inputs are far
     expected = np.quantile(reference_distance(train, labels, held_out), QUANTILES)
     np.testing.assert_allclose(attached.distance.quantiles.numpy(), expected, rtol=2e-3)
+
+
+def test_misfit_is_the_distance_from_a_class_relative_to_that_from_all_data(
+    attached: Attached, small_net: nn.Module, data: list[tuple[Tensor, Tensor]]
+) -> None:
+    attached.distance.fit(data)
+    train, labels, held_out, true = split(small_net, data)
+    x = torch.cat([x for x, _ in data[4::5]])
+    with torch.no_grad():
+        misfit = attached.distance.places(x, attached.distance.features(x))[:, 1:].numpy()
+    expected = reference_misfit(train, labels, held_out)
+    np.testing.assert_allclose(misfit, expected, rtol=5e-3, atol=5e-3 * np.abs(expected).max())
+    own = np.quantile(expected[np.arange(len(true)), true], MISFIT_QUANTILES)
+    np.testing.assert_allclose(attached.distance.misfit_quantiles.numpy(), own, rtol=5e-3, atol=1e-3)
+    assert (expected.argmin(1) == true).mean() > 0.9  # the data says its class
+
+
+def test_scale_is_seen_though_norms_remove_it(attached: Attached, data: list[tuple[Tensor, Tensor]]) -> None:
+    attached.distance.fit(data)
+    x = data[0][0]
+    far = [attached.distance(scale * x).min().item() for scale in (1, 10, 100, 1000)]
+    assert far == sorted(far) and far[3] > 5 * far[2] > 25 * far[1] and far[3] > attached.distance.gate.high
 
 
 def test_features_are_those_of_the_plain_backbone(attached: Attached, small_net: nn.Module, images: Tensor) -> None:
@@ -115,8 +157,9 @@ def test_gate_goes_from_the_median_to_beyond_held_out_data(
     attached: Attached, data: list[tuple[Tensor, Tensor]]
 ) -> None:
     attached.distance.fit(data)
-    low, high = attached.distance.gate
-    assert low == attached.distance.quantiles[0].item() and high > attached.distance.quantiles[-1].item()
+    gate = attached.distance.gate
+    assert gate.low == attached.distance.quantiles[0].item() and gate.high > attached.distance.quantiles[-1].item()
+    assert gate.fits < gate.misfits
 
 
 def test_fitting_twice_forgets_the_first(attached: Attached, data: list[tuple[Tensor, Tensor]]) -> None:
@@ -213,3 +256,25 @@ def test_shrinkage_is_the_limit_of_its_iteration(count: int, features: int) -> N
 
 def test_shrinkage_of_the_identity_is_complete() -> None:
     assert oas_shrinkage(torch.eye(4, dtype=torch.float64), 100) == 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layout", ["channels", "channels last", "tokens"])
+def test_notes_are_mean_and_standard_deviation(layout: str, dtype: torch.dtype) -> None:
+    x = (2 + torch.randn(3, 5, 7, 11, generator=generator(0))).to(dtype)
+    if layout == "channels last":
+        x = x.to(memory_format=torch.channels_last)
+    exact = x.double().movedim(-1, 1) if layout == "tokens" else x.double()
+    expected = torch.cat([exact.mean((2, 3)), exact.std((2, 3), correction=0)], dim=1)
+    found = note(x, layout.split()[0])
+    assert found.dtype == torch.float32
+    assert torch.allclose(found.double(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-3, 1.0])
+def test_sums_lose_less_than_bfloat16_does(spread: float) -> None:
+    x = (100 * (1 + spread * torch.randn(4, 8, 3136, generator=generator(1)))).bfloat16()
+    mean, std = _by_sums(x)
+    exact = x.double()
+    assert torch.allclose(mean.double(), exact.mean(2), rtol=1e-6)
+    assert (std - exact.std(2, correction=0)).abs().max() < 2**-10 * exact.mean(2).abs().max()

@@ -24,7 +24,9 @@ from abnn.layers import (
     Prior,
     ScaleMixture,
     bayesian_layers,
+    drawn,
     inverse_softplus,
+    kl_of,
 )
 
 SPREAD = Init(mean_std=0.5, sigma=0.3, rho_std=0.2)
@@ -327,3 +329,48 @@ def test_base_class_cannot_be_called() -> None:
 def test_layers_say_what_they_are() -> None:
     assert repr(BayesLinear(3, 2)) == "BayesLinear(3, 2, bias=True, draws=1)"
     assert "4, 6, kernel_size=(3,), stride=(2,), groups=2, draws=1" in repr(BayesConv(4, 6, (3,), (2,), groups=2))
+
+
+# -- all layers of a network at once -----------------------------------------------------------------------------------
+
+
+def several() -> list[MeanField]:
+    layers: list[MeanField] = [
+        BayesConv(2, 3, (3, 3), init=SPREAD, uses=3),
+        BayesLinear(3, 2, init=SPREAD),
+        BayesLinear(2, 2, bias=False, prior=ScaleMixture(), init=SPREAD),
+    ]
+    for index, layer in enumerate(layers):
+        layer.double().resample(4, generator(index))
+    return layers
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_kl_of_all_layers_is_the_sum_over_layers(sampled: bool) -> None:
+    layers = several()
+    together = kl_of(layers, sampled)
+    torch.testing.assert_close(together, torch.stack([layer.kl(sampled) for layer in layers]).sum())
+    compiled = torch.compile(lambda: kl_of(layers, sampled), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(), together)
+
+
+def test_weights_made_at_once_are_those_of_each_use() -> None:
+    layers = several()
+    each = [[layer.weights(use) for use in range(layer.uses)] for layer in layers]
+    parameters = [parameter for layer in layers for parameter in layer.parameters()]
+    slopes = torch.autograd.grad(_sum_of_squares(each), parameters)
+    with drawn(layers):
+        made = [[layer.weights(use) for use in range(layer.uses)] for layer in layers]
+        for layer, weights in zip(layers, made):
+            assert layer.weights() is weights[0]
+    for layer, weights, expected in zip(layers, made, each):
+        assert layer.made is None
+        for pair, wanted in zip(weights, expected):
+            torch.testing.assert_close(pair, wanted)
+    for one, other in zip(torch.autograd.grad(_sum_of_squares(made), parameters), slopes):
+        torch.testing.assert_close(one, other)
+
+
+def _sum_of_squares(made: list[list[tuple[Tensor, Tensor | None]]]) -> Tensor:
+    parts = [part for weights in made for pair in weights for part in pair if part is not None]
+    return torch.stack([(index + 1) * part.square().sum() for index, part in enumerate(parts)]).sum()

@@ -48,9 +48,12 @@ def test_every_score_can_be_asked_for(fitted: Attached, images: Tensor) -> None:
         assert torch.equal(prediction.score_by(name), function(prediction.samples))
         assert torch.equal(fitted.predict(images, score=name).score, prediction.score_by(name))
     assert prediction.distance is not None and prediction.gate is not None
-    low, high = prediction.gate
-    reach = np.clip((prediction.distance.numpy() - low) / (high - low), -1, 1)
-    expected = prediction.score_by("entropy").numpy() + 0.4 * reach + 2 * np.clip((reach - 0.25) / 0.75, 0, None)
+    assert prediction.misfit is not None and prediction.misfit.shape == prediction.probs.shape
+    low, high, fits, misfits = prediction.gate
+    reach = (prediction.distance.numpy() - low) / (high - low)
+    misfit = prediction.misfit.numpy()[np.arange(len(prediction)), prediction.label]
+    unfit = np.clip((misfit - fits) / (misfits - fits), -1, 1)
+    expected = prediction.score_by("entropy").numpy() + 0.4 * unfit + 2 * np.clip((reach - 0.25) / 0.75, 0, 1)
     np.testing.assert_allclose(prediction.score_by("gated").numpy(), expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(prediction.score_by("distance"), prediction.distance)
     assert prediction.default == "gated" and torch.equal(prediction.score, prediction.score_by("gated"))

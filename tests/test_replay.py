@@ -466,10 +466,11 @@ def test_other_streams() -> None:
 
 
 @needs_cuda
-def test_values_are_looked_at() -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_values_are_looked_at(value: float) -> None:
     model, x = make(), images(6)
     check(model, x)
-    x[3, 0, 0, 0] = float("nan")
+    x[3, 0, 0, 0] = value
     with pytest.raises(InputError, match="NaN or infinite values in rows 3"):
         model.predict(x, draws=5)
     check(model, images(6))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from abnn.distance import Gate
 from abnn.scores import SAMPLE_SCORES, SCORES, gated, outside
 
 from .conftest import generator
@@ -86,29 +87,32 @@ def test_every_score_has_a_name() -> None:
     assert set(SCORES) == {*SAMPLE_SCORES, "distance", "gated"}
 
 
-def test_gated_counts_distance_little_inside_much_outside_and_not_beyond() -> None:
+GATE = Gate(low=1.0, high=2.0, fits=0.1, misfits=0.3)
+
+
+def test_gated_counts_misfit_inside_distance_outside_and_not_beyond() -> None:
     entropy = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5])
     distance = torch.tensor([0.0, 1.0, 1.25, 2.0, 99.0])
-    low, high = torch.tensor(1.0), torch.tensor(2.0)
-    score = gated(entropy, distance, low, high)
-    torch.testing.assert_close(score, entropy + torch.tensor([-0.4, 0.0, 0.1, 2.4, 2.4]))
-    torch.testing.assert_close(outside(distance, low, high), torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0]))
+    misfit = torch.tensor([-9.0, 0.1, 0.2, 0.3, 9.0])
+    score = gated(entropy, distance, misfit, GATE)
+    torch.testing.assert_close(score, entropy + torch.tensor([-0.4, 0.0, 0.2, 2.4, 2.4]))
+    torch.testing.assert_close(outside(distance, GATE), torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0]))
 
 
 @given(st.lists(st.floats(0, 10, width=32), min_size=2, max_size=8))
-def test_gated_grows_with_distance(distances: list[float]) -> None:
-    distance = torch.tensor(sorted(distances))
-    score = gated(torch.zeros(len(distances)), distance, torch.tensor(2.0), torch.tensor(5.0))
-    assert (score.diff() >= 0).all() and score.min() >= -0.4 and score.max() <= 2.4 + 1e-6
+def test_gated_grows_with_distance_and_misfit(values: list[float]) -> None:
+    ordered, none, gate = torch.tensor(sorted(values)), torch.zeros(len(values)), Gate(2.0, 5.0, 2.0, 5.0)
+    by_distance, by_misfit = gated(none, ordered, none, gate), gated(none, none, ordered, gate)
+    assert (by_distance.diff() >= 0).all() and (by_misfit.diff() >= 0).all()
+    assert by_distance.min() >= -0.4 and gated(none, ordered, ordered, gate).max() <= 2.4 + 1e-6
 
 
-def test_outside_for_certain_is_above_every_entropy_within() -> None:
-    low, high = torch.tensor(1.0), torch.tensor(2.0)
-    sure = gated(torch.zeros(1), torch.tensor([2.0]), low, high)
-    unsure = gated(torch.ones(1), torch.tensor([1.25]), low, high)
+def test_outside_for_certain_is_above_every_entropy_and_misfit_within() -> None:
+    sure = gated(torch.zeros(1), torch.tensor([2.0]), torch.tensor([0.1]), GATE)
+    unsure = gated(torch.ones(1), torch.tensor([1.25]), torch.tensor([9.0]), GATE)
     assert sure > unsure
 
 
 def test_gated_with_an_empty_gate() -> None:
-    one = torch.tensor(1.0)
-    torch.testing.assert_close(gated(torch.zeros(2), torch.tensor([0.5, 2.0]), one, one), torch.tensor([-0.4, 2.4]))
+    values, gate = torch.tensor([0.5, 2.0]), Gate(1.0, 1.0, 1.0, 1.0)
+    torch.testing.assert_close(gated(torch.zeros(2), values, values, gate), torch.tensor([-0.4, 2.4]))

@@ -302,6 +302,34 @@ def test_outliers_may_update_everything(batch: tuple[Tensor, Tensor]) -> None:
     assert not any(torch.equal(a, b) for a, b in zip(before, steps.backbone))
 
 
+# -- compiled ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["default", "authors"])
+def test_compiled_losses_teach_the_same(
+    batch: tuple[Tensor, Tensor], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Traced as a whole, losses and KL with the network, but run without generated code."""
+    options: dict[str, Any] = {"frozen": name == "default", "preset": name, "lr": 0.1}
+    if name == "authors":
+        options["share"] = False
+    plain = make(preset(name).objective, **options)
+    expected = updates(plain, lambda: plain.step(*batch, generator()))
+    torch._dynamo.reset()
+    original, graphs = torch.compile, []
+
+    def count(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: original(function, backend=count, fullgraph=True))
+    monkeypatch.setattr("abnn.steps.is_compiled", lambda network: True)
+    monkeypatch.setattr("abnn.compiling.is_compiled", lambda network: True)
+    steps = make(preset(name).objective, **options)
+    check(updates(steps, lambda: steps.step(*batch, None)), expected)
+    assert len(graphs) == (2 if name == "default" else 3)  # one for each step
+
+
 # -- small parts -------------------------------------------------------------------------------------------------------
 
 

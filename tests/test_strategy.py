@@ -153,17 +153,37 @@ def test_predictions_do_not_depend_on_the_way(
         torch.testing.assert_close(samples, found[0], rtol=100 * torch.finfo(torch.float32).eps, atol=1e-6)
 
 
-def test_compiled_layers_group(monkeypatch: pytest.MonkeyPatch, measured: list[Any]) -> None:
+@pytest.mark.parametrize("way", [None, *WAYS])
+def test_compiled_layers_follow_a_rule_or_a_wish(
+    monkeypatch: pytest.MonkeyPatch, measured: list[Any], way: str | None
+) -> None:
     layer = BayesConv(4, 4, (3, 3))
     layer.resample(3)
-    x = torch.randn(6, 4, 5, 5, generator=generator())
-    with torch.inference_mode():
-        monkeypatch.setenv(strategy.VARIABLE, "loop")
-        expected = layer(x)
+    x = torch.randn(24, 4, 5, 5, generator=generator()).requires_grad_()
+    monkeypatch.setenv(strategy.VARIABLE, "loop")
+    expected = layer(x)
+    slope = torch.autograd.grad(expected.square().sum(), [x, *layer.parameters()])
+    taken: list[str] = []
+    ways = {name: _noting(name, each, taken) for name, each in WAYS.items()}
+    monkeypatch.setattr(strategy, "WAYS", ways)
+    if way is None:
         monkeypatch.delenv(strategy.VARIABLE)
-        compiled = torch.compile(layer, backend="eager", fullgraph=True)
-        torch.testing.assert_close(compiled(x), expected)
-    assert measured == []
+    else:
+        monkeypatch.setenv(strategy.VARIABLE, way)
+    torch._dynamo.reset()
+    found = torch.compile(layer, backend="aot_eager", fullgraph=True)(x)
+    torch.testing.assert_close(found, expected)
+    for one, other in zip(torch.autograd.grad(found.square().sum(), [x, *layer.parameters()]), slope):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert taken == [way or "grouped"] and measured == []
+
+
+def _noting(name: str, way: Any, taken: list[str]) -> Any:
+    def noted(*args: Any) -> Tensor:
+        taken.append(name)
+        return way(*args)
+
+    return noted
 
 
 def test_exported_models_agree(attached: Attached, images: Tensor) -> None:

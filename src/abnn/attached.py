@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from abnn.attached_block import AttachedBlock, Carried, ReplacedBlock
 from abnn.attachments import Attachment, Spec, build_attachments
 from abnn.blocks import Block, Probe, logits_of
+from abnn.compiled_pass import CompiledPass
 from abnn.distance import FeatureDistance
 from abnn.draws import KeptDraws, Noise, draw_seed
 from abnn.errors import AttachError, InputError, explain
 from abnn.graft import graft
 from abnn.heap import keep_heap
-from abnn.layers import MeanField, bayesian_layers
+from abnn.layers import MeanField, bayesian_layers, kl_of
 from abnn.replay import Replay
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Attached(nn.Module):
         self._layers = list(dict.fromkeys(self._layers))
         self.carries = False  # whether a pass of the draws can carry the plain network, see Carried
         self.kept_draws, self.replay = KeptDraws(), Replay()
+        self.compiled: CompiledPass | None = None
 
     # -- what it is made of -------------------------------------------------------------------------------------------
 
@@ -108,7 +110,7 @@ class Attached(nn.Module):
 
     def kl(self, sampled: bool = False) -> Tensor:
         """KL[posterior || prior] over all attachments."""
-        return torch.stack([layer.kl(sampled) for layer in self._layers]).sum()
+        return kl_of(self._layers, sampled)
 
     @property
     def noise_bytes(self) -> int:
@@ -187,6 +189,21 @@ class Attached(nn.Module):
         from abnn.predict import predict
 
         return predict(self, x, draws=draws, seed=seed, **options)
+
+    def compile(self, *args: Any, disable: bool = False, **options: Any) -> None:
+        """Run :meth:`predict`, and ``model(x)``, compiled from now on; ``disable=True`` goes back.
+
+        Takes what ``torch.compile`` takes. Nothing is compiled before the first prediction, which then takes up to a
+        minute; so does the first of another batch size, after which sizes do not matter. Draws and results are the same
+        up to rounding. On CUDA predictions are one graph with and without compiling, so that modes which add graphs
+        ("reduce-overhead", "max-autotune") do so for ``model(x)`` alone. Copies of the model compile anew, and
+        nothing of it is saved. Training has an option of its own, ``abnn.fit(..., compile=True)``.
+        """
+        if disable:
+            self._compiled_call_impl = self.compiled = None
+            return
+        super().compile(*args, **options)
+        self.compiled = CompiledPass(**options)
 
     def save(self, path: str | Path, backbone: bool = False, **extra: Any) -> Path:
         """Write the attachments, and the backbone's weights if asked; see :func:`abnn.store.save`."""

@@ -21,6 +21,9 @@ class Carried:
     """
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
         self.rows = 0
         self.noted: list[Tensor] = []
 

@@ -1,38 +1,58 @@
 """Networks compiled for the time of their training: fewer and larger kernels, in the layout that convolutions like best.
 
-Compiling takes the better part of a minute and halves the time of a step on a GPU, so it pays for long trainings and has to
-be asked for. Prediction goes on with the network as it was.
+Compiling takes the better part of a minute and halves the time of a step on a GPU, so it pays for long trainings
+and has to be asked for. Prediction goes on with the network as it was.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
+NARROW = 64  # channels up to which the compiler changes no layout of its own accord
+
 
 @contextlib.contextmanager
 def compiled(modules: Sequence[nn.Module], wanted: bool = True) -> Iterator[None]:
-    """Inside, the modules run compiled, and on CUDA the weights of their convolutions lie channels-last."""
+    """Inside, the modules run compiled."""
     if not wanted:
         yield
         return
-    lay_out(modules, torch.channels_last)
     for module in modules:
-        module.compile(dynamic=False)
+        compile_in_place(module)
     try:
         yield
     finally:
         for module in modules:
             module._compiled_call_impl = None
-        lay_out(modules, torch.contiguous_format)
 
 
-def lay_out(modules: Sequence[nn.Module], layout: torch.memory_format) -> None:
-    """Change how weights of two-dimensional convolutions lie in CUDA's memory; their values and identity stay."""
-    with torch.no_grad():
-        for parameter in {id(p): p for module in modules for p in module.parameters()}.values():
-            if parameter.ndim == 4 and parameter.is_cuda:
-                parameter.data = parameter.data.contiguous(memory_format=layout)
+def compile_in_place(module: nn.Module) -> None:
+    module.compile(dynamic=False, options=options(module))
+
+
+def is_compiled(module: nn.Module) -> bool:
+    return module._compiled_call_impl is not None
+
+
+def with_network(function: Callable[..., Any], network: nn.Module) -> Callable[..., Any]:
+    """A function that calls the network: compiled with it, if the network is, so that what follows joins its kernels."""
+    if not is_compiled(network):
+        return function
+    return torch.compile(function, dynamic=False, options=options(network))
+
+
+def options(module: nn.Module) -> dict[str, Any] | None:
+    """For a narrow network on CUDA: channels-last activations throughout, as cuDNN computes them.
+
+    The compiler leaves narrow networks as they are, which costs three changes of layout around every convolution. Others, and
+    grouped convolutions, which can be slow with channels last, are left to its own judgement.
+    """
+    convolutions = [part for part in module.modules() if isinstance(part, nn.Conv2d)]
+    narrow = all(part.groups == 1 and max(part.in_channels, part.out_channels) <= NARROW for part in convolutions)
+    on_cuda = any(parameter.is_cuda for parameter in module.parameters())
+    return {"force_layout_optimization": True} if on_cuda and convolutions and narrow else None

@@ -13,7 +13,7 @@ matmul   patches of the input side by side in memory, then one batched matrix pr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,17 +58,11 @@ def loop(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, fol
 
 
 def matmul(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, folded: bool) -> Tensor:
-    draws, out_channels, per_group, *kernel = weight.shape
+    draws, out_channels, _, *kernel = weight.shape
     groups, rank = geometry.groups, len(kernel)
-    patches = F.pad(x, [size for size in reversed(geometry.padding) for _ in range(2)])
-    for dim, (size, step) in enumerate(zip(kernel, geometry.stride), start=2):
-        patches = patches.unfold(dim, size, step)
-    patches = patches.unflatten(1, (groups, per_group))  # [N, g, C/g, out..., kernel...]
-    out = patches.shape[3 : 3 + rank]
-    places, taps = range(3, 3 + rank), range(3 + rank, 3 + 2 * rank)
-    patches = patches.permute(1, 0, *places, 2, *taps)  # [g, N, out..., C/g, kernel...]
-    taken = per_group * patches.shape[-rank:].numel()
-    weight = weight.unflatten(1, (groups, -1)).flatten(3)  # [S, g, O/g, taken]
+    patches = _patches(x, kernel, geometry)  # [g, N, out..., kernel..., C/g]
+    out, taken = patches.shape[2 : 2 + rank], patches.shape[2 + rank :].numel()
+    weight = weight.unflatten(1, (groups, -1)).movedim(3, -1).flatten(3)  # [S, g, O/g, taken]
     if folded:
         y = patches.reshape(groups, draws, -1, taken) @ weight.permute(1, 0, 3, 2)  # [g, S, B·out, O/g]
         y = y.permute(1, 2, 0, 3)
@@ -80,6 +74,16 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, f
         y = y + bias[:, None]
     y = y.reshape(-1, *out, out_channels).contiguous().movedim(-1, 1)
     return y if channels_last(x) else y.contiguous()
+
+
+def _patches(x: Tensor, kernel: Sequence[int], geometry: Geometry) -> Tensor:
+    """What a kernel sees at each place: [N, C, ...] -> [g, N, out..., kernel..., C/g]."""
+    rank = len(kernel)
+    patches = F.pad(x, [size for size in reversed(geometry.padding) for _ in range(2)])
+    for dim, (size, step) in enumerate(zip(kernel, geometry.stride), start=2):
+        patches = patches.unfold(dim, size, step)
+    patches = patches.unflatten(1, (geometry.groups, -1))  # [N, g, C/g, out..., kernel...]
+    return patches.permute(1, 0, *range(3, 3 + 2 * rank), 2).contiguous()
 
 
 WAYS: dict[str, Way] = {"grouped": grouped, "loop": loop, "matmul": matmul}

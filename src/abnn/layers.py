@@ -13,8 +13,10 @@ Draws are folded into the batch, draw-major: row ``s * B + b`` of a folded tenso
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,48 +25,14 @@ from torch import Tensor, nn
 
 from abnn.convolutions import Geometry
 from abnn.errors import InputError, explain
+from abnn.priors import Gaussian, Prior, ScaleMixture, gaussian_kl, sampled_kl
 from abnn.strategy import convolve
 
-
-@dataclass(frozen=True)
-class Gaussian:
-    """Prior N(0, sigma^2) on every weight."""
-
-    sigma: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.sigma < math.inf:
-            raise InputError(explain("sigma", self.sigma, "a positive number", "Give the prior a positive width."))
-
-    def log_prob(self, weight: Tensor) -> Tensor:
-        """log N(w; 0, sigma^2), elementwise."""
-        return -0.5 * (weight / self.sigma) ** 2 - math.log(self.sigma) - 0.5 * math.log(2 * math.pi)
-
-
-@dataclass(frozen=True)
-class ScaleMixture:
-    """Prior pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2) on every weight (Blundell et al. 2015, eq. 7)."""
-
-    sigma1: float = 1.0
-    sigma2: float = 0.1
-    pi: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not (0 < self.sigma1 < math.inf and 0 < self.sigma2 < math.inf):
-            given = (self.sigma1, self.sigma2)
-            raise InputError(explain("sigma1, sigma2", given, "positive numbers", "Give both components a width."))
-        if not 0 < self.pi < 1:
-            raise InputError(
-                explain("pi", self.pi, "a number between 0 and 1", "Use Gaussian(sigma) for a single one.")
-            )
-
-    def log_prob(self, weight: Tensor) -> Tensor:
-        wide = Gaussian(self.sigma1).log_prob(weight) + math.log(self.pi)
-        narrow = Gaussian(self.sigma2).log_prob(weight) + math.log(1 - self.pi)
-        return torch.logaddexp(wide, narrow)
-
-
-Prior = Gaussian | ScaleMixture
+__all__ = [
+    "BayesConv", "BayesLinear", "Gaussian", "Init", "MeanField", "Prior", "ScaleMixture", "bayesian_layers", "drawn",
+    "gaussian_kl", "inverse_softplus", "kl_of",
+]  # fmt: skip
+UNIT = Gaussian(1.0)
 
 
 @dataclass(frozen=True)
@@ -86,13 +54,8 @@ def inverse_softplus(sigma: float) -> float:
     return sigma + math.log(-math.expm1(-sigma))
 
 
-def gaussian_kl(mean: Tensor, sigma: Tensor, prior_sigma: float) -> Tensor:
-    """KL[N(mean, sigma^2) || N(0, prior_sigma^2)] = ln(sp/s) + (s^2 + m^2) / (2 sp^2) - 1/2, summed."""
-    variance = prior_sigma**2
-    return (math.log(prior_sigma) - sigma.log() + (sigma**2 + mean**2) / (2 * variance) - 0.5).sum()
-
-
 Weights = tuple[Tensor, Tensor | None]
+Part = tuple[Tensor, Tensor, Tensor]
 
 
 class MeanField(nn.Module):
@@ -182,26 +145,17 @@ class MeanField(nn.Module):
             return weight, None
         return weight, torch.addcmul(self.bias_mean, F.softplus(self.bias_rho), self.bias_noise[use])
 
-    def kl(self, sampled: bool = False) -> Tensor:
-        """KL[posterior || prior] over weight and bias.
-
-        Closed form for a Gaussian prior; otherwise, or if ``sampled``, the Monte Carlo estimate
-        1/S sum_s [log q(w_s) - log p(w_s)] over the held draws of the last use.
-        """
-        parts = [(self.weight_mean, self.weight_rho, self.weight_noise)]
+    @property
+    def parts(self) -> list[Part]:
+        """Mean, rho and held noise of the weight, and of the bias if there is one."""
+        parts: list[Part] = [(self.weight_mean, self.weight_rho, self.weight_noise)]
         if self.bias_mean is not None and self.bias_rho is not None and self.bias_noise is not None:
             parts.append((self.bias_mean, self.bias_rho, self.bias_noise))
-        total = self.weight_mean.new_zeros(())
-        for mean, rho, noise in parts:
-            sigma = F.softplus(rho)
-            if isinstance(self.prior, Gaussian) and not sampled:
-                total = total + gaussian_kl(mean, sigma, self.prior.sigma)
-            else:
-                last = noise[-1]
-                log_q = -0.5 * last**2 - sigma.log() - 0.5 * math.log(2 * math.pi)
-                log_p = self.prior.log_prob(mean + sigma * last)
-                total = total + (log_q - log_p).sum() / last.shape[0]
-        return total
+        return parts
+
+    def kl(self, sampled: bool = False) -> Tensor:
+        """KL[posterior || prior] over weight and bias, see :func:`kl_of`."""
+        return kl_of([self], sampled)
 
     def forward(self, x: Tensor, folded: bool = True, use: int = 0) -> Tensor:
         """Apply every held draw; ``x`` has S·B rows if ``folded``, else B rows that all draws share. Returns S·B rows."""
@@ -216,7 +170,7 @@ class BayesLinear(MeanField):
         in_features: int,
         out_features: int,
         bias: bool = True,
-        prior: Prior = Gaussian(),
+        prior: Prior = UNIT,
         init: Init = Init(),
         uses: int = 1,
     ) -> None:
@@ -256,7 +210,7 @@ class BayesConv(MeanField):
         padding: Sequence[int] | None = None,
         groups: int = 1,
         bias: bool = True,
-        prior: Prior = Gaussian(),
+        prior: Prior = UNIT,
         init: Init = Init(),
         uses: int = 1,
     ) -> None:
@@ -276,8 +230,8 @@ class BayesConv(MeanField):
 
     def forward(self, x: Tensor, folded: bool = True, use: int = 0) -> Tensor:
         weight, bias = self.weights(use)  # [S, O, C/g, ...], [S, O]
-        if weight.shape[0] == 1:
-            return self.geometry.convolve(x, weight[0], None if bias is None else bias[0])
+        if weight.shape[0] == 1 and not torch.compiler.is_compiling():
+            return self.geometry.convolve(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
         return convolve(x, weight, bias, self.geometry, folded)
 
     def extra_repr(self) -> str:
@@ -290,3 +244,56 @@ class BayesConv(MeanField):
 def bayesian_layers(module: nn.Module) -> list[MeanField]:
     """All mean-field layers inside a module, each once, in a fixed order."""
     return [layer for layer in module.modules() if isinstance(layer, MeanField)]
+
+
+def kl_of(layers: Sequence[MeanField], sampled: bool = False) -> Tensor:
+    """KL[posterior || prior] over the weights and biases of all layers.
+
+    Closed form for a Gaussian prior; otherwise, or if ``sampled``, the Monte Carlo estimate
+    1/S sum_s [log q(w_s) - log p(w_s)] over the held draws of the last use.
+    """
+    by_prior: dict[Prior, list[Part]] = {}
+    for layer in layers:
+        by_prior.setdefault(layer.prior, []).extend(layer.parts)
+    terms = []
+    for prior, parts in by_prior.items():
+        for mean, rho, noise in parts if torch.compiler.is_compiling() else [_side_by_side(parts)]:
+            sigma = F.softplus(rho)
+            if isinstance(prior, Gaussian) and not sampled:
+                terms.append(gaussian_kl(mean, sigma, prior.sigma))
+            else:
+                terms.append(sampled_kl(mean, sigma, noise[-1], prior))
+    return functools.reduce(torch.add, terms)
+
+
+def _side_by_side(parts: Sequence[Part]) -> Part:
+    """All parts as one long one with the noise of their last uses: few large operations instead of many small ones.
+
+    A compiler would copy them for that, and makes one kernel of several operations anyway.
+    """
+    mean, rho = (torch.cat([part[i].flatten() for part in parts]) for i in range(2))
+    return mean, rho, torch.cat([noise[-1:].flatten(2) for _, _, noise in parts], dim=2)
+
+
+@contextlib.contextmanager
+def drawn(layers: Sequence[MeanField]) -> Iterator[None]:
+    """Inside, layers find the weights of their held draws ready made, for all of their uses at once."""
+    parts = [part for layer in layers for part in layer.parts]
+    sigmas = F.softplus(torch.cat([rho.flatten() for _, rho, _ in parts])).split([rho.numel() for _, rho, _ in parts])
+    made = iter([_uses(mean, sigma.view_as(mean), noise) for (mean, _, noise), sigma in zip(parts, sigmas)])
+    try:
+        for layer in layers:
+            weights = next(made)
+            biases = next(made) if layer.bias_mean is not None else (None,) * layer.uses
+            layer.made = dict(enumerate(zip(weights, biases)))
+        yield
+    finally:
+        for layer in layers:
+            layer.made = None
+
+
+def _uses(mean: Tensor, sigma: Tensor, noise: Tensor) -> Sequence[Tensor]:
+    """mean + sigma * noise for each use."""
+    if len(noise) == 1:
+        return [torch.addcmul(mean, sigma, noise[0])]
+    return torch.addcmul(mean, sigma, noise).unbind()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from abnn.blocks import evaluating
 from abnn.chunks import MEMORY_LIMIT, plan  # noqa: F401 - the limit is known by this name
+from abnn.distance import Gate
 from abnn.errors import InputError, NotFittedError, explain, unknown
 from abnn.passes import modules_of, one_pass
 from abnn.scores import DISTANCE_SCORES, SAMPLE_SCORES, SCORES, entropy, gated
@@ -28,14 +29,16 @@ class Prediction:
 
     samples   class probabilities of every draw, [S, B, K]
     distance  distance of the features from the training data, [B], if statistics were gathered
-    gate      where the gated score starts to count the distance, and where it stops
+    misfit    how badly the features fit to each class, [B, K], likewise
+    gate      what is usual for both
     default   the name of the score that ``score`` shows
     own       scores that only the method at hand can give, by name, each [B], larger = more uncertain
     """
 
     samples: Tensor
     distance: Tensor | None = None
-    gate: tuple[float, float] | None = None
+    misfit: Tensor | None = None
+    gate: Gate | None = None
     default: str = "entropy"
     own: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -62,12 +65,18 @@ class Prediction:
             return SAMPLE_SCORES[name](self.samples)
         if name not in DISTANCE_SCORES:
             raise unknown("score", name, (*SCORES, *self.own))
-        if self.distance is None or self.gate is None:
+        if self.distance is None or self.misfit is None or self.gate is None:
             raise _without_statistics(name)
         if name == "distance":
             return self.distance
-        low, high = (torch.as_tensor(value, device=self.distance.device) for value in self.gate)
-        return gated(entropy(self.samples), self.distance, low, high)
+        misfit = self.misfit.gather(1, self.label[:, None])[:, 0]
+        return gated(entropy(self.samples), self.distance, misfit, self.gate)
+
+    def apply(self, change: Callable[[Tensor], Tensor]) -> Prediction:
+        """The same with every tensor changed: moved, cloned."""
+        distance, misfit = (None if each is None else change(each) for each in (self.distance, self.misfit))
+        own = {name: change(value) for name, value in self.own.items()}
+        return replace(self, samples=change(self.samples), distance=distance, misfit=misfit, own=own)
 
     def __len__(self) -> int:
         return self.samples.shape[1]
@@ -76,9 +85,11 @@ class Prediction:
 def concatenate(parts: list[Prediction]) -> Prediction:
     """Several batches as one."""
     distances = [part.distance for part in parts if part.distance is not None]
+    misfits = [part.misfit for part in parts if part.misfit is not None]
     return Prediction(
         torch.cat([part.samples for part in parts], dim=1),
         torch.cat(distances) if distances else None,
+        torch.cat(misfits) if misfits else None,
         parts[0].gate,
         parts[0].default,
         {name: torch.cat([part.own[name] for part in parts]) for name in parts[0].own},
@@ -132,8 +143,9 @@ def predict(
 
     check_draws(draws)
     assert model.backbone is not None  # an error of its own if the attachments were taken off
-    late = isinstance(x, Tensor) and x.is_cuda  # a look at values makes the host wait: first start the passes
+    late = isinstance(x, Tensor) and x.is_cuda
     x = check_inputs(model, x, values=not late)
+    look = _Look(x) if late and x.is_floating_point() else None
     gate = model.distance.known_gate()
     default = score or (model.score if gate is not None or model.score not in DISTANCE_SCORES else "entropy")
     if default not in SCORES:
@@ -144,25 +156,28 @@ def predict(
     number = int(torch.randint(2**62, ())) if seed is None else seed
     device = model.layers[0].weight_mean.device
     samples = torch.empty(draws, len(x), model.classes, dtype=torch.float32, device=device)
-    distance = None if gate is None else torch.empty(len(x), dtype=torch.float32, device=device)
-    repeated = len(chunks.inputs) > 1 and device.type == "cpu"
+    places = None if gate is None else torch.empty(len(x), 1 + model.classes, dtype=torch.float32, device=device)
+    # Compiled passes find their weights made whatever the number of inputs, for otherwise they would be compiled twice.
+    repeated = device.type == "cpu" and (len(chunks.inputs) > 1 or model.compiled is not None)
     with torch.inference_mode(), model.replay.turn(device):
         for wanted in chunks.draws:
             noise = model.kept_draws.get(model.layers, wanted, number, fresh=seed is None)
-            plain = distance is not None and wanted.start == 0
+            plain = places is not None and wanted.start == 0
             run = partial(one_pass, model, noise, plain)
             with model.keeping_weights() if repeated else contextlib.nullcontext():
                 for rows in chunks.inputs:
                     if replay and device.type == "cuda":
-                        probs, far = model.replay(modules_of(model), run, x[rows], noise, plain)
+                        probs, far = model.replay(modules_of(model), run, x[rows], noise, plain, model.compiled)
                     else:
                         probs, far = run(x[rows].to(device))
                     samples[wanted.start : wanted.stop, rows] = probs
-                    if distance is not None and far is not None:
-                        distance[rows] = far
-    if late:
-        _check_values(x)
-    return Prediction(samples, distance, gate, default)
+                    if places is not None and far is not None:
+                        places[rows] = far
+    if look is not None:
+        look.check()
+    if places is None:
+        return Prediction(samples, default=default)
+    return Prediction(samples, places[:, 0], places[:, 1:], gate, default)
 
 
 def _without_statistics(name: str) -> NotFittedError:
@@ -208,6 +223,26 @@ def _check_values(x: Tensor) -> None:
         bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
         rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
         raise InputError(explain("x", f"NaN or infinite values in rows {rows}", "finite values", "Clean the input."))
+
+
+class _Look:
+    """A look at the values of a batch on CUDA that starts before the passes and is read once these have been started.
+
+    The host then waits for the look alone, and is ready for the next batch while the device still computes this one.
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+        with torch.cuda.device(x.device), torch.no_grad():
+            least_and_most = torch.stack(torch.aminmax(x))  # both are NaN if any value is
+            self.seen = torch.empty(2, dtype=x.dtype, pin_memory=True)
+            self.seen.copy_(least_and_most, non_blocking=True)
+            self.done = torch.cuda.current_stream().record_event()
+
+    def check(self) -> None:
+        self.done.synchronize()
+        if not torch.isfinite(self.seen).all():
+            _check_values(self.x)
 
 
 def _compatible(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:

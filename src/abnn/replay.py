@@ -23,9 +23,9 @@ from abnn.blocks import summary
 from abnn.draws import Noise
 from abnn.errors import AbnnWarning
 from abnn.layers import MeanField
+from abnn.passes import Outputs
 from abnn.strategy import VARIABLE
 
-Outputs = tuple[Tensor, Tensor | None]
 GRAPHS = 8
 SHAPES = 64  # how many shapes are remembered as seen before
 
@@ -123,8 +123,10 @@ class Replay:
     def _capture(
         self, run: Callable[[Tensor], Outputs], x: Tensor, noise: Noise, device: torch.device
     ) -> _Captured | None:
-        held = torch.empty_like(x, device=device)
+        with torch.inference_mode(False):  # compiled passes tell inputs apart by this, and those of users are ordinary
+            held = torch.empty_like(x, device=device)
         held.copy_(x)
+        self._aside(run, held)  # whatever is compiled or set up at first use must not come up within the capture
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         try:

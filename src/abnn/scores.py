@@ -9,7 +9,7 @@ With p_s the prediction of draw s, p = 1/S sum_s p_s and H the entropy divided b
     mutual-information  H(p) - 1/S sum_s H(p_s)            disagreement of the draws (epistemic)
     variance            sum_k var_s p_sk                   disagreement of the draws
     distance            see abnn.distance                  how far the input's features lie from the training data
-    gated               H(p) + a share of the distance that grows outside the range of ID data, see :func:`gated`
+    gated               H(p) + how badly the input fits to its class + how far it is outside, see :func:`gated`
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from abnn.distance import Gate
+
 DISTANCE_SCORES = ("distance", "gated")
-INSIDE_WEIGHT, OUTSIDE_WEIGHT, INSIDE_END = 0.4, 2.0, 0.25
+MISFIT_WEIGHT, OUTSIDE_WEIGHT, INSIDE_END = 0.4, 2.0, 0.25
 
 
 def max_probability(samples: Tensor) -> Tensor:
@@ -55,29 +57,22 @@ SAMPLE_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
 SCORES = (*SAMPLE_SCORES, *DISTANCE_SCORES)
 
 
-def gated(entropy: Tensor, distance: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """H(p) + 0.4 v + 2 outside(v), with v = clip((d - low) / (high - low), -1, 1).
+def gated(entropy: Tensor, distance: Tensor, misfit: Tensor, gate: Gate) -> Tensor:
+    """H(p) + 0.4 m + 2 outside(d), with m = clip((misfit - fits) / (misfits - fits), -1, 1).
 
-    ``low`` is the median distance of held-out ID data, ``high`` lies beyond nearly all of it. Within the range of ID data
-    the distance counts a little, since mistakes lie further out than right predictions. Outside it counts more than all
-    entropy can. Above ``high`` an input is outside for certain and more distance does not count, so that readability
-    decides. The weights were chosen on validation data of MNIST and SVHN.
+    ``misfit`` is that to the predicted class: what the features say about the prediction, which finds mistakes that the
+    network is sure of. Outside the range of ID data the distance d counts more than everything else can, and where an
+    input is outside for certain more distance does not count, so that readability decides. What is usual comes from
+    held-out ID data, see :class:`abnn.distance.Gate`; the weights were chosen on validation data of MNIST and SVHN.
     """
-    reach = _reach(distance, low, high)
-    return entropy + INSIDE_WEIGHT * reach + OUTSIDE_WEIGHT * _beyond(reach)
+    unfit = ((misfit - gate.fits) / max(gate.misfits - gate.fits, 1e-12)).clamp(-1, 1)
+    return entropy + MISFIT_WEIGHT * unfit + OUTSIDE_WEIGHT * outside(distance, gate)
 
 
-def outside(distance: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def outside(distance: Tensor, gate: Gate) -> Tensor:
     """How far an input is outside the range of ID data: 0 within it, 1 where it is outside for certain."""
-    return _beyond(_reach(distance, low, high))
-
-
-def _reach(distance: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    return ((distance - low) / (high - low).clamp_min(1e-12)).clamp(-1, 1)
-
-
-def _beyond(reach: Tensor) -> Tensor:
-    return ((reach - INSIDE_END) / (1 - INSIDE_END)).clamp_min(0)
+    reach = (distance - gate.low) / max(gate.high - gate.low, 1e-12)
+    return ((reach - INSIDE_END) / (1 - INSIDE_END)).clamp(0, 1)
 
 
 def _normalised_entropy(probs: Tensor) -> Tensor:

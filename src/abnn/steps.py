@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from abnn.attached import Attached
 from abnn.blocks import evaluating
+from abnn.compiling import is_compiled, with_network
+from abnn.layers import drawn, kl_of
 from abnn.loop import Trainable
 from abnn.objective import Objective
 from abnn.outliers import Outliers
@@ -42,6 +44,9 @@ class Steps(Trainable):
         self.attachment_optimizer = optimizers["attachments"]
         self.backbone_optimizer = optimizers.get("backbone")  # None: the backbone is frozen
         self.lowest = float("inf")
+        self.compiled = is_compiled(model.net)
+        self.id_loss = with_network(self._id_loss, model.net)
+        self.outlier_loss = with_network(self._outlier_loss, model.net)
 
     def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         """One iteration; returns the losses before their weights."""
@@ -66,7 +71,7 @@ class Steps(Trainable):
         for _ in range(rounds):
             self.model.resample(1 if goal.update_per_draw else draws)
             with touching(self.backbone + self.attachments if goal.keep_gradient else self.backbone, self._all):
-                loss = goal.id_term(self._logits(x), y)
+                loss, _ = self.id_loss(x, y, with_kl=False)
                 self.fabric.backward(loss)
             self._update(self.backbone_optimizer, self.backbone)
             total = total + loss.detach() / rounds
@@ -77,8 +82,7 @@ class Steps(Trainable):
         goal = self.objective
         self.model.resample(goal.draws[1])
         with touching(self.attachments, self._all):
-            loss = goal.id_term(self._logits(x), y)
-            kl = goal.kl_factor(len(x)) * self.model.kl(goal.sampled_kl)
+            loss, kl = self.id_loss(x, y, with_kl=True)
             self.fabric.backward(loss + kl)
         if not goal.together:
             self._update(self.attachment_optimizer, self.attachments)
@@ -92,8 +96,7 @@ class Steps(Trainable):
         self.model.resample(goal.draws[2])
         everything = goal.outliers_update == "all" and self.backbone_optimizer is not None
         with touching(self._all if everything else self.attachments, self._all), evaluating(self.model):
-            loss = goal.outlier_term(self._logits(made.x), made.y, made.severity, generator)
-            kl = goal.kl_factor(len(x)) * self.model.kl(goal.sampled_kl) if goal.outlier_kl else loss.new_zeros(())
+            loss, kl = self.outlier_loss(made.x, made.y, made.severity, generator)
             self.fabric.backward((-1 if goal.maximise else 1) * goal.alpha * (loss + kl))
         self._update(self.attachment_optimizer, self.attachments)
         if everything and self.backbone_optimizer is not None:
@@ -139,10 +142,27 @@ class Steps(Trainable):
     def _all(self) -> list[nn.Parameter]:
         return self.backbone + self.attachments
 
+    def _id_loss(self, x: Tensor, y: Tensor, with_kl: bool) -> tuple[Tensor, Tensor]:
+        return self.objective.id_term(self._logits(x), y), self._kl(x, with_kl)
+
+    def _outlier_loss(
+        self, x: Tensor, y: Tensor, severity: Tensor, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        logits = self._logits(x)
+        return self.objective.outlier_term(logits, y, severity, generator), self._kl(x, self.objective.outlier_kl)
+
     def _logits(self, x: Tensor) -> Tensor:
-        with self.fabric.autocast():
+        # A compiler makes weights where they are used; without one, fewer and larger operations make them beforehand.
+        ready = contextlib.nullcontext() if self.compiled else drawn(self.model.layers)
+        with self.fabric.autocast(), ready:
             logits = self.model.draw_logits(x)
         return logits.float()
+
+    def _kl(self, x: Tensor, wanted: bool) -> Tensor:
+        """The weighted KL term."""
+        if not wanted:
+            return x.new_zeros(())
+        return self.objective.kl_factor(len(x)) * kl_of(self.model.layers, self.objective.sampled_kl)
 
     def _update(self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
         average_gradients(parameters, self.fabric)

@@ -25,7 +25,7 @@ from abnn.files import check_version, read_json, read_tensors, write_json, write
 from abnn.layers import Gaussian, Init, ScaleMixture
 from abnn.triage import Triage
 
-FORMAT, VERSION = "abnn-model", 1
+FORMAT, VERSION = "abnn-model", 2
 
 
 def save(
@@ -178,7 +178,7 @@ def _fill(model: Attached, tensors: dict[str, Tensor]) -> None:
         whitening = torch.zeros_like(model.distance.whitening)
         rows, columns = torch.tril_indices(len(whitening), len(whitening), device=whitening.device)
         whitening[rows, columns] = tensors["distance.whitening"].to(whitening)
-        names = ("class_means", "quantiles", "fitted")
+        names = ("class_means", "class_shares", "largest", "quantiles", "misfit_quantiles", "fitted")
         state = {"whitening": whitening, **{name: tensors[f"distance.{name}"] for name in names}}
         model.distance.load_state_dict(state)
 

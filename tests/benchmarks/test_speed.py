@@ -56,6 +56,28 @@ def test_checks_could_see_a_mix_up(tmp_path):
     assert len(checks) == 3 and all(each["spread"] > 2 * each["most"] for each in checks)
 
 
+@pytest.mark.parametrize("channels_last", ["true", "false"])
+def test_compiled_rows(channels_last, tmp_path, monkeypatch):
+    """Traced and run without generated code, which takes too long for a test."""
+    original = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model=None, **options: original(model, backend="eager", **options))
+    output = tmp_path / "cpu.json"
+    wanted = ["compiled=true", f"bf16_channels_last={channels_last}"]
+    assert speed.main(["--tiny", "--set", *wanted, "--only", "prediction", "resnet50", "--output", str(output)]) == 0
+    groups = json.loads(output.read_text())["groups"]
+    assert {bars.OURS_COMPILED_32, bars.OURS_COMPILED, bars.PLAIN_COMPILED} <= set(groups["prediction"]["rows"])
+    assert {bars.OURS_LATE_COMPILED, bars.OURS_ALL_COMPILED, bars.PLAIN_COMPILED} <= set(groups["resnet50"]["rows"])
+    assert f"{bars.OURS_COMPILED}, folded" in groups["prediction"]["checks"]
+    torch._dynamo.reset()
+
+
+def test_bars_are_between_rows_that_are_measured():
+    known = {value for name, value in vars(bars).items() if name.isupper() and isinstance(value, str)}
+    known |= {"blitz", "bayesian-torch", "torch-uncertainty", "10 draws", "100 draws"}
+    assert all({bar.above, bar.below} <= known and bar.group in GROUPS for bar in bars.BARS)
+    assert len(set(bars.BARS)) == len(bars.BARS)
+
+
 def test_groups_are_added_to_a_record(tmp_path):
     path = tmp_path / "cpu.json"
     speed.write_group(path, CPU, "a", {"seconds": 1})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,7 @@ class Trained:
         device = next((parameter.device for parameter in self.network.parameters()), x.device)
         with torch.inference_mode(), evaluating(self.network):
             made = self.method.predict(self.network, x.to(device), draws, number)
-        distance = None if made.distance is None else made.distance.clone()  # usable under autograd again
-        own = {name: value.clone() for name, value in made.own.items()}
-        return Prediction(made.samples.clone(), distance, made.gate, shown, own)
+        return replace(made.apply(Tensor.clone), default=shown)  # usable under autograd again
 
     def save(self, path: str | Path) -> Path:
         """Write the folder ``path``, which is complete or absent at every moment."""

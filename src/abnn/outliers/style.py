@@ -27,7 +27,8 @@ class Style(Change):
     a share ``composite`` of the samples another background with other levels of background and object: a smooth random
     one, or for a share ``scenes`` of these (images only) a scene of leaves, as clutter behind the object. All of them
     grow with ``severity`` over its upper end; nothing is mirrored or turned by more than a few degrees. A share ``flip``
-    of the samples in the upper half changes between bright-on-dark and dark-on-bright.
+    of the samples in the upper half changes between bright-on-dark and dark-on-bright. Height and width change by
+    factors of up to exp(``size``) each, in small images less.
     """
 
     name: ClassVar[str] = "style"
@@ -36,6 +37,7 @@ class Style(Change):
     composite: float = 0.7
     scenes: float = 0.5
     flip: float = 0.2
+    size: float = 0.6
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,6 +45,8 @@ class Style(Change):
             share = getattr(self, option)
             if not (isinstance(share, int | float) and 0 <= share <= 1):
                 raise InputError(explain(option, repr(share), "a share of the samples, from 0 to 1"))
+        if not (isinstance(self.size, int | float) and 0 <= self.size <= 1):
+            raise InputError(explain("size", repr(self.size), "the logarithm of the largest change, from 0 to 1"))
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         low, span = self.value_range(x)
@@ -50,7 +54,7 @@ class Style(Change):
         # A channel that never changes has no span to divide by, and comes out as it was.
         unit = ((x - low) / span.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
         if x.ndim == 4:
-            unit = small_affine(unit, amount, rng)
+            unit = small_affine(unit, amount, rng, self.size)
         unit = thicken_or_thin(unit, amount, rng)
         unit = blur_or_sharpen(unit, amount, rng)
         unit = unit.pow(torch.exp(amount * rng.between(-0.5, 0.5, *dial.shape)))
@@ -61,23 +65,28 @@ class Style(Change):
         return low + span * unit
 
 
-def small_affine(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:
-    """Shear up to 0.2, turn up to 6 degrees, scale by up to 25 % and shift by up to 6 % of the side, times ``amount``."""
+def small_affine(x: Tensor, amount: Tensor, rng: Rng, size: float = 0.6) -> Tensor:
+    """Shear up to 0.2, turn up to 6 degrees, sides times exp(+-size), shift by up to 6 % of the side, times ``amount``."""
     amount = amount.flatten()
     shear, turn, high, wide, up, left = (amount[:, None] * rng.between(-1.0, 1.0, len(x), 6)).unbind(1)
-    turn, tall, wide = turn * 0.1, 1 + 0.25 * high, 1 + 0.25 * wide
+    size = size * finest(x)  # a small image cannot show a smaller one
+    turn, tall, wide = turn * 0.1, torch.exp(size * high), torch.exp(size * wide)
     first = torch.stack([wide * turn.cos(), 0.2 * shear - turn.sin(), 0.12 * left], dim=1)
     second = torch.stack([turn.sin(), tall * turn.cos(), 0.12 * up], dim=1)
     grid = F.affine_grid(torch.stack([first, second], dim=1), list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
+def finest(x: Tensor) -> float:
+    """How much of a change small images can bear: all of it from 26 places per axis on."""
+    return min(1.0, min(x.shape[2:]) / 28 + 0.1)
+
+
 def thicken_or_thin(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:
     """Go a part of the way to the largest or to the smallest of each place's neighbours (soft dilation, erosion)."""
     pool = MAX_POOL[x.ndim - 2]
     way = rng.between(-1.0, 1.0, *amount.shape)
-    # A neighbourhood of 3 is a large part of a stroke in a small image.
-    reach = amount * way.abs() * min(1.0, min(x.shape[2:]) / 28 + 0.1)
+    reach = amount * way.abs() * finest(x)  # a neighbourhood of 3 is a large part of a stroke in a small image
     largest, smallest = pool(x, 3, stride=1, padding=1), -pool(-x, 3, stride=1, padding=1)
     return torch.lerp(x, torch.where(way > 0, largest, smallest), reach)
 
@@ -87,7 +96,7 @@ def blur_or_sharpen(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:
     rank = x.ndim - 2
     padded = F.pad(x, [1, 1] * rank, mode="replicate")
     pool = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
-    way = rng.between(-1.0, 1.0, *amount.shape) * min(1.0, min(x.shape[2:]) / 28 + 0.1)
+    way = rng.between(-1.0, 1.0, *amount.shape) * finest(x)
     return torch.lerp(x, pool(padded, 3, stride=1), amount * way).clamp(0, 1)
 
 

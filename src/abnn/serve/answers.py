@@ -180,8 +180,7 @@ def _joined(*sentences: str) -> str:
 def _reach(prediction: Any) -> Sequence[float | None]:
     if prediction.distance is None or prediction.gate is None:
         return [None] * len(prediction)
-    low, high = (torch.as_tensor(float(value)) for value in prediction.gate)
-    return outside(prediction.distance.float().cpu(), low, high).tolist()
+    return outside(prediction.distance.float().cpu(), prediction.gate).tolist()
 
 
 def _rounded(value: Any) -> float:

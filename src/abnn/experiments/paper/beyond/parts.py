@@ -7,7 +7,7 @@ differs between two numbers is what they are about.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -165,14 +165,12 @@ PARTS: dict[str, Part] = {
 
 
 def predict(model: Trained, x: Tensor, draws: int = DRAWS) -> Prediction:
-    return concatenate([_on_cpu(model.predict(part, draws, SEED)) for part in x.split(CHUNK)])
+    return concatenate([model.predict(part, draws, SEED).apply(Tensor.cpu) for part in x.split(CHUNK)])
 
 
 def first_draws(prediction: Prediction, count: int) -> Prediction:
     """What a prediction with fewer draws would have been."""
-    return Prediction(
-        prediction.samples[:count], prediction.distance, prediction.gate, prediction.default, prediction.own
-    )
+    return replace(prediction, samples=prediction.samples[:count])
 
 
 def changed(outliers: Outliers, x: Tensor, y: Tensor, severity: float) -> Tensor:
@@ -223,10 +221,3 @@ def columns(rows: Any) -> dict[str, list[Any]]:
     """One list for each name, instead of one dict for each row."""
     listed = list(rows)
     return {name: [row[name] for row in listed] for name in listed[0]}
-
-
-def _on_cpu(made: Prediction) -> Prediction:
-    distance = None if made.distance is None else made.distance.cpu()
-    return Prediction(
-        made.samples.cpu(), distance, made.gate, made.default, {name: each.cpu() for name, each in made.own.items()}
-    )
