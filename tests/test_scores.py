@@ -95,7 +95,7 @@ def test_gated_counts_misfit_inside_distance_outside_and_not_beyond() -> None:
     distance = torch.tensor([0.0, 1.0, 1.25, 2.0, 99.0])
     misfit = torch.tensor([-9.0, 0.1, 0.2, 0.3, 9.0])
     score = gated(entropy, distance, misfit, GATE)
-    torch.testing.assert_close(score, entropy + torch.tensor([-0.4, 0.0, 0.2, 2.4, 2.4]))
+    torch.testing.assert_close(score, entropy + torch.tensor([-0.4, 0.0, 0.15, 2.4, 2.4]))
     torch.testing.assert_close(outside(distance, GATE), torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0]))
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from abnn.distance import Gate
 
 DISTANCE_SCORES = ("distance", "gated")
-MISFIT_WEIGHT, OUTSIDE_WEIGHT, INSIDE_END = 0.4, 2.0, 0.25
+MISFIT_WEIGHT, DISTANCE_WEIGHT, OUTSIDE_WEIGHT, INSIDE_END = 0.2, 0.2, 2.0, 0.25
 
 
 def max_probability(samples: Tensor) -> Tensor:
@@ -58,21 +58,32 @@ SCORES = (*SAMPLE_SCORES, *DISTANCE_SCORES)
 
 
 def gated(entropy: Tensor, distance: Tensor, misfit: Tensor, gate: Gate) -> Tensor:
-    """H(p) + 0.4 m + 2 outside(d), with m = clip((misfit - fits) / (misfits - fits), -1, 1).
+    """H(p) + 0.2 m + 0.2 v + 2 outside(d), with m and v the misfit and the distance in units of what is usual, in [-1, 1]:
+
+        m = clip((misfit - fits) / (misfits - fits)),    v = clip((d - low) / (high - low)).
 
     ``misfit`` is that to the predicted class: what the features say about the prediction, which finds mistakes that the
-    network is sure of. Outside the range of ID data the distance d counts more than everything else can, and where an
-    input is outside for certain more distance does not count, so that readability decides. What is usual comes from
-    held-out ID data, see :class:`abnn.distance.Gate`; the weights were chosen on validation data of MNIST and SVHN.
+    network is sure of. Within the range of ID data the distance d counts as little. Outside it counts more than
+    everything else can, and where an input is outside for certain more distance does not count, so that readability
+    decides. What is usual comes from held-out ID data, see :class:`abnn.distance.Gate`; the weights were chosen on
+    validation data of MNIST and SVHN.
     """
     unfit = ((misfit - gate.fits) / max(gate.misfits - gate.fits, 1e-12)).clamp(-1, 1)
-    return entropy + MISFIT_WEIGHT * unfit + OUTSIDE_WEIGHT * outside(distance, gate)
+    reach = _reach(distance, gate)
+    return entropy + MISFIT_WEIGHT * unfit + DISTANCE_WEIGHT * reach + OUTSIDE_WEIGHT * _beyond(reach)
 
 
 def outside(distance: Tensor, gate: Gate) -> Tensor:
     """How far an input is outside the range of ID data: 0 within it, 1 where it is outside for certain."""
-    reach = (distance - gate.low) / max(gate.high - gate.low, 1e-12)
-    return ((reach - INSIDE_END) / (1 - INSIDE_END)).clamp(0, 1)
+    return _beyond(_reach(distance, gate))
+
+
+def _reach(distance: Tensor, gate: Gate) -> Tensor:
+    return ((distance - gate.low) / max(gate.high - gate.low, 1e-12)).clamp(-1, 1)
+
+
+def _beyond(reach: Tensor) -> Tensor:
+    return ((reach - INSIDE_END) / (1 - INSIDE_END)).clamp_min(0)
 
 
 def _normalised_entropy(probs: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ from abnn.methods.deep_ensemble import Ensemble
 from abnn.methods.posthoc import PostHocModel, build_posthoc
 from abnn.predict import Plain
 from abnn.records import record_path, slug, write_record
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Runner:
                 self._ensemble(cell)
             elif missing and cell.posthoc is None:
                 for seed, trained in zip(missing, self.networks(cell, missing)):
-                    self._record(cell, seed, trained, trained.score, trained.extra["seconds"])
+                    self._record(cell, seed, trained, trained.score, trained.extra)
         posthoc: dict[tuple[str, str], list[Cell]] = {}
         for cell in cells:
             if cell.posthoc is not None:
@@ -165,7 +168,7 @@ class Runner:
             )
             seconds = {"training, all seeds at once": time.perf_counter() - started, "seeds at once": len(wanted)}
             for seed, each in zip(wanted, trained):
-                each.extra |= {"config": config, "seconds": seconds}
+                each.extra |= {"config": config, "seconds": seconds, "device": self.device_name}
                 each.recipe = each.recipe or dict(cell.backbone or task.backbone)
                 each.save(self._folder(cell, seed))
             for file in checkpoint.parent.glob(f"{slug(cell.name)}-seed*.safetensors"):
@@ -183,7 +186,7 @@ class Runner:
         members = [each.network for each in self.networks(cell.start, list(self.seeds))]
         method = make_method("deep-ensemble", members=len(members))
         trained = Trained(method, Ensemble(members, None).eval(), task.train.x[:1], task.backbone["classes"])
-        self._record(cell, self.seeds[0], trained, trained.score, {})
+        self._record(cell, self.seeds[0], trained, trained.score)
 
     def _posthoc(self, cells: Sequence[Cell]) -> None:
         """Scores of the same networks, in one pass over the data for all of them."""
@@ -205,7 +208,7 @@ class Runner:
             sets = task.evaluate(model)
             seconds["evaluation"] = time.perf_counter() - started
             for cell in wanted:
-                self._write(cell, seed, str(cell.posthoc), sets, seconds)
+                self._write(cell, seed, str(cell.posthoc), sets, seconds, self.device_name)
 
     def _usable(self, cell: Cell) -> bool:
         try:
@@ -222,20 +225,30 @@ class Runner:
             paths = {self.seeds[0]: paths[self.seeds[0]]}
         return [seed for seed, path in paths.items() if not (path.exists() and known_record(path, self.config(cell)))]
 
-    def _record(self, cell: Cell, seed: int, model: Any, score: str, seconds: Mapping[str, float]) -> None:
+    def _record(self, cell: Cell, seed: int, model: Any, score: str, notes: Mapping[str, Any] = NOTHING) -> None:
+        """Evaluate and write; a network that was trained on another device says so."""
         started = time.perf_counter()
         sets = self.task(cell.task).evaluate(model)
-        self._write(cell, seed, score, sets, {**seconds, "evaluation": time.perf_counter() - started})
+        seconds = {**notes.get("seconds", {}), "evaluation": time.perf_counter() - started}
+        trained = notes.get("device", self.device_name)
+        device = trained if trained == self.device_name else f"{trained}, evaluated on {self.device_name}"
+        self._write(cell, seed, score, sets, seconds, device)
 
     def _write(
-        self, cell: Cell, seed: int, score: str, sets: Sequence[SetResult], seconds: Mapping[str, float]
+        self,
+        cell: Cell,
+        seed: int,
+        score: str,
+        sets: Sequence[SetResult],
+        seconds: Mapping[str, float],
+        device: str,
     ) -> None:
         """One record; what the model said about every input is kept for the first seed of our own method alone."""
         keep = seed == self.seeds[0] and cell.method == "abnn" and cell.variant == "reference"
         own = tuple(replace(each, scores={score: each.scores[score]}) for each in sets)
         evaluation = Evaluation(cell.name, score, own, None, seed, self.config(cell), dict(seconds))
         options: dict[str, Any] = {"images": False, "score_bits": 12, "arrays": keep}
-        write_record(evaluation, self.output, cell.experiment, self.device_name, **options)
+        write_record(evaluation, self.output, cell.experiment, device, **options)
         self.note(f"{cell.experiment}: {cell.name}, seed {seed}")
 
     def _method(self, cell: Cell) -> Any:
