@@ -27,7 +27,7 @@ from abnn.evaluation import Evaluation
 from abnn.experiments.demo import BACKBONE, BATCH, COLUMNS, DRAWS, EPOCHS, LR, train_backbone
 from abnn.files import read_json, write_json
 from abnn.predict import Plain
-from abnn.records import provenance
+from abnn.provenance import provenance
 from abnn.summary import flatten, summarise
 from abnn.tables import update_between_markers
 

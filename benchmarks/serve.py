@@ -192,7 +192,7 @@ def read(records: Path, name: str) -> dict[str, Any]:
 
 def record(name: str, around: dict[str, Any], content: dict[str, Any], output: Path) -> None:
     from abnn.files import write_json
-    from abnn.records import provenance
+    from abnn.provenance import provenance
 
     where = provenance()
     where["versions"].update({package: version(package) for package in PACKAGES})

@@ -35,7 +35,7 @@ from speed_tables import tables, update_page
 
 from abnn.errors import InputError, explain, unknown
 from abnn.files import read_json, write_json
-from abnn.records import provenance
+from abnn.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "speed"

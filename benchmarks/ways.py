@@ -20,7 +20,7 @@ import torch
 from abnn import strategy
 from abnn.convolutions import WAYS, Geometry
 from abnn.files import read_json, write_json
-from abnn.records import provenance
+from abnn.provenance import provenance
 from abnn.tables import update_between_markers
 
 ROOT = Path(__file__).resolve().parents[1]

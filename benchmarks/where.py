@@ -25,7 +25,7 @@ import work
 from setting import ON_CUDA
 
 from abnn.files import write_json
-from abnn.records import provenance
+from abnn.provenance import provenance
 from abnn.tables import markdown_table, update_between_markers
 
 WARM_UP, TIMED = 8, 20  # steps before a profile: some of them are captured; and timed ones

@@ -19,8 +19,9 @@ from abnn.backbones import PaperResNet
 from abnn.batches import Batches
 from abnn.compiling import compile_in_place
 from abnn.lanes import Lane
-from abnn.loop import make_fabric, make_optimizer
+from abnn.loop import make_fabric
 from abnn.objective import preset as choose_preset
+from abnn.optimizers import make_optimizer
 from abnn.outliers import make_outliers, measure_range
 from abnn.randomness import seeded
 from abnn.steps import Steps

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from abnn import files
-from abnn.errors import FileFormatError
+from abnn.errors import FileFormatError, InputError
 
 from .conftest import generator
 
@@ -198,3 +198,21 @@ def test_a_failed_exchange_brings_the_old_folder_back(tmp_path: Path, monkeypatc
     with pytest.raises(OSError, match="no"), files.writing_directory(target) as scratch:
         (scratch / "one").write_text("2")
     assert (target / "one").read_text() == "1" and list(tmp_path.iterdir()) == [target]
+
+
+def test_only_folders_of_the_same_kind_may_be_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    files.check_replaceable(target, "mark.json")
+    target.mkdir()
+    (target / "mine.txt").write_text("mine")
+    with pytest.raises(InputError) as caught:
+        files.check_replaceable(target, "mark.json")
+    assert str(caught.value) == (
+        f"path: got {target}, which exists and is not a saved model; accepted: a new folder, or a saved model to replace."
+    )
+    with pytest.raises(InputError, match="exists and holds no scores; accepted: a new folder, or saved scores to rep"):
+        files.check_replaceable(target, "mark.json", "holds no scores", "saved scores")
+    (target / "mark.json").write_text("{}")
+    files.check_replaceable(target, "mark.json")
+    with pytest.raises(InputError, match="is not a saved model"):
+        files.check_replaceable(target / "mine.txt", "mark.json")

@@ -21,7 +21,6 @@ import abnn
 from abnn.backbones import PaperResNet
 from abnn.errors import DivergedError, FileFormatError, InputError
 from abnn.files import write_tree
-from abnn.loop import SCHEDULES
 from abnn.objective import PRESETS
 from tests.conftest import SmallBatchNormNet, mlp
 
@@ -338,14 +337,6 @@ def test_own_optimiser_schedule_and_range() -> None:
     )
     assert seen == pytest.approx([step / 12 for step in range(12)])
     assert history.last["lr_factor"] == 0.5
-
-
-def test_schedules() -> None:
-    assert [SCHEDULES["steps"](p) for p in (0.0, 0.25, 0.5, 0.99)] == pytest.approx([1, 0.1, 0.01, 0.001])
-    assert SCHEDULES["cosine"](0) == 1 and SCHEDULES["cosine"](0.5) == pytest.approx(0.5)
-    assert SCHEDULES["constant"](0.9) == 1
-    rising = [SCHEDULES["cycle"](p) for p in (0.0, 0.1, 0.3)]
-    assert rising == sorted(rising) and rising[-1] == 1 and SCHEDULES["cycle"](1.0) == pytest.approx(0)
 
 
 X, Y = data(8)

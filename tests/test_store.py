@@ -175,5 +175,5 @@ def test_a_failed_save_leaves_the_old_model(
 
 def test_loading_runs_no_code() -> None:
     folder = Path(abnn.__file__).parent
-    source = "".join((folder / name).read_text() for name in ("store.py", "files.py", "loop.py"))
+    source = "".join((folder / name).read_text() for name in ("store.py", "files.py", "checkpoint.py"))
     assert "import pickle" not in source and "torch.load" not in source

@@ -6,10 +6,10 @@ from abnn.attached import Attached
 from abnn.backbones import build_backbone
 from abnn.fit import fit
 from abnn.layers import Gaussian, Init, ScaleMixture
-from abnn.loop import History
 from abnn.objective import Objective, preset
 from abnn.predict import Prediction
 from abnn.store import load
+from abnn.trainable import History
 from abnn.triage import Triage
 
 __all__ = [

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from abnn.blocks import summary
 from abnn.errors import AbnnWarning
-from abnn.loop import Trainable
+from abnn.trainable import Trainable
 
 WARM_UP = 3
 

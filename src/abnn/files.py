@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from abnn._version import __version__
-from abnn.errors import FileFormatError
+from abnn.errors import FileFormatError, InputError, explain
 
 Tree = Any
 """Nested dicts, lists and tuples of tensors, numbers, strings, booleans and None."""
@@ -49,6 +49,20 @@ def writing_directory(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+
+
+def check_replaceable(
+    target: Path, mark: str, other: str = "is not a saved model", accepted: str = "a saved model"
+) -> None:
+    """Refuse to replace a folder of another kind, which may hold a user's own files.
+
+    mark      the file that tells a folder of the right kind
+    other     what is said of a folder without it
+    accepted  what would be replaced
+    """
+    if target.exists() and not (target / mark).exists():
+        given = f"{target}, which exists and {other}"
+        raise InputError(explain("path", given, f"a new folder, or {accepted} to replace"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -14,11 +14,13 @@ from abnn.batches import Batches
 from abnn.compiling import compiled
 from abnn.errors import InputError, explain
 from abnn.lanes import to_end
-from abnn.loop import History, Schedule, make_fabric, make_optimizer, training
+from abnn.loop import make_fabric, training
 from abnn.objective import Objective, preset
+from abnn.optimizers import Schedule, make_optimizer
 from abnn.outliers import Outliers, make_outliers, measure_range
 from abnn.randomness import preserved_random_state
 from abnn.steps import Steps
+from abnn.trainable import History
 
 
 def fit(

@@ -13,9 +13,9 @@ from abnn.attached import Attached
 from abnn.blocks import evaluating
 from abnn.compiling import is_compiled, with_network
 from abnn.layers import drawn, kl_of
-from abnn.loop import Trainable
 from abnn.objective import Objective
 from abnn.outliers import Outliers
+from abnn.trainable import Trainable
 
 EXPLODED = 1e4
 

@@ -21,7 +21,15 @@ from abnn.attach import attach
 from abnn.attached import Attached
 from abnn.backbones import build_backbone
 from abnn.errors import AbnnError, FileFormatError, InputError, explain
-from abnn.files import check_version, read_json, read_tensors, write_json, write_tensors, writing_directory
+from abnn.files import (
+    check_replaceable,
+    check_version,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+    writing_directory,
+)
 from abnn.layers import Gaussian, Init, ScaleMixture
 from abnn.triage import Triage
 
@@ -42,12 +50,7 @@ def save(
     extra     anything else to keep, as JSON can hold it: class names, preprocessing
     """
     path = Path(path)
-    if path.exists() and not (path / "abnn.json").exists():
-        raise InputError(
-            explain(
-                "path", f"{path}, which exists and is not a saved model", "a new folder, or a saved model to replace"
-            )
-        )
+    check_replaceable(path, "abnn.json")
     tensors: dict[str, Tensor] = {f"attachments.{name}": value for name, value in model.attachment_parameters()}
     tensors |= {f"distance.{name}": value for name, value in _pack(model.distance.state_dict()).items()}
     network = model.backbone

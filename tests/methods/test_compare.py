@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from abnn.checkpoint import Run
 from abnn.cli.compare import compare
 from abnn.cli.train import parse_settings, train
 from abnn.errors import InputError
@@ -104,18 +105,16 @@ def test_the_train_command(tmp_path: Path) -> None:
 
 
 def test_a_killed_train_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import abnn.loop
-
     arguments = ["train", "--method", "threshold", "--epochs", "2", "--quiet", "--output"]
     assert CliRunner().invoke(app, [*arguments, str(tmp_path / "whole")]).exit_code == 0
-    original = abnn.loop._Run.save
+    original = Run.save
     with monkeypatch.context() as patch:
 
-        def save_and_die(self: abnn.loop._Run) -> None:
+        def save_and_die(self: Run) -> None:
             original(self)
             raise KeyboardInterrupt
 
-        patch.setattr(abnn.loop._Run, "save", save_and_die)
+        patch.setattr(Run, "save", save_and_die)
         assert CliRunner().invoke(app, [*arguments, str(tmp_path / "killed")]).exit_code != 0
     assert [path.name for path in (tmp_path / "killed").rglob("*.safetensors")] == ["checkpoint.safetensors"]
     assert CliRunner().invoke(app, [*arguments, str(tmp_path / "killed")]).exit_code == 0

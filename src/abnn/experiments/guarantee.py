@@ -23,7 +23,8 @@ from abnn.evaluate import evaluate_set
 from abnn.evaluation import Evaluation
 from abnn.files import read_json, write_json
 from abnn.methods import make_method, train_method
-from abnn.records import Record, provenance, read_record, slug, write_record
+from abnn.provenance import provenance
+from abnn.records import Record, read_record, slug, write_record
 from abnn.triage import check_guarantee
 
 SHARES = (0.01, 0.05, 0.1, 0.2)

@@ -25,7 +25,7 @@ from abnn.drift import DriftMonitor
 from abnn.experiments.demo import DRAWS, Demo, run_demo
 from abnn.experiments.guarantee import SHARES, SPLITS, check_records, guarantee_table, train_on_mnist
 from abnn.files import read_json, write_json
-from abnn.records import provenance
+from abnn.provenance import provenance
 from abnn.tables import update_between_markers
 from abnn.triage import Costs, Triage, check_guarantee, report
 from abnn.triage.calibrate import choose, gather

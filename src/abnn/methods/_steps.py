@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from abnn.attached import Attached
-from abnn.loop import Trainable
 from abnn.methods.base import Run
 from abnn.steps import average_gradients
+from abnn.trainable import Trainable
 
 Losses = Callable[[Tensor, Tensor, torch.Generator | None], dict[str, Tensor]]
 

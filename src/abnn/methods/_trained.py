@@ -21,11 +21,19 @@ from abnn.attached import check_draws
 from abnn.backbones import build_backbone
 from abnn.blocks import evaluating
 from abnn.errors import AbnnError, FileFormatError, InputError, explain, unknown
-from abnn.files import check_version, read_json, read_tensors, write_json, write_tensors, writing_directory
-from abnn.loop import History
+from abnn.files import (
+    check_replaceable,
+    check_version,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+    writing_directory,
+)
 from abnn.methods._steps import state_of
 from abnn.methods.base import Method, make_method
 from abnn.predict import Prediction, check_inputs
+from abnn.trainable import History
 
 FORMAT, VERSION = "abnn-method", 1
 Backbone = str | Mapping[str, Any] | nn.Module | Callable[[], nn.Module]
@@ -74,9 +82,7 @@ class Trained:
     def save(self, path: str | Path) -> Path:
         """Write the folder ``path``, which is complete or absent at every moment."""
         path = Path(path)
-        if path.exists() and not (path / "method.json").exists():
-            given = f"{path}, which exists and is not a saved model"
-            raise InputError(explain("path", given, "a new folder, or a saved model to replace"))
+        check_replaceable(path, "method.json")
         description = {
             "format": FORMAT,
             "version": VERSION,

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from abnn.attach import attach
 from abnn.attached import Attached
-from abnn.loop import Trainable, make_optimizer
 from abnn.methods._steps import Minimise
 from abnn.methods.base import (
     AUTHORS_NOISE,
@@ -32,9 +31,11 @@ from abnn.methods.base import (
 )
 from abnn.methods.threshold import plain_losses
 from abnn.objective import PRESETS, Objective, preset
+from abnn.optimizers import make_optimizer
 from abnn.predict import Prediction
 from abnn.scores import SCORES
 from abnn.steps import Steps
+from abnn.trainable import Trainable
 
 JOINT = {
     "pretrain": 0.0,

@@ -26,12 +26,13 @@ from abnn.attached import Attached
 from abnn.batches import Batches
 from abnn.blocks import evaluating
 from abnn.errors import InputError, explain, unknown
-from abnn.loop import OPTIMIZERS, SCHEDULES, Schedule, Trainable, make_optimizer
 from abnn.objective import AUTHORS_NOISE as PRESET_NOISE
+from abnn.optimizers import OPTIMIZERS, SCHEDULES, Schedule, make_optimizer
 from abnn.outliers import OutlierBatch, Outliers
 from abnn.outliers.mixtures import CONTENT
 from abnn.predict import Prediction
 from abnn.scores import SAMPLE_SCORES
+from abnn.trainable import Trainable
 
 REGISTRY: dict[str, type[Method]] = {}
 ONE_DRAW_SCORES = ("max-probability", "entropy")

@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from abnn.backbones import PaperResNet, group_norm
 from abnn.blocks import evaluating
 from abnn.errors import InputError, explain
-from abnn.loop import make_optimizer
 from abnn.methods._steps import Minimise
 from abnn.methods.base import AUTHORS_NOISE, Method, Run, Stage, check_positive
+from abnn.optimizers import make_optimizer
 from abnn.predict import Prediction
 from abnn.randomness import seeded
 

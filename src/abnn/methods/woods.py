@@ -32,7 +32,6 @@ from torch import Tensor, nn
 from abnn.backbones import PaperResNet, group_norm
 from abnn.blocks import evaluating
 from abnn.errors import InputError, explain
-from abnn.loop import SCHEDULES, Schedule, Trainable, make_optimizer
 from abnn.methods._lagrangian import lagrangian, updated
 from abnn.methods._steps import Minimise
 from abnn.methods.base import (
@@ -45,7 +44,9 @@ from abnn.methods.base import (
     check_share,
 )
 from abnn.methods.threshold import plain_losses
+from abnn.optimizers import SCHEDULES, Schedule, make_optimizer
 from abnn.predict import Prediction
+from abnn.trainable import Trainable
 
 TUNE_SCHEDULES: dict[str, Schedule] = {
     **SCHEDULES,

@@ -27,7 +27,7 @@ from abnn.experiments.theory.trial import (
     trial_table,
 )
 from abnn.files import read_json, write_json
-from abnn.records import provenance
+from abnn.provenance import provenance
 from abnn.tables import update_between_markers
 
 SEEDS = 3

@@ -13,7 +13,15 @@ from torch import Tensor
 from abnn._version import __version__
 from abnn.attached import Attached
 from abnn.errors import FileFormatError, InputError, NotFittedError, explain, unknown
-from abnn.files import check_version, read_json, read_tensors, write_json, write_tensors, writing_directory
+from abnn.files import (
+    check_replaceable,
+    check_version,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+    writing_directory,
+)
 from abnn.methods.posthoc.base import PostHoc
 from abnn.methods.posthoc.reader import MOST, Reader
 from abnn.methods.posthoc.registry import build_posthoc
@@ -110,9 +118,7 @@ class PostHocModel:
     def save(self, path: str | Path) -> Path:
         """Write the scores and what they learned into the folder ``path``; the model itself is saved by its own means."""
         path = Path(path)
-        if path.exists() and not (path / "posthoc.json").exists():
-            given = f"{path}, which exists and holds no post-hoc scores"
-            raise InputError(explain("path", given, "a new folder, or saved post-hoc scores to replace"))
+        check_replaceable(path, "posthoc.json", "holds no post-hoc scores", "saved post-hoc scores")
         description = {
             "format": FORMAT,
             "version": VERSION,

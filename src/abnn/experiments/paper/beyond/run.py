@@ -24,7 +24,8 @@ from abnn.experiments.paper.rows import ours, threshold
 from abnn.experiments.tasks import PLANS, read_all
 from abnn.files import check_version, read_json, write_json
 from abnn.methods import Trained, load_trained
-from abnn.records import provenance, record_path, slug
+from abnn.provenance import provenance
+from abnn.records import record_path, slug
 
 EXPERIMENT = "beyond"
 FORMAT, VERSION = "abnn-beyond", 1
