@@ -24,6 +24,8 @@ from abnn.distance import Gate
 
 DISTANCE_SCORES = ("distance", "gated")
 MISFIT_WEIGHT, DISTANCE_WEIGHT, OUTSIDE_WEIGHT, INSIDE_END = 0.2, 0.2, 2.0, 0.25
+GATED = {"misfit": MISFIT_WEIGHT, "distance": DISTANCE_WEIGHT, "outside": OUTSIDE_WEIGHT, "inside_end": INSIDE_END}
+"""The constants of the gated score, for records."""
 
 
 def max_probability(samples: Tensor) -> Tensor:

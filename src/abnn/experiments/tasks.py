@@ -32,6 +32,8 @@ from abnn.evaluate import evaluate_set
 from abnn.evaluation import SetResult
 from abnn.experiments import settings
 from abnn.methods import REGISTRY, Method, make_method
+from abnn.outliers import make_outliers
+from abnn.scores import GATED
 
 DRAWS = 10
 CHUNK = 2048
@@ -87,17 +89,22 @@ class Task:
         )
 
     def config(self, method: Method, epochs: int) -> dict[str, Any]:
-        """Everything that leads to a result."""
+        """Everything that leads to a result, also what the default outliers and the default score stand for."""
         data: dict[str, Any] = {"name": self.name, "sha256": self.sha256, "batch": self.batch}
         if self.parts:
             data |= {"drop_last": self.drop_last, "parts": self.parts}
-        return {
+        config = {
             "data": data,
             "backbone": self.backbone,
             "method": method.to_config(),
             "epochs": epochs,
             "draws": DRAWS,
         }
+        if getattr(method, "outliers", None) == "auto":
+            config["outliers"] = make_outliers("auto").chosen_for(self.train.x[:1]).to_config()
+        if method.score == "gated":
+            config["gated"] = GATED
+        return config
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,10 @@ class Outliers(ABC):
             )
             raise InputError(explain(f"x for outliers {self.name!r}", f"shape {tuple(x.shape)}", shapes, fix))
 
+    def chosen_for(self, x: Tensor) -> Outliers:
+        """What makes outliers from inputs like these: this generator, unless it chooses another one by their form."""
+        return self
+
     def to_config(self) -> dict[str, Any]:
         """Name, options and value range as JSON can hold them."""
         options = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self) if f.init}

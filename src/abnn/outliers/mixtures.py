@@ -136,8 +136,11 @@ class Auto(Outliers):
         for each in self._made.values():
             each.prepare(low, high)
 
+    def chosen_for(self, x: Tensor) -> Outliers:
+        return self._made[x.ndim - 2]
+
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
-        return self._made[x.ndim - 2].generate(x, severity, rng)
+        return self.chosen_for(x).generate(x, severity, rng)
 
 
 def listed(parts: Any) -> tuple[Any, ...]:
