@@ -68,6 +68,8 @@ def agree(left: Prediction, right: Prediction, most: float = 1e-5) -> None:
     assert (left.distance is None) == (right.distance is None)
     if left.distance is not None and right.distance is not None:
         torch.testing.assert_close(left.distance, right.distance, rtol=10 * most, atol=10 * most)
+    if left.misfit is not None and right.misfit is not None:
+        torch.testing.assert_close(left.misfit, right.misfit, rtol=100 * most, atol=10 * most)
 
 
 @pytest.mark.parametrize("statistics", [True, False])

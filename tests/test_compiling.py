@@ -45,6 +45,14 @@ def test_an_error_inside_leaves_the_network_as_it_was(eager_backend: None) -> No
     assert net._compiled_call_impl is None
 
 
+class Loss:
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+
+    def loss(self, x: Tensor, factor: float = 1.0) -> Tensor:
+        return factor * self.network(x).sum()
+
+
 def test_what_follows_the_network_is_compiled_with_it(eager_backend: None, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
 
@@ -54,14 +62,14 @@ def test_what_follows_the_network_is_compiled_with_it(eager_backend: None, monke
 
     monkeypatch.setattr(torch, "compile", note)
     net, x = network(), torch.rand(2, 1, 8, 8)
-
-    def loss(x: Tensor) -> Tensor:
-        return net(x).sum()
-
-    assert with_network(loss, net) is loss and not calls
+    losses = [Loss(net), Loss(net)]
+    assert with_network(losses[0].loss, net, "sum") == losses[0].loss and not calls
     net._compiled_call_impl = net.forward
-    assert with_network(loss, net)(x) == loss(x)
-    assert calls == [{"dynamic": False, "options": None}]
+    first, second, other = (with_network(losses[i].loss, net, kind) for i, kind in ((0, "sum"), (1, "sum"), (0, "b")))
+    assert first(x) == second(x) == other(x) == losses[0].loss(x)
+    assert calls == 3 * [{"dynamic": False, "options": None}]
+    codes = [each.__func__.__code__ for each in (first, second, other)]
+    assert codes[0] is codes[1] and codes[0] is not codes[2]  # what is compiled is shared by those of one kind alone
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

@@ -13,7 +13,16 @@ from torch import Tensor, nn
 import abnn
 from abnn.attached import Attached
 from abnn.backbones import PaperResNet
-from abnn.distance import MAX_FEATURES, MISFIT_QUANTILES, QUANTILES, _by_sums, note, oas_shrinkage, sketch
+from abnn.distance import (
+    MAX_FEATURES,
+    MISFIT_QUANTILES,
+    QUANTILES,
+    _by_sums,
+    largest_value,
+    note,
+    oas_shrinkage,
+    sketch,
+)
 from abnn.errors import InputError, NotFittedError
 
 from .conftest import generator, mlp
@@ -176,8 +185,40 @@ def test_classes_that_never_occur_attract_nothing(attached: Attached, data: list
     attached.distance.fit(two)
     near, far = attached.distance(two[0][0]), attached.distance(data[0][0][data[0][1] == 3])
     assert torch.isfinite(near).all() and near.max() < far.min()
+    misfit = attached.distance.places(two[0][0], attached.distance.features(two[0][0]))[:, 1:]
+    assert torch.isfinite(misfit).all() and misfit[:, :2].max() < misfit[:, 2:].min()  # and nothing fits to them
     white = attached.distance.class_means @ attached.distance.whitening.T
     assert (white[2:] - white[0]).norm(dim=1).min() > 1e3 * (white[1] - white[0]).norm()
+
+
+def test_classes_in_held_out_batches_alone_leave_the_gate_as_it_is(
+    attached: Attached, data: list[tuple[Tensor, Tensor]]
+) -> None:
+    kept_out = [index % 5 == 4 for index in range(len(data))]
+    known = [(x[y < 3], y[y < 3]) for x, y in data]
+    attached.distance.fit(known)
+    expected = attached.distance.misfit_quantiles.clone()
+    attached.distance.fit([each if out else few for each, few, out in zip(data, known, kept_out)])
+    torch.testing.assert_close(attached.distance.misfit_quantiles, expected)
+
+
+def test_places_are_never_computed_in_half_precision(attached: Attached, data: list[tuple[Tensor, Tensor]]) -> None:
+    attached.distance.fit(data)
+    x = data[0][0]
+    features = attached.distance.features(x)
+    expected = attached.distance.places(x, features)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(attached.distance.places(x, features), expected)
+
+
+def test_numbers_of_words_have_no_scale_and_empty_batches_no_say(
+    attached: Attached, data: list[tuple[Tensor, Tensor]]
+) -> None:
+    assert torch.equal(largest_value(torch.tensor([[3, 9]])), torch.zeros(1, 1, dtype=torch.long))
+    attached.distance.fit(data)
+    expected = attached.distance.quantiles.clone()
+    attached.distance.fit([*data, (data[0][0][:0], data[0][1][:0])])
+    assert torch.equal(attached.distance.quantiles, expected)
 
 
 def test_constant_features_do_no_harm(small_net: Any, data: list[tuple[Tensor, Tensor]]) -> None:

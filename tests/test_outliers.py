@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from abnn.outliers.fields import border_level, object_mask
 from abnn.outliers.mixtures import SCENERY
 from abnn.outliers.patches import shuffle_patches
 from abnn.outliers.random import Rng
+from abnn.outliers.style import small_affine
 
 SPATIAL = ["noise", "patches", "invert", "blobs", "backgrounds", "style", "mixed", "graded", "two-tier", "auto"]
 IMAGES = ["leaves"]
@@ -253,6 +255,17 @@ def test_style_keeps_labels_readable_and_content_outliers_do_not(digits: tuple[T
         assert accuracy(name) < 0.25, name
 
 
+def test_style_changes_the_size_of_things_as_far_as_it_is_told() -> None:
+    x = torch.zeros(400, 1, 28, 28)
+    x[..., 10:18, 10:18] = 1.0
+    amount, areas = torch.ones(400, 1, 1, 1), []
+    for size in (0.0, 0.3, 0.6):
+        made = small_affine(x, amount, Rng(generator(), x), size)
+        areas.append(made.sum((1, 2, 3)) / 64)
+        assert areas[-1].max() < 1.25 * math.exp(2 * size) and areas[-1].min() > 0.75 * math.exp(-2 * size)
+    assert areas[0].std() < areas[1].std() < areas[2].std()
+
+
 def test_style_recomposes_with_readable_contrast_of_the_same_sign() -> None:
     x = torch.zeros(200, 1, 16, 16)
     x[..., 5:11, 6:10] = 1.0
@@ -416,6 +429,7 @@ def test_constant_channel_is_harmless() -> None:
         (lambda: make_outliers("noise", severity="high"), "pair"),
         (lambda: make_outliers("patches", finest=5), "finest"),
         (lambda: make_outliers("style", flip=2), "share"),
+        (lambda: make_outliers("style", size=2), "logarithm"),
         (lambda: make_outliers("mixed", parts=[]), "not empty"),
         (lambda: make_outliers("mixed", parts="noise"), "list"),
         (lambda: make_outliers("mixed", parts=["nois"]), "noise"),

@@ -74,6 +74,8 @@ def same(left: Prediction, right: Prediction) -> None:
     torch.testing.assert_close(left.samples, right.samples, rtol=1e-4, atol=1e-6)
     if left.distance is not None and right.distance is not None:
         torch.testing.assert_close(left.distance, right.distance, rtol=1e-4, atol=1e-6)
+    if left.misfit is not None and right.misfit is not None:
+        torch.testing.assert_close(left.misfit, right.misfit, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["conv", "chain", "replace"])

@@ -214,6 +214,8 @@ def agree(left: Prediction, right: Prediction) -> None:
     assert (left.distance is None) == (right.distance is None)
     if left.distance is not None and right.distance is not None:
         torch.testing.assert_close(left.distance, right.distance, rtol=1e-4, atol=1e-5)
+    if left.misfit is not None and right.misfit is not None:
+        torch.testing.assert_close(left.misfit, right.misfit, rtol=1e-3, atol=1e-4)
 
 
 def check(model: Attached, x: Tensor, draws: int = 5, times: int = 4, **options: Any) -> Prediction:

@@ -108,7 +108,7 @@ def test_gated_grows_with_distance_and_misfit(values: list[float]) -> None:
 
 
 def test_outside_for_certain_is_above_every_entropy_and_misfit_within() -> None:
-    sure = gated(torch.zeros(1), torch.tensor([2.0]), torch.tensor([0.1]), GATE)
+    sure = gated(torch.zeros(1), torch.tensor([2.0]), torch.tensor([-9.0]), GATE)
     unsure = gated(torch.ones(1), torch.tensor([1.25]), torch.tensor([9.0]), GATE)
     assert sure > unsure
 

@@ -7,8 +7,6 @@ graphs of the compiler's own would copy all weights and noise at every call, and
 
 from __future__ import annotations
 
-import itertools
-import types
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from abnn.attached_block import Carried
 from abnn.blocks import summary
+from abnn.compiling import of_its_own
 from abnn.compiling import options as layout_options
 from abnn.errors import AbnnWarning
 from abnn.passes import Outputs, outputs
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from abnn.attached import Attached
 
 WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
-_numbers = itertools.count()
 
 
 class CompiledPass:
@@ -51,7 +49,7 @@ class CompiledPass:
             chosen = _without_graphs(self.options)
             if not {"mode", "options", "backend"} & set(self.options):
                 chosen["options"] = layout_options(model)
-            self._call = torch.compile(_of_its_own(outputs), **chosen)
+            self._call = torch.compile(of_its_own(outputs), **chosen)
         try:
             return self._call(model, carried, x)
         except Exception as error:  # noqa: BLE001 - of the network or of the compiler, which the ordinary pass tells apart
@@ -70,13 +68,6 @@ class CompiledPass:
 
 def _rebuild(options: dict[str, Any]) -> CompiledPass:
     return CompiledPass(**options)
-
-
-def _of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function as another one: compilers count and compare the shapes that a function has seen, and those of
-    other models do not belong to it."""
-    code = function.__code__.replace(co_name=f"{function.__name__}_{next(_numbers)}")
-    return types.FunctionType(code, function.__globals__, code.co_name)
 
 
 def _without_graphs(options: dict[str, Any]) -> dict[str, Any]:

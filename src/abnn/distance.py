@@ -20,7 +20,7 @@ between class means are left. With an orthonormal basis Q of these, s = Q^T W (f
     d_c - d_0 = |s - s_c|^2 - s^T (I + sum_c p_c s_c s_c^T)^-1 s.
 
 Everything is gathered in one pass over the training data; one batch in five is kept out of the moments and gives the
-quantiles of the distance on data that the moments have not seen.
+quantiles of distance and misfit on data that the moments have not seen.
 """
 
 from __future__ import annotations
@@ -116,7 +116,11 @@ class FeatureDistance(nn.Module):
         return self.places(x, self.features(x))[:, 0]
 
     def places(self, x: Tensor, features: Tensor) -> Tensor:
-        """[B, 1 + classes]: the distance of each input, and how badly it fits to each class."""
+        """[B, 1 + classes]: the distance of each input, and how badly it fits to each class; never in half precision."""
+        with torch.autocast(features.device.type, enabled=False):
+            return self._places(x, features)
+
+    def _places(self, x: Tensor, features: Tensor) -> Tensor:
         dimensions = features.shape[1]
         white = (features - self.centre) @ self.whitening.T
         gaps = torch.cdist(white, self.white_means, compute_mode="donot_use_mm_for_euclid_dist")
@@ -136,9 +140,10 @@ class FeatureDistance(nn.Module):
     @torch.no_grad()
     def _prepare(self) -> None:
         """After every change, not with every batch: for a thousand classes it takes longer than the distances."""
-        shares, means = self.class_shares.double(), self.class_means.double()
-        self.centre.copy_(shares @ means)
-        white = (means - self.centre) @ self.whitening.double().T
+        shares, means = self.class_shares.cpu().double(), self.class_means.cpu().double()
+        centre = shares @ means
+        self.centre.copy_(centre)
+        white = (means - centre) @ self.whitening.cpu().double().T
         self.white_means.copy_(white)
         basis = torch.linalg.qr(white.T).Q
         self.basis.copy_(basis)
@@ -173,10 +178,12 @@ class FeatureDistance(nn.Module):
         kept: list[tuple[Tensor, Tensor]] = []
         largest = torch.zeros(())
         for index, (x, y) in enumerate(batches):
-            if len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.classes:
+            if len(x) == 0:
+                continue
+            if not 0 <= int(y.min()) <= int(y.max()) < self.classes:
                 given = f"labels from {int(y.min())} to {int(y.max())}"
                 raise InputError(explain("y", given, f"class numbers from 0 to {self.classes - 1}"))
-            features = self.features(x.to(self.class_means.device)).double().cpu()
+            features = self.features(x.to(self.class_means.device)).cpu().double()  # some devices have no float64
             largest = torch.maximum(largest, largest_value(x).max().cpu())
             if index % 5 == 4 and sum(len(each) for each, _ in kept) < RESERVOIR:
                 kept.append((features, y.cpu()))
@@ -195,7 +202,8 @@ class FeatureDistance(nn.Module):
         held_out, labels = (torch.cat(parts) for parts in zip(*(kept or moments.some)))
         nothing = held_out.new_zeros(len(held_out), 1)  # none of these inputs is larger than the largest
         places = self.places(nothing.to(self.largest), held_out.to(self.class_means))
-        misfits = places[:, 1:].gather(1, labels[:, None].to(places.device))
+        known = moments.counts[labels] > 0  # of the others, nothing is known that an input could fit to
+        misfits = places[:, 1:].gather(1, labels[:, None].to(places.device))[known.to(places.device)]
         for quantiles, values, shares in (
             (self.quantiles, places[:, 0], QUANTILES),
             (self.misfit_quantiles, misfits[:, 0], MISFIT_QUANTILES),

@@ -104,13 +104,17 @@ def read_json(path: Path) -> Any:
         ) from None
 
 
-def check_version(path: Path, description: dict[str, Any], newest: int) -> None:
-    """Refuse what a later abnn wrote in a format that this one does not know."""
-    if not isinstance(description.get("version"), int) or description["version"] > newest:
-        raise FileFormatError(
-            f"path: {path} was written in format {description.get('version')}, by abnn {description.get('abnn')}; this "
-            f"is abnn {__version__}, which reads formats up to {newest}. Update abnn."
-        )
+def check_version(path: Path, description: dict[str, Any], newest: int, oldest: int = 1) -> None:
+    """Refuse what a later abnn wrote in a format that this one does not know, or what an early one wrote too little of."""
+    version = description.get("version")
+    if isinstance(version, int) and oldest <= version <= newest:
+        return
+    early = isinstance(version, int) and version < oldest
+    reads = f"formats from {oldest} to {newest}" if oldest > 1 else f"formats up to {newest}"
+    raise FileFormatError(
+        f"path: {path} was written in format {version}, by abnn {description.get('abnn')}; this is abnn {__version__}, "
+        f"which reads {reads}. {'Fit the model again and save it.' if early else 'Update abnn.'}"
+    )
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

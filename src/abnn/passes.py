@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from abnn.attached_block import Carried
@@ -44,6 +45,12 @@ def outputs(model: Attached, carried: Carried | None, x: Tensor) -> Outputs:
         raise InputError(explain("model", given, "one logit for each of two or more classes"))
     probs = logits.float().softmax(2)
     return probs, None if carried is None else model.distance.places(x, model.distance.join(carried.noted))
+
+
+def moved(x: Tensor, device: torch.device) -> Tensor:
+    """On the device, and an ordinary tensor there: compilers tell those of inference mode from others."""
+    with torch.inference_mode(False):
+        return x.to(device)
 
 
 def make_kept_weights(model: Attached) -> None:

@@ -16,7 +16,7 @@ from abnn.blocks import evaluating
 from abnn.chunks import MEMORY_LIMIT, plan  # noqa: F401 - the limit is known by this name
 from abnn.distance import Gate
 from abnn.errors import InputError, NotFittedError, explain, unknown
-from abnn.passes import modules_of, one_pass
+from abnn.passes import modules_of, moved, one_pass
 from abnn.scores import DISTANCE_SCORES, SAMPLE_SCORES, SCORES, entropy, gated
 
 if TYPE_CHECKING:
@@ -65,12 +65,20 @@ class Prediction:
             return SAMPLE_SCORES[name](self.samples)
         if name not in DISTANCE_SCORES:
             raise unknown("score", name, (*SCORES, *self.own))
-        if self.distance is None or self.misfit is None or self.gate is None:
+        if self.distance is None:
             raise _without_statistics(name)
         if name == "distance":
             return self.distance
-        misfit = self.misfit.gather(1, self.label[:, None])[:, 0]
-        return gated(entropy(self.samples), self.distance, misfit, self.gate)
+        if self.misfit is None or self.gate is None:
+            raise _without_statistics(name)
+        return gated(entropy(self.samples), self.distance, self.own_misfit, self.gate)
+
+    @property
+    def own_misfit(self) -> Tensor:
+        """How badly the features fit to the predicted class, [B]."""
+        if self.misfit is None:
+            raise _without_statistics("misfit")
+        return self.misfit.gather(1, self.label[:, None])[:, 0]
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> Prediction:
         """The same with every tensor changed: moved, cloned."""
@@ -169,7 +177,7 @@ def predict(
                     if replay and device.type == "cuda":
                         probs, far = model.replay(modules_of(model), run, x[rows], noise, plain, model.compiled)
                     else:
-                        probs, far = run(x[rows].to(device))
+                        probs, far = run(moved(x[rows], device))
                     samples[wanted.start : wanted.stop, rows] = probs
                     if places is not None and far is not None:
                         places[rows] = far
@@ -235,7 +243,7 @@ class _Look:
         self.x = x
         with torch.cuda.device(x.device), torch.no_grad():
             least_and_most = torch.stack(torch.aminmax(x))  # both are NaN if any value is
-            self.seen = torch.empty(2, dtype=x.dtype, pin_memory=True)
+            self.seen = torch.empty(2, dtype=x.dtype, device="cpu", pin_memory=True)
             self.seen.copy_(least_and_most, non_blocking=True)
             self.done = torch.cuda.current_stream().record_event()
 

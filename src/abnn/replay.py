@@ -23,7 +23,7 @@ from abnn.blocks import summary
 from abnn.draws import Noise
 from abnn.errors import AbnnWarning
 from abnn.layers import MeanField
-from abnn.passes import Outputs
+from abnn.passes import Outputs, moved
 from abnn.strategy import VARIABLE
 
 GRAPHS = 8
@@ -81,7 +81,7 @@ class Replay:
         assert first is not None
         signature = None if self.off or torch.cuda.is_current_stream_capturing() else _signature(modules)
         if signature is None:
-            return run(x.to(first.device))
+            return run(moved(x, first.device))
         if signature != self._signature:
             self.clear()
             self._signature = signature
@@ -97,7 +97,7 @@ class Replay:
                 self._seen.popitem(last=False)
             captured = self._capture(run, x, noise, first.device) if ready else None
             if captured is None:
-                return self._aside(run, x.to(first.device))
+                return self._aside(run, moved(x, first.device))
             self._graphs[key] = captured
             while len(self._graphs) > GRAPHS:
                 self._graphs.popitem(last=False)

@@ -65,14 +65,19 @@ def gated(entropy: Tensor, distance: Tensor, misfit: Tensor, gate: Gate) -> Tens
         m = clip((misfit - fits) / (misfits - fits)),    v = clip((d - low) / (high - low)).
 
     ``misfit`` is that to the predicted class: what the features say about the prediction, which finds mistakes that the
-    network is sure of. Within the range of ID data the distance d counts as little. Outside it counts more than
+    network is sure of. Within the range of ID data the distance d counts no more than that, outside more than
     everything else can, and where an input is outside for certain more distance does not count, so that readability
     decides. What is usual comes from held-out ID data, see :class:`abnn.distance.Gate`; the weights were chosen on
     validation data of MNIST and SVHN.
     """
-    unfit = ((misfit - gate.fits) / max(gate.misfits - gate.fits, 1e-12)).clamp(-1, 1)
     reach = _reach(distance, gate)
-    return entropy + MISFIT_WEIGHT * unfit + DISTANCE_WEIGHT * reach + OUTSIDE_WEIGHT * _beyond(reach)
+    inside = MISFIT_WEIGHT * unfit(misfit, gate) + DISTANCE_WEIGHT * reach
+    return entropy + inside + OUTSIDE_WEIGHT * _beyond(reach)
+
+
+def unfit(misfit: Tensor, gate: Gate) -> Tensor:
+    """How badly inputs fit to a class: 0 as usual, 1 as is rare for good ones or worse, -1 at best."""
+    return ((misfit - gate.fits) / max(gate.misfits - gate.fits, 1e-12)).clamp(-1, 1)
 
 
 def outside(distance: Tensor, gate: Gate) -> Tensor:

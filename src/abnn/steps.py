@@ -45,8 +45,8 @@ class Steps(Trainable):
         self.backbone_optimizer = optimizers.get("backbone")  # None: the backbone is frozen
         self.lowest = float("inf")
         self.compiled = is_compiled(model.net)
-        self.id_loss = with_network(self._id_loss, model.net)
-        self.outlier_loss = with_network(self._outlier_loss, model.net)
+        self.id_loss = with_network(self._id_loss, model.net, repr(objective))
+        self.outlier_loss = with_network(self._outlier_loss, model.net, repr(objective))
 
     def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         """One iteration; returns the losses before their weights."""

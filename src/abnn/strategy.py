@@ -128,7 +128,6 @@ def _fixed() -> str | None:
     return fixed or None
 
 
-@torch.compiler.assume_constant_result
 def _autocast(kind: str) -> torch.dtype | None:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from abnn.errors import FileFormatError, InputError
@@ -152,6 +153,19 @@ def test_damaged_and_foreign_files(model: Trained, tmp_path: Path) -> None:
     (path / "method.json").write_text("{")
     with pytest.raises(FileFormatError, match="not valid JSON"):
         load_trained(path)
+
+
+def test_half_of_the_statistics_are_none(tmp_path: Path) -> None:
+    path = quick("abnn", 1).save(tmp_path / "model")
+    tensors = load_file(path / "network.safetensors")
+    assert "distance.class_shares" in tensors
+    for gone in ({"distance.class_shares", "distance.largest"}, {n for n in tensors if n.startswith("distance.")}):
+        save_file({name: value for name, value in tensors.items() if name not in gone}, path / "network.safetensors")
+        if len(gone) == 2:
+            with pytest.raises(FileFormatError, match=r"distance\.class_shares.*missing"):
+                load_trained(path)
+        else:
+            assert not load_trained(path).network.distance.fitted  # type: ignore[union-attr]
 
 
 def test_a_backbone_without_a_name_is_asked_for(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from abnn.errors import InputError
 from abnn.predict import Prediction
 from abnn.serve.answers import Answerer, Facts, class_names, finite, outline, reason, share_below
 
-FACTS = Facts("accept", "7", 0.9, "1", 10, 10, 0.0, 0.4)
+FACTS = Facts("accept", "7", 0.9, "1", 10, 10, 0.0, 0.0, 0.4)
 
 
 def test_numbers_are_the_models_own(model: Any) -> None:
@@ -60,7 +60,12 @@ def test_outline_keeps_few_and_thins_out_many() -> None:
         ({"agreeing": 8}, ["8 of 10 draws"]),
         ({"verdict": "notice", "probability": 0.3}, ["hesitates between “7” and “1”"]),
         ({"verdict": "notice", "reach": 1.0}, ["different from the training data", "still"]),
+        ({"verdict": "notice", "reach": 0.2}, ["different from the training data", "still"]),
         ({"verdict": "notice"}, ["less sure than usual"]),
+        ({"verdict": "notice", "misfit": None}, ["less sure than usual"]),
+        ({"verdict": "notice", "misfit": 1.0}, ["reads this as “7”", "unlike most"]),
+        ({"verdict": "reject", "misfit": 1.0}, ["would say “7”", "unlike"]),
+        ({"verdict": "reject", "misfit": 1.0, "probability": 0.3}, ["cannot tell what this is"]),
         ({"verdict": "notice", "place": 0.97}, ["Only 3 %"]),
         ({"verdict": "reject", "reach": 1.0}, ["does not look like anything the model was trained on"]),
         ({"verdict": "reject", "reach": None}, ["does not look like anything the model was trained on"]),

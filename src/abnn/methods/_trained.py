@@ -171,6 +171,7 @@ def _read_description(path: Path) -> dict[str, Any]:
 def _fill(network: nn.Module, tensors: dict[str, Tensor]) -> None:
     """The saved tensors, all of them; only statistics that were never gathered may be absent."""
     missing, unexpected = network.load_state_dict(tensors, strict=False)
-    missing = [name for name in missing if not name.startswith("distance.")]
+    if not any(name.startswith("distance.") for name in tensors):
+        missing = [name for name in missing if not name.startswith("distance.")]
     if missing or unexpected:
         raise KeyError(f"tensors {sorted([*missing, *unexpected])[:4]} are missing or not expected")

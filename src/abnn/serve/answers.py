@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain
-from abnn.scores import outside
+from abnn.scores import outside, unfit
 
 OUTSIDE = 0.5  # share of the way through the distance gate from which an input counts as unlike the training data
+DIFFERENT = 0.1  # the same for "looks different": there the distance is most of the score already
+UNFIT = 0.5  # share of what is rare among good inputs from which an input counts as unlike its class
 
 
 def class_names(model: Any) -> list[str]:
@@ -52,14 +54,20 @@ class Answerer:
         if not (torch.isfinite(samples).all() and torch.isfinite(scores).all()):
             raise FloatingPointError("the model gave NaN or infinite values")
         probs = samples.mean(0).numpy()
-        reach = _reach(prediction)
+        reach, misfit = _reach(prediction), _misfit(prediction)
         return [
-            self._one(samples[:, row].numpy(), probs[row], float(scores[row]), verdict, reach[row])
+            self._one(samples[:, row].numpy(), probs[row], float(scores[row]), verdict, reach[row], misfit[row])
             for row, verdict in enumerate(decided.verdict)
         ]
 
     def _one(
-        self, samples: np.ndarray, probs: np.ndarray, score: float, verdict: str, reach: float | None
+        self,
+        samples: np.ndarray,
+        probs: np.ndarray,
+        score: float,
+        verdict: str,
+        reach: float | None,
+        misfit: float | None,
     ) -> dict[str, Any]:
         label = int(probs.argmax())
         of_label, labels = samples[:, label], samples.argmax(1)
@@ -72,6 +80,7 @@ class Answerer:
             int((labels == label).sum()),
             len(samples),
             reach,
+            misfit,
             place,
         )
         return {
@@ -105,6 +114,7 @@ class Facts:
 
     agreeing, draws  how many draws name the predicted class on their own, and how many there are
     reach            how far the features lie through the distance gate, 0 inside to 1 outside; None: not known
+    misfit           how badly they fit to the predicted class, -1 to 1, see :func:`abnn.scores.unfit`; None: not known
     place            share of the calibration scores that lie below; None: not known
     """
 
@@ -115,6 +125,7 @@ class Facts:
     agreeing: int
     draws: int
     reach: float | None
+    misfit: float | None
     place: float | None
 
 
@@ -122,19 +133,24 @@ def reason(facts: Facts) -> str:
     """Why the verdict is what it is, in one or two sentences without technical words."""
     outside = facts.reach is None or facts.reach >= OUTSIDE
     decided = facts.probability >= 0.5
+    unlike = decided and facts.misfit is not None and facts.misfit >= UNFIT
     votes = f"all {facts.draws} draws" if facts.agreeing == facts.draws else f"{facts.agreeing} of {facts.draws} draws"
     if facts.verdict == "accept":
         return f"This looks like the data that the model was trained on, and {votes} read it as “{facts.name}”."
     if facts.verdict == "notice":
         if not decided:
             first = f"The model hesitates between “{facts.name}” and “{facts.second}”."
-        elif facts.reach is not None and outside:
+        elif facts.reach is not None and facts.reach >= DIFFERENT:
             first = f"This looks different from the training data, but {votes} still read it as “{facts.name}”."
+        elif unlike:
+            first = f"The model reads this as “{facts.name}”, but it is unlike most that it learned that from."
         else:
             first = f"The model is less sure than usual: {votes} read this as “{facts.name}”."
         return _joined(first, _place(facts.place))
     if outside:
         first = "This does not look like anything the model was trained on."
+    elif unlike:
+        first = f"The model would say “{facts.name}”, but this is unlike what it learned that from."
     else:
         first = f"The model cannot tell what this is: {votes} say “{facts.name}”, which may be chance."
     return _joined(first, _place(facts.place))
@@ -181,6 +197,12 @@ def _reach(prediction: Any) -> Sequence[float | None]:
     if prediction.distance is None or prediction.gate is None:
         return [None] * len(prediction)
     return outside(prediction.distance.float().cpu(), prediction.gate).tolist()
+
+
+def _misfit(prediction: Any) -> Sequence[float | None]:
+    if prediction.misfit is None or prediction.gate is None:
+        return [None] * len(prediction)
+    return unfit(prediction.own_misfit.float().cpu(), prediction.gate).tolist()
 
 
 def _rounded(value: Any) -> float:
