@@ -7,25 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.covariance import OAS
 from torch import Tensor, nn
 
 import abnn
 from abnn.attached import Attached
 from abnn.backbones import PaperResNet
-from abnn.distance import (
-    MAX_FEATURES,
-    MISFIT_QUANTILES,
-    QUANTILES,
-    _by_sums,
-    largest_value,
-    note,
-    oas_shrinkage,
-    sketch,
-)
+from abnn.distance import MISFIT_QUANTILES, QUANTILES
 from abnn.errors import InputError, NotFittedError
+from abnn.features import MAX_FEATURES
 
 from .conftest import generator, mlp
+from .test_gaussians import iterated_shrinkage
 
 CLASSES = 4
 
@@ -53,19 +45,6 @@ def block_features(net: nn.Module, x: Tensor) -> np.ndarray:
         flat = value.double().flatten(2).numpy()
         parts += [flat.mean(2), flat.std(2)]
     return np.concatenate(parts, axis=1)
-
-
-def iterated_shrinkage(covariance: np.ndarray, count: int) -> float:
-    """The limit that defines oracle-approximating shrinkage: Chen et al. 2010, equations 17 and 18, iterated."""
-    features, rho = len(covariance), 0.5
-    for _ in range(20_000):
-        shrunk = (1 - rho) * covariance + rho * np.trace(covariance) / features * np.eye(features)
-        product, square = np.trace(shrunk @ covariance), np.trace(shrunk) ** 2
-        above = (1 - 2 / features) * product + square
-        rho, before = above / ((count + 1 - 2 / features) * product + (1 - count / features) * square), rho
-        if abs(rho - before) < 1e-15:
-            break
-    return rho
 
 
 def gaussians(train: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -211,10 +190,7 @@ def test_places_are_never_computed_in_half_precision(attached: Attached, data: l
         assert torch.equal(attached.distance.places(x, features), expected)
 
 
-def test_numbers_of_words_have_no_scale_and_empty_batches_no_say(
-    attached: Attached, data: list[tuple[Tensor, Tensor]]
-) -> None:
-    assert torch.equal(largest_value(torch.tensor([[3, 9]])), torch.zeros(1, 1, dtype=torch.long))
+def test_empty_batches_have_no_say(attached: Attached, data: list[tuple[Tensor, Tensor]]) -> None:
     attached.distance.fit(data)
     expected = attached.distance.quantiles.clone()
     attached.distance.fit([*data, (data[0][0][:0], data[0][1][:0])])
@@ -259,14 +235,6 @@ def test_labels_outside_the_classes(attached: Attached, images: Tensor, label: i
     assert not attached.distance.fitted
 
 
-def test_sketch_is_a_fixed_projection() -> None:
-    features = torch.arange(10.0).reshape(2, 5)
-    torch.testing.assert_close(sketch(features, 2), torch.tensor([[-1.0, -1.0, 4.0], [-1.0, -1.0, 9.0]]))
-    assert sketch(features, 1) is features
-    other = torch.randn(2, 5, generator=generator(1))
-    torch.testing.assert_close(sketch(2 * features - other, 3), 2 * sketch(features, 3) - sketch(other, 3))
-
-
 def test_wide_networks_are_sketched(data: list[tuple[Tensor, Tensor]]) -> None:
     net = PaperResNet(width=200, blocks=3, classes=CLASSES, stem="small")
     model = abnn.attach(net, data[0][0], draws=1)
@@ -283,39 +251,3 @@ def test_flat_features_are_taken_as_they_are(tabular: tuple[Tensor, Tensor]) -> 
         hidden = net[0](x)  # type: ignore[index]
         expected = torch.cat([x, hidden, net[2](torch.relu(hidden))], dim=1)  # type: ignore[index]
         torch.testing.assert_close(model.distance.features(x), expected)
-
-
-@pytest.mark.parametrize(("count", "features"), [(30, 10), (10, 30), (500, 5)])
-def test_shrinkage_is_the_limit_of_its_iteration(count: int, features: int) -> None:
-    x = np.random.default_rng(0).normal(size=(count, features)) @ np.random.default_rng(1).normal(size=(features,) * 2)
-    covariance = x.T @ x / count
-    rho = oas_shrinkage(torch.from_numpy(covariance), count)
-    assert rho == pytest.approx(iterated_shrinkage(covariance, count), rel=1e-6)
-    # scikit-learn drops the terms in 2 / features: close, and closer the more features there are.
-    assert rho == pytest.approx(OAS(assume_centered=True).fit(x).shrinkage_, rel=2 / features)
-
-
-def test_shrinkage_of_the_identity_is_complete() -> None:
-    assert oas_shrinkage(torch.eye(4, dtype=torch.float64), 100) == 1.0
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("layout", ["channels", "channels last", "tokens"])
-def test_notes_are_mean_and_standard_deviation(layout: str, dtype: torch.dtype) -> None:
-    x = (2 + torch.randn(3, 5, 7, 11, generator=generator(0))).to(dtype)
-    if layout == "channels last":
-        x = x.to(memory_format=torch.channels_last)
-    exact = x.double().movedim(-1, 1) if layout == "tokens" else x.double()
-    expected = torch.cat([exact.mean((2, 3)), exact.std((2, 3), correction=0)], dim=1)
-    found = note(x, layout.split()[0])
-    assert found.dtype == torch.float32
-    assert torch.allclose(found.double(), expected, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("spread", [0.0, 1e-3, 1.0])
-def test_sums_lose_less_than_bfloat16_does(spread: float) -> None:
-    x = (100 * (1 + spread * torch.randn(4, 8, 3136, generator=generator(1)))).bfloat16()
-    mean, std = _by_sums(x)
-    exact = x.double()
-    assert torch.allclose(mean.double(), exact.mean(2), rtol=1e-6)
-    assert (std - exact.std(2, correction=0)).abs().max() < 2**-10 * exact.mean(2).abs().max()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from abnn.attachments import Attachment
 from abnn.blocks import Block, first_tensor
-from abnn.distance import note
+from abnn.features import note
 from abnn.graft import StandIn
 
 

@@ -31,14 +31,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from abnn.blocks import Block, evaluating, first_tensor
+from abnn.blocks import Block, evaluating
 from abnn.errors import InputError, NotFittedError, explain
-from abnn.graft import StandIn, graft
+from abnn.features import Recorder, largest_value, sketch, sketch_factor, statistics
+from abnn.gaussians import RESERVOIR, Moments
+from abnn.graft import graft
 
 QUANTILES = (0.5, 0.8, 0.95, 0.99)
 MISFIT_QUANTILES = (0.5, 0.95)
-MAX_FEATURES = 1024
-RESERVOIR = 10_000
 
 
 class Gate(NamedTuple):
@@ -72,12 +72,12 @@ class FeatureDistance(nn.Module):
 
     def __init__(self, backbone: nn.Module, blocks: Sequence[Block], classes: int) -> None:
         super().__init__()
-        recorders = {block.module: _Recorder(block, first=block is blocks[0]) for block in blocks}
+        recorders = {block.module: Recorder(block, first=block is blocks[0]) for block in blocks}
         self.__dict__["_view"] = graft(backbone, recorders)  # not registered: its parameters are the backbone's
         self.__dict__["_recorders"] = list(recorders.values())
-        widths = [_statistics(blocks[0].input, blocks[0].layout)]
-        widths += [_statistics(block.output, block.layout) for block in blocks]
-        self.sketch = max(1, -(-sum(widths) // MAX_FEATURES))
+        widths = [statistics(blocks[0].input, blocks[0].layout)]
+        widths += [statistics(block.output, block.layout) for block in blocks]
+        self.sketch = sketch_factor(widths)
         features = sum(-(-width // self.sketch) for width in widths)
         self.register_buffer("class_means", torch.zeros(classes, features))
         self.register_buffer("whitening", torch.zeros(features, features))
@@ -103,7 +103,7 @@ class FeatureDistance(nn.Module):
         return self.join([noted for recorder in recorders for noted in recorder.take()])
 
     def join(self, noted: Sequence[Tensor]) -> Tensor:
-        """[B, dim]: what was noted of the first block's input and of all outputs, see :func:`note`, side by side."""
+        """[B, dim]: what was noted of the first block's input and of all outputs, see :func:`abnn.features.note`, side by side."""
         return torch.cat([sketch(part.float(), self.sketch) for part in noted], dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ class FeatureDistance(nn.Module):
     @torch.no_grad()
     def fit(self, batches: Any) -> None:
         """Gather the statistics in one pass over (x, y) batches."""
-        moments = _Moments(self.classes, self.class_means.shape[1])
+        moments = Moments(self.classes, self.class_means.shape[1])
         kept: list[tuple[Tensor, Tensor]] = []
         largest = torch.zeros(())
         for index, (x, y) in enumerate(batches):
@@ -210,126 +210,3 @@ class FeatureDistance(nn.Module):
         ):
             quantiles.copy_(torch.quantile(values, torch.tensor(shares, device=values.device)))
         self.fitted.fill_(True)
-
-
-def largest_value(x: Tensor) -> Tensor:
-    """max |x| of each input, [B, 1]; 0 for numbers of words and the like, which have no scale."""
-    return x.float().abs().flatten(1).amax(1, keepdim=True) if x.is_floating_point() else x.new_zeros(len(x), 1)
-
-
-class _Moments:
-    """Class means and pooled within-class covariance from streamed batches, in float64."""
-
-    def __init__(self, classes: int, features: int) -> None:
-        self.counts = torch.zeros(classes, dtype=torch.float64)
-        self.sums = torch.zeros(classes, features, dtype=torch.float64)
-        self.products = torch.zeros(features, features, dtype=torch.float64)
-        self.some: list[tuple[Tensor, Tensor]] = []
-        self.origin: Tensor | None = None
-
-    def add(self, features: Tensor, y: Tensor) -> None:
-        if self.origin is None:  # sums around a typical value lose no digits
-            self.origin = features.mean(0)
-        if sum(len(each) for each, _ in self.some) < RESERVOIR:
-            self.some.append((features, y))
-        features = features - self.origin
-        self.counts.index_add_(0, y, torch.ones(len(y), dtype=torch.float64))
-        self.sums.index_add_(0, y, features)
-        self.products.addmm_(features.T, features)
-
-    def finish(self) -> tuple[Tensor, Tensor]:
-        """Class means, and W with W^T W = C^-1, where C is shrunk towards its diagonal."""
-        assert self.origin is not None
-        means = self.sums / self.counts.clamp_min(1)[:, None]
-        count = self.counts.sum().item()
-        covariance = (self.products - (means * self.counts[:, None]).T @ means) / max(1.0, count)
-        scale = covariance.diagonal().clamp_min(0).sqrt()
-        scale = scale.clamp_min(1e-6 * scale.max().clamp_min(1e-12))
-        correlation = covariance / scale[:, None] / scale[None, :]
-        shrinkage = oas_shrinkage(correlation, count)
-        identity = torch.eye(len(scale), dtype=torch.float64)
-        correlation = (1 - shrinkage) * correlation + (shrinkage + 1e-6) * identity
-        lower = torch.linalg.cholesky(correlation)
-        whitening = torch.linalg.solve_triangular(lower, torch.diag(1 / scale), upper=False)
-        # Classes that never occurred must not attract anything.
-        means = torch.where(self.counts[:, None] > 0, means, torch.full_like(means, 1e6) * scale)
-        return means + self.origin, whitening
-
-
-def oas_shrinkage(correlation: Tensor, count: float) -> float:
-    """Oracle-approximating shrinkage towards the identity (Chen et al. 2010, arXiv:0907.4698), for p features:
-
-    rho = [(1 - 2/p) tr(S^2) + tr(S)^2] / [(n + 1 - 2/p) (tr(S^2) - tr(S)^2 / p)], at most 1.
-    """
-    features = correlation.shape[0]
-    square, trace = (correlation**2).sum().item(), correlation.trace().item() ** 2
-    below = (count + 1 - 2 / features) * (square - trace / features)
-    return 1.0 if below <= 0 else min(1.0, ((1 - 2 / features) * square + trace) / below)
-
-
-def sketch(features: Tensor, factor: int) -> Tensor:
-    """Sums of ``factor`` features with alternating signs: a fixed projection that keeps wide networks affordable."""
-    if factor == 1:
-        return features
-    pad = -features.shape[1] % factor
-    padded = torch.cat([features, features.new_zeros(features.shape[0], pad)], dim=1).unflatten(1, (-1, factor))
-    signs = 1 - 2 * (torch.arange(factor, device=features.device) % 2)
-    return (padded * signs).sum(2)
-
-
-class _Recorder(StandIn):
-    """A block that notes mean and standard deviation of its output, and of its input if it is the first, over positions."""
-
-    def __init__(self, block: Block, first: bool) -> None:
-        super().__init__(block.module)
-        self.layout = block.layout
-        self.first = first
-        self.noted: list[Tensor] = []
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        x = args[0] if args else next(iter(kwargs.values()))
-        output = self.block(*args, **kwargs)
-        tensor = first_tensor(output)
-        assert tensor is not None
-        self.noted = [note(each, self.layout) for each in ((x, tensor) if self.first else (tensor,))]
-        return output
-
-    def take(self) -> list[Tensor]:
-        noted, self.noted = self.noted, []
-        return noted
-
-
-def note(tensor: Tensor, layout: str) -> Tensor:
-    """Mean and standard deviation of every feature over all positions, [B, 2·features]; what has no positions as it is."""
-    if tensor.ndim == 2:
-        return tensor
-    positions = tensor.flatten(1, -2).transpose(1, 2) if layout == "tokens" else tensor.flatten(2)
-    return torch.cat(_mean_and_std(positions), dim=1)
-
-
-def _mean_and_std(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Over the last dimension, in float32; on the CPU first the mean and then the spread around it, each vectorised, which
-    ``torch.std_mean`` is not there: it takes ten times as long."""
-    if x.is_cuda:
-        return _by_sums(x) if x.dtype == torch.bfloat16 else torch.std_mean(x.float(), dim=2, correction=0)[::-1]
-    x = x.float()
-    mean = x.mean(2)
-    return mean, (x - mean[..., None]).square().mean(2).sqrt()
-
-
-def _by_sums(x: Tensor) -> tuple[Tensor, Tensor]:
-    """E[x] and sqrt(E[x^2] - E[x]^2): on CUDA, sums in float32 of bfloat16 without a float32 copy of all features.
-
-    The difference is right to a few times 2^-24 E[x]^2, so a standard deviation to a few times 2^-12 |E[x]| at worst, where
-    it is nearly zero; rounding to bfloat16 has moved every value by up to 2^-9 of it.
-    """
-    mean = x.mean(2, dtype=torch.float32)
-    square = torch.linalg.vector_norm(x, dim=2, dtype=torch.float32) ** 2 / x.shape[2]
-    return mean, (square - mean**2).clamp_min(0).sqrt()
-
-
-def _statistics(shape: tuple[int, ...], layout: str) -> int:
-    """How many numbers are noted of a tensor."""
-    if len(shape) == 2:
-        return shape[1]
-    return 2 * (shape[-1] if layout == "tokens" else shape[1])

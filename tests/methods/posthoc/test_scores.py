@@ -14,8 +14,8 @@ from scipy.stats import entropy as scipy_entropy
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
-from abnn.distance import oas_shrinkage
 from abnn.errors import InputError, NotFittedError
+from abnn.gaussians import oas_shrinkage
 from abnn.methods.posthoc import POSTHOC, Features, Head, PostHoc, build_posthoc
 from abnn.methods.posthoc.ash import shape
 from abnn.methods.posthoc.energy import energy

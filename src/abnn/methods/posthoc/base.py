@@ -40,7 +40,7 @@ class Features:
 
     logits   [N, K]; of several draws, those of the averaged prediction
     last     input of the last linear layer, [N, D]
-    blocks   statistics of all blocks, see :mod:`abnn.distance`, [N, F]
+    blocks   statistics of all blocks, see :mod:`abnn.features`, [N, F]
     labels   true classes, [N], for fitting
     head     the last linear layer, if the logits are its output
     inputs   what the network was given, and

@@ -2,7 +2,7 @@
 
     s(x) = min_c sqrt(d_c / D),   d_c = (f - m_c)^T C^-1 (f - m_c)
 
-with class means m_c and one covariance C of all classes, shrunk towards its diagonal as in :mod:`abnn.distance`. Lee et al.
+with class means m_c and one covariance C of all classes, shrunk towards its diagonal as in :mod:`abnn.gaussians`. Lee et al.
 2018, "A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial Attacks", arXiv:1807.03888, without
 its input perturbation and its regression on outliers. f are the last features, or the means and standard deviations of the
 channels of all blocks side by side.
@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from abnn.distance import _Moments
+from abnn.gaussians import Moments
 from abnn.methods.posthoc.base import Features, PostHoc, part
 
 
@@ -29,7 +29,7 @@ def squared_distances(features: Tensor, means: Tensor, whitening: Tensor) -> Ten
 
 def gaussians(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Class means [C, D] and W [D, D] with W^T W the inverse of the shrunk covariance that the classes share."""
-    moments = _Moments(classes, features.shape[1])
+    moments = Moments(classes, features.shape[1])
     for rows, numbers in zip(features.split(4096), labels.split(4096)):
         moments.add(rows.double().cpu(), numbers.cpu())
     means, whitening = moments.finish()

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from abnn.attached import Attached, check_draws, hold_noise, mean_logits, set_noise
 from abnn.batches import check_batch
 from abnn.blocks import Block, Probe, evaluating, logits_of, probe
-from abnn.distance import MAX_FEATURES, _Recorder, _statistics, sketch
 from abnn.errors import AttachError, InputError, explain, unknown
+from abnn.features import Recorder, sketch, sketch_factor, statistics
 from abnn.graft import graft
 from abnn.methods.base import check_count
 from abnn.methods.posthoc.base import Features, Head
@@ -62,9 +62,9 @@ class Reader:
         head = _head(found, model.classes)
         blocks = self._blocks(found, at)
         self._view, self._head, self._recorders = _view(self.network, head, blocks)
-        widths = [_statistics(blocks[0].input, blocks[0].layout)] if blocks else []
-        widths += [_statistics(block.output, block.layout) for block in blocks]
-        self.sketch = max(1, -(-sum(widths) // MAX_FEATURES))
+        widths = [statistics(blocks[0].input, blocks[0].layout)] if blocks else []
+        widths += [statistics(block.output, block.layout) for block in blocks]
+        self.sketch = sketch_factor(widths)
         self.linear: nn.Linear | None = None
         if head is None:
             self.missing["last"] = self.missing["head"] = (
@@ -229,15 +229,15 @@ def _head(found: Probe, classes: int) -> Block | None:
 
 def _view(
     network: nn.Module, head: Block | None, blocks: list[Block]
-) -> tuple[nn.Module, _Recorder | None, list[_Recorder]]:
+) -> tuple[nn.Module, Recorder | None, list[Recorder]]:
     """The network with recorders around its last layer and, after that, around its blocks, which may contain it."""
     view, last = network, None
     if head is not None:
         module = network.get_submodule(head.name)
-        last = _Recorder(dataclasses.replace(head, module=module), first=True)
+        last = Recorder(dataclasses.replace(head, module=module), first=True)
         view = graft(network, {module: last})
     seen = [dataclasses.replace(block, module=view.get_submodule(block.name)) for block in blocks]
-    recorders = {block.module: _Recorder(block, first=index == 0) for index, block in enumerate(seen)}
+    recorders = {block.module: Recorder(block, first=index == 0) for index, block in enumerate(seen)}
     return graft(view, recorders), last, list(recorders.values())
 
 
