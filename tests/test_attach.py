@@ -18,7 +18,8 @@ from abnn.attached import Attached, mean_logits
 from abnn.attachments import Spec, fit_size
 from abnn.backbones import PaperResNet
 from abnn.errors import AbnnWarning, AttachError, InputError
-from abnn.layers import BayesConv, BayesLinear, Gaussian, Init, ScaleMixture
+from abnn.layers import BayesConv, BayesLinear, Init
+from abnn.priors import Gaussian, ScaleMixture
 
 from .conftest import SmallBatchNormNet, generator, mlp, one_draw_at_a_time, random_head, randomise_attachments
 

@@ -15,19 +15,8 @@ from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
 from abnn.errors import InputError
-from abnn.layers import (
-    BayesConv,
-    BayesLinear,
-    Gaussian,
-    Init,
-    MeanField,
-    Prior,
-    ScaleMixture,
-    bayesian_layers,
-    drawn,
-    inverse_softplus,
-    kl_of,
-)
+from abnn.layers import BayesConv, BayesLinear, Init, MeanField, bayesian_layers, drawn, inverse_softplus, kl_of
+from abnn.priors import Gaussian, Prior, ScaleMixture
 
 SPREAD = Init(mean_std=0.5, sigma=0.3, rho_std=0.2)
 

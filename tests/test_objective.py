@@ -15,7 +15,7 @@ from torch import Tensor
 import abnn
 from abnn.backbones import PaperResNet
 from abnn.errors import InputError
-from abnn.layers import Gaussian, Init
+from abnn.layers import Init
 from abnn.objective import (
     PRESETS,
     Objective,
@@ -26,6 +26,7 @@ from abnn.objective import (
     mean_cross_entropy,
     preset,
 )
+from abnn.priors import Gaussian
 
 from .conftest import generator
 

@@ -15,9 +15,9 @@ from torch.distributions import Normal, kl_divergence
 
 import abnn
 from abnn.attached import Attached
-from abnn.layers import Gaussian
 from abnn.objective import Objective, preset
 from abnn.outliers import OutlierBatch
+from abnn.priors import Gaussian
 from abnn.steps import EXPLODED, Steps, average_gradients, touching
 
 from .conftest import SmallBatchNormNet, generator, one_draw_at_a_time, randomise_attachments, same_state

@@ -5,9 +5,10 @@ from abnn.attach import attach, detach
 from abnn.attached import Attached
 from abnn.backbones import build_backbone
 from abnn.fit import fit
-from abnn.layers import Gaussian, Init, ScaleMixture
+from abnn.layers import Init
 from abnn.objective import Objective, preset
 from abnn.predict import Prediction
+from abnn.priors import Gaussian, ScaleMixture
 from abnn.store import load
 from abnn.trainable import History
 from abnn.triage import Triage

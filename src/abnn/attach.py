@@ -13,9 +13,10 @@ from abnn.attachments import Spec, build_attachments
 from abnn.blocks import Block, check_example, probe
 from abnn.errors import AttachError, InputError, explain
 from abnn.folding import choose_fold
-from abnn.layers import Init, Prior
+from abnn.layers import Init
 from abnn.objective import Preset
 from abnn.objective import preset as choose_preset
+from abnn.priors import Prior
 
 
 def attach(

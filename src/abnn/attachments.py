@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from abnn.blocks import Block
 from abnn.errors import AttachError, InputError, explain, unknown
-from abnn.layers import BayesConv, BayesLinear, Gaussian, Init, MeanField, Prior
+from abnn.layers import BayesConv, BayesLinear, Init, MeanField
+from abnn.priors import Gaussian, Prior
 
 AUTHORS_INIT = Init(mean_std=0.1, sigma=math.log1p(math.exp(-6)), rho_std=0.1)
 KINDS = ("conv", "bottleneck", "chain", "replace")

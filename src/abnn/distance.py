@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from abnn.blocks import Block, evaluating
 from abnn.errors import InputError, NotFittedError, explain
-from abnn.features import Recorder, largest_value, sketch, sketch_factor, statistics
+from abnn.features import Recorder, largest_value, sketch, sketch_factor, widths_of
 from abnn.gaussians import RESERVOIR, Moments
 from abnn.graft import graft
 
@@ -75,8 +75,7 @@ class FeatureDistance(nn.Module):
         recorders = {block.module: Recorder(block, first=block is blocks[0]) for block in blocks}
         self.__dict__["_view"] = graft(backbone, recorders)  # not registered: its parameters are the backbone's
         self.__dict__["_recorders"] = list(recorders.values())
-        widths = [statistics(blocks[0].input, blocks[0].layout)]
-        widths += [statistics(block.output, block.layout) for block in blocks]
+        widths = widths_of(blocks)
         self.sketch = sketch_factor(widths)
         features = sum(-(-width // self.sketch) for width in widths)
         self.register_buffer("class_means", torch.zeros(classes, features))

@@ -15,6 +15,12 @@ MAX_FEATURES = 1024
 """Above so many, features of wide networks are added up, see :func:`sketch`."""
 
 
+def widths_of(blocks: Sequence[Block]) -> list[int]:
+    """How many numbers are noted of the first block's input and of each output."""
+    first = [statistics(block.input, block.layout) for block in blocks[:1]]
+    return first + [statistics(block.output, block.layout) for block in blocks]
+
+
 def sketch_factor(widths: Sequence[int]) -> int:
     """How many features of blocks with these widths must be added up so that not too many are left."""
     return max(1, -(-sum(widths) // MAX_FEATURES))

@@ -25,13 +25,9 @@ from torch import Tensor, nn
 
 from abnn.convolutions import Geometry
 from abnn.errors import InputError, explain
-from abnn.priors import Gaussian, Prior, ScaleMixture, gaussian_kl, sampled_kl
+from abnn.priors import Gaussian, Prior, gaussian_kl, sampled_kl
 from abnn.strategy import convolve
 
-__all__ = [
-    "BayesConv", "BayesLinear", "Gaussian", "Init", "MeanField", "Prior", "ScaleMixture", "bayesian_layers", "drawn",
-    "gaussian_kl", "inverse_softplus", "kl_of",
-]  # fmt: skip
 UNIT = Gaussian(1.0)
 
 

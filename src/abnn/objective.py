@@ -21,7 +21,8 @@ from torch import Tensor
 
 from abnn.attachments import AUTHORS_INIT
 from abnn.errors import InputError, explain, unknown
-from abnn.layers import Gaussian, Init
+from abnn.layers import Init
+from abnn.priors import Gaussian
 
 ID_LOSSES = ("mean", "draws")
 OUTLIER_LOSSES = ("mean", "draws", "bce")

@@ -30,7 +30,8 @@ from abnn.files import (
     write_tensors,
     writing_directory,
 )
-from abnn.layers import Gaussian, Init, ScaleMixture
+from abnn.layers import Init
+from abnn.priors import Gaussian, ScaleMixture
 from abnn.triage import Triage
 
 FORMAT, VERSION = "abnn-model", 2

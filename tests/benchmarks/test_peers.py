@@ -12,7 +12,7 @@ from agreement import check, check_folding, disagreement, without_noise
 from torch import Tensor
 
 import abnn
-from abnn.layers import gaussian_kl
+from abnn.priors import gaussian_kl
 from abnn.randomness import seeded
 
 CPU = torch.device("cpu")

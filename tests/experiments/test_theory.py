@@ -15,8 +15,8 @@ from abnn.evaluation import Evaluation, SetResult
 from abnn.experiments.theory import CHECKS, losses, theorems, trial
 from abnn.experiments.theory.__main__ import main
 from abnn.experiments.theory.check import checks_table
-from abnn.layers import gaussian_kl
 from abnn.objective import draw_bce, draw_cross_entropy, mean_cross_entropy
+from abnn.priors import gaussian_kl
 from abnn.records import write_record
 
 REPOSITORY = Path(__file__).parents[2]

@@ -9,10 +9,11 @@ from torch import Tensor
 from abnn.attached import Attached
 from abnn.backbones import build_backbone
 from abnn.errors import InputError
-from abnn.layers import BayesLinear, Gaussian, ScaleMixture, inverse_softplus
+from abnn.layers import BayesLinear, inverse_softplus
 from abnn.methods import make_method
 from abnn.methods._steps import Minimise
 from abnn.methods.bbp import elbo_terms
+from abnn.priors import Gaussian, ScaleMixture
 from tests.methods.samples import TINY, digits, generator, make_run, quick
 
 NOISE, PRIOR = 0.5, 0.8

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from abnn.attach import attach
 from abnn.attached import Attached
-from abnn.layers import Gaussian, Prior, ScaleMixture
 from abnn.methods._steps import Minimise
 from abnn.methods.base import Method, Run, Stage, check_count, check_positive
 from abnn.objective import draw_cross_entropy
 from abnn.predict import Prediction
+from abnn.priors import Gaussian, Prior, ScaleMixture
 
 
 def elbo_terms(nll: Tensor, kl: Tensor, size: float, temperature: float = 1.0) -> dict[str, Tensor]:

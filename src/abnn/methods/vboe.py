@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from abnn.attached import Attached
 from abnn.blocks import evaluating
-from abnn.layers import BayesLinear, Gaussian, Init, gaussian_kl
+from abnn.layers import BayesLinear, Init
 from abnn.methods._head import split_head
 from abnn.methods._steps import Minimise
 from abnn.methods.base import AUTHORS_NOISE, Method, Run, Stage, check_choice, check_count, check_positive
@@ -29,6 +29,7 @@ from abnn.methods.bbp import bayesian_blocks
 from abnn.methods.oe import UNIFORM_LOSSES
 from abnn.objective import draw_cross_entropy
 from abnn.predict import Prediction
+from abnn.priors import Gaussian, gaussian_kl
 from abnn.randomness import seeded
 
 

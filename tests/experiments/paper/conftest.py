@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from abnn.experiments.paper.rows import alphas, authors, ours, posthoc, threshold
@@ -31,3 +32,16 @@ def docs(tmp_path: Path) -> Path:
     (tmp_path / "docs").mkdir()
     shutil.copy(DOCS / "reproduction.md", tmp_path / "docs")
     return tmp_path / "docs"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small made-up files in the place of the real ones."""
+    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("data")
+    shapes = {"mnist/train": (28, 28), "mnist/test": (28, 28), "semeion/test": (16, 16)}
+    for name, shape in {**shapes, "svhn/test": (32, 32, 3), "cifar10/test": (32, 32, 3)}.items():
+        count = 130 if name == "mnist/train" else 12
+        images = rng.integers(0, 256, (count, *shape), np.uint8)
+        (folder / name).parent.mkdir(exist_ok=True)
+        np.savez(folder / f"{name}.npz", images=images, labels=np.arange(count) % 10)
+    return folder

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from abnn.errors import InputError
@@ -42,18 +41,6 @@ class Place:
 
     def copy(self, folder: Path) -> Place:
         return Place(Path(shutil.copytree(self.folder, folder / "copy")), self.root)
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("data")
-    shapes = {"mnist/train": (28, 28), "mnist/test": (28, 28), "semeion/test": (16, 16)}
-    for name, shape in {**shapes, "svhn/test": (32, 32, 3), "cifar10/test": (32, 32, 3)}.items():
-        count = 130 if name == "mnist/train" else 12
-        images = rng.integers(0, 256, (count, *shape), np.uint8)
-        (folder / name).parent.mkdir(exist_ok=True)
-        np.savez(folder / f"{name}.npz", images=images, labels=np.arange(count) % 10)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from abnn.attachments import AUTHORS_INIT
 from abnn.experiments.theory.check import Check
-from abnn.layers import gaussian_kl, inverse_softplus
+from abnn.layers import inverse_softplus
+from abnn.priors import gaussian_kl
 
 AUTHORS_PRIOR = 0.1
 

@@ -18,7 +18,7 @@ from abnn.attached import Attached, check_draws, hold_noise, mean_logits, set_no
 from abnn.batches import check_batch
 from abnn.blocks import Block, Probe, evaluating, logits_of, probe
 from abnn.errors import AttachError, InputError, explain, unknown
-from abnn.features import Recorder, sketch, sketch_factor, statistics
+from abnn.features import Recorder, sketch, sketch_factor, widths_of
 from abnn.graft import graft
 from abnn.methods.base import check_count
 from abnn.methods.posthoc.base import Features, Head
@@ -62,9 +62,7 @@ class Reader:
         head = _head(found, model.classes)
         blocks = self._blocks(found, at)
         self._view, self._head, self._recorders = _view(self.network, head, blocks)
-        widths = [statistics(blocks[0].input, blocks[0].layout)] if blocks else []
-        widths += [statistics(block.output, block.layout) for block in blocks]
-        self.sketch = sketch_factor(widths)
+        self.sketch = sketch_factor(widths_of(blocks))
         self.linear: nn.Linear | None = None
         if head is None:
             self.missing["last"] = self.missing["head"] = (

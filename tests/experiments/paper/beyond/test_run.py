@@ -22,18 +22,6 @@ OURS = Cell("abnn", "mnist", "abnn", options={"pretrain": 0.0}, epochs=1, start=
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("data")
-    shapes = {"mnist/train": (28, 28), "mnist/test": (28, 28), "semeion/test": (16, 16)}
-    for name, shape in {**shapes, "svhn/test": (32, 32, 3), "cifar10/test": (32, 32, 3)}.items():
-        count = 130 if name == "mnist/train" else 12
-        (folder / name).parent.mkdir(exist_ok=True)
-        images = rng.integers(0, 256, (count, *shape), np.uint8)
-        np.savez(folder / f"{name}.npz", images=images, labels=np.arange(count) % 10)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def work(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("work")
     Runner(folder / "results", folder, (0,), root, progress=False).networks(OURS, [0])
