@@ -44,18 +44,35 @@ class Langevin(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
+        for group in self.param_groups:  # all tensors in one call of each operation: most of them are small
             lr, decay = group["lr"], group["decay"]
-            for w in group["params"]:
-                if w.grad is None:
-                    continue
-                state = self.state[w]
-                if not state:
-                    state["v"] = torch.full_like(w, (w.grad**2).mean().item())
-                v = state["v"].mul_(decay).addcmul_(w.grad, w.grad, value=1 - decay)
-                preconditioner = v.sqrt() + 1e-8
-                noise = torch.randn_like(w) * (lr / preconditioner).sqrt()
-                w.add_(noise - 0.5 * lr * w.grad / preconditioner)
+            weights = [w for w in group["params"] if w.grad is not None]
+            gradients = [w.grad for w in weights]
+            v = [self._v(w) for w in weights]
+            torch._foreach_mul_(v, decay)
+            torch._foreach_addcmul_(v, gradients, gradients, value=1 - decay)
+            precision = torch._foreach_sqrt(v)
+            torch._foreach_add_(precision, 1e-8)
+            torch._foreach_reciprocal_(precision)
+            torch._foreach_mul_(precision, lr)  # lr / G
+            drift = torch._foreach_mul(gradients, precision)
+            torch._foreach_sqrt_(precision)
+            torch._foreach_mul_(precision, _noise(weights))
+            torch._foreach_add_(weights, precision)
+            torch._foreach_add_(weights, drift, alpha=-0.5)
+
+    def _v(self, w: Tensor) -> Tensor:
+        state = self.state[w]
+        if not state:
+            assert w.grad is not None
+            state["v"] = torch.full_like(w, (w.grad**2).mean().item())
+        return state["v"]
+
+
+def _noise(like: list[Tensor]) -> list[Tensor]:
+    """Standard normal numbers in the shapes of all tensors, drawn at once."""
+    numbers = torch.randn(sum(w.numel() for w in like), dtype=like[0].dtype, device=like[0].device)
+    return [part.view_as(w) for part, w in zip(numbers.split([w.numel() for w in like]), like)]
 
 
 class Samples(nn.Module):
@@ -157,11 +174,11 @@ class PSGLD(Method):
 
     def stages(self, run: Run) -> list[Stage]:
         parameters = list(run.network.parameters())
-        centres = prior_centres(run.network)
+        centres = torch.cat([torch.full_like(w, c).flatten() for w, c in zip(parameters, prior_centres(run.network))])
 
         def losses(x: Tensor, y: Tensor, _: torch.Generator | None) -> dict[str, Tensor]:
-            squares = [((value - centre) ** 2).sum() for value, centre in zip(parameters, centres)]
-            prior = torch.stack(squares).sum() / (2 * self.prior_sigma**2)
+            away = torch.cat([value.flatten() for value in parameters]) - centres
+            prior = (away**2).sum() / (2 * self.prior_sigma**2)
             fit = run.size * F.cross_entropy(run.logits(x), y)
             return {"likelihood": fit / self.temperature, "prior": prior / self.temperature}
 

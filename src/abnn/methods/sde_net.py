@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from abnn.backbones import PaperResNet, group_norm
 from abnn.blocks import evaluating
+from abnn.compiling import with_network
 from abnn.errors import InputError, explain
 from abnn.methods._steps import Minimise
 from abnn.methods.base import AUTHORS_NOISE, Method, Run, Stage, check_positive
@@ -150,10 +151,6 @@ class SDENetMethod(Method):
         if self.outliers is None:
             object.__setattr__(self, "outliers", {**AUTHORS_NOISE, "scale": 2.0})
 
-    def compilable(self, network: nn.Module) -> list[nn.Module]:
-        """Nothing: the time that goes into every step of the equation would be compiled anew for each."""
-        return []
-
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> SDENet:
         network = make_backbone()
         if not isinstance(network, PaperResNet):
@@ -191,6 +188,10 @@ class SDESteps(Minimise):
         super().__init__(run, self.id_loss, method.make_optimizer(rest), "training the SDE-Net")
         self.optimizers["diffusion"] = make_optimizer(method.optimizer, net.diffusion.parameters(), method.diffusion_lr)
         self.net, self.sigma = net, method.sigma
+        # Compiled as a whole, for every step of the equation has a time of its own.
+        self.cross_entropy = with_network(self._cross_entropy, net, repr(method))
+        self.diffusion_loss = with_network(self._diffusion_loss, net, repr(method))
+        self.shapes: dict[torch.Size, tuple[int, ...]] = {}
 
     def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         losses = super().step(x, y, generator)
@@ -202,12 +203,18 @@ class SDESteps(Minimise):
         return {**losses, "diffusion_id": inside.detach(), "diffusion_outliers": outside.detach()}
 
     def id_loss(self, x: Tensor, y: Tensor, _: torch.Generator | None) -> dict[str, Tensor]:
-        with self.run.fabric.autocast():
-            noise = torch.randn(1, self.net.depth, len(x), *self.net.noise_shape(x), device=x.device)
-            logits = self.net.draw_logits(x, self.sigma, noise)[0][0]
-        return {"cross_entropy": F.cross_entropy(logits.float(), y)}
+        if x.shape not in self.shapes:
+            with torch.no_grad():
+                self.shapes[x.shape] = self.net.noise_shape(x)
+        noise = torch.randn(1, self.net.depth, len(x), *self.shapes[x.shape], device=x.device)
+        return {"cross_entropy": self.cross_entropy(x, y, noise)}
 
-    def diffusion_loss(self, x: Tensor, target: float) -> Tensor:
+    def _cross_entropy(self, x: Tensor, y: Tensor, noise: Tensor) -> Tensor:
+        with self.run.fabric.autocast():
+            logits = self.net.draw_logits(x, self.sigma, noise)[0][0]
+        return F.cross_entropy(logits.float(), y)
+
+    def _diffusion_loss(self, x: Tensor, target: float) -> Tensor:
         with self.run.fabric.autocast():
             logit = self.net.diffusion_logit(x)
         return F.binary_cross_entropy_with_logits(logit.float(), torch.full((len(x),), target, device=x.device))
