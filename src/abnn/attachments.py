@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -254,7 +255,20 @@ def _groups(width_in: int, width_out: int, width: int) -> int:
 def _norm(layout: str, width: int) -> nn.Module:
     if layout != "channels":
         return nn.LayerNorm(width)
-    return nn.GroupNorm(math.gcd(32, width), width)
+    return Norm(math.gcd(32, width), width)
+
+
+class Norm(nn.GroupNorm):
+    """Group normalisation whose scale can learn while its input does not.
+
+    On the CPU, torch's gradient for channels-last inputs writes to that of the input even where nobody asked for it, which
+    ends the process (seen in torch 2.13); other layouts are safe.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type == "cpu" and not x.requires_grad and torch.is_grad_enabled():
+            x = x.contiguous()
+        return super().forward(x)
 
 
 def fit_size(x: Tensor, size: Sequence[int]) -> Tensor:

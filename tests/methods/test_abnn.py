@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from abnn.attached import Attached
+from abnn.errors import InputError
 from abnn.methods import make_method
 from abnn.objective import PRESETS
 from tests.methods.samples import digits, quick
@@ -40,6 +41,25 @@ def test_joint_presets_train_everything_at_once(variant: str) -> None:
     assert {"backbone", "id", "outliers"} <= set(model.history["attachments"].last)
     assert model.score == chosen.score == "max-probability"
     assert not bool(model.network.distance.fitted)
+
+
+def test_the_default_can_train_the_backbone_beside_the_attachments() -> None:
+    plain = quick("threshold", 2)
+    method = make_method("abnn", pretrain=0.0, freeze=False, lr=1e-3)
+    model = quick(method, 2, backbone=plain.network)
+    assert isinstance(model.network, Attached)
+    assert {"backbone", "id", "outliers"} <= set(model.history["attachments"].last)
+    before, after = plain.network.state_dict(), model.network.backbone.state_dict()
+    assert any(not torch.equal(value, after[name]) for name, value in before.items())
+    assert bool(model.network.distance.fitted) and model.score == "gated"  # of the network as it is in the end
+    assert make_method(**method.to_config()) == method
+
+
+def test_what_the_preset_says_about_freezing_is_not_said_again() -> None:
+    assert "freeze" not in make_method("abnn").to_config()  # records from before it could be chosen stay what they are
+    assert make_method("abnn", "authors", freeze=True).frozen and not make_method("abnn", "authors").frozen
+    with pytest.raises(InputError, match="freeze"):
+        make_method("abnn", freeze="yes")
 
 
 def test_the_default_variant_has_two_names() -> None:

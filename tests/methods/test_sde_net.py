@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from abnn.backbones import PaperResNet, build_backbone
+from abnn.compiling import compiled
 from abnn.methods import make_method
 from abnn.methods.sde_net import SDENet, SDENetMethod, SDESteps, euler_maruyama, logit_std
 from tests.methods.samples import TINY, digits, generator, make_run, quick
@@ -91,6 +92,30 @@ def test_the_two_steps_move_their_own_parts() -> None:
     ce = steps.id_loss(x, y, None)["cross_entropy"]
     assert changed(lambda: steps.update(ce, "network")) == {"stem", "drift", "norm", "head"}
     assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_losses_are_compiled_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that compiling does but the generation of code."""
+    counted: list[Any] = []
+    original = torch.compile
+
+    def eager(function: Any, **how: Any) -> Any:
+        counted.append(function)
+        return original(function, backend="eager", dynamic=how["dynamic"])
+
+    monkeypatch.setattr(torch, "compile", eager)
+    method = make_method("sde-net", sigma=0.1)
+    assert isinstance(method, SDENetMethod)
+    x, y = digits()
+    found = []
+    for wanted in (False, True):
+        net = make_net()
+        with compiled(method.compilable(net), wanted):
+            steps = SDESteps(make_run(method, net), method)
+            torch.manual_seed(0)
+            found.append({name: loss.item() for name, loss in steps.step(x[:16], y[:16], generator()).items()})
+    assert len(counted) >= 2
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
 
 
 def test_noise_of_training_is_the_references() -> None:

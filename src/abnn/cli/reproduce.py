@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    what: Annotated[list[str], typer.Argument(help="table1 to table7, all of them, beyond, or page.")],
+    what: Annotated[list[str], typer.Argument(help="table1 to table7, all of them, joint, beyond, or page.")],
     seeds: Annotated[int, typer.Option(min=1, help="How many runs of each cell, with seeds from 0 on.")] = 5,
     cell: Annotated[list[str] | None, typer.Option(help="Only cells of this name; may be repeated.")] = None,
-    task: Annotated[str | None, typer.Option(help="Only this data: mnist, svhn or cat-dog.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only this data: mnist, svhn, cat-dog or digits.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where data sets by name are kept.")] = None,
     output: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("results"),
     work: Annotated[Path, typer.Option(help="Folder for networks and checkpoints.")] = Path("runs/reproduce"),
@@ -31,18 +31,19 @@ def reproduce(
     ] = None,
 ) -> None:
     """Train and evaluate every cell of the paper's tables that has no record yet, and print the tables beside the paper's
-    numbers. Goes on where it stopped. "beyond" trains nothing: it measures the networks that are in the work folder further.
+    numbers. Goes on where it stopped. "joint" does the same for training with and without freezing. "beyond" trains nothing: it measures the networks that are in the work folder further.
     "page" renders the pages of the documents from the records."""
     from abnn.errors import unknown
-    from abnn.experiments.paper import TABLES, Runner
+    from abnn.experiments.paper import MORE, TABLES, Runner
     from abnn.experiments.paper.page import write_page
 
+    tables = {**TABLES, **MORE}
     for name in what:
-        if name not in (*TABLES, "all", "beyond", "page"):
-            raise unknown("what", name, [*TABLES, "all", "beyond", "page"])
-    names = list(TABLES) if "all" in what else [name for name in what if name in TABLES]
+        if name not in (*tables, "all", "beyond", "page"):
+            raise unknown("what", name, [*tables, "all", "beyond", "page"])
+    names = [name for name in tables if name in what or (name in TABLES and "all" in what)]
     if names:
-        chosen = _chosen([each for name in names for each in TABLES[name].cells], cell, task)
+        chosen = _chosen([each for name in names for each in tables[name].cells], cell, task)
         runner = Runner(
             output,
             work,
@@ -56,7 +57,7 @@ def reproduce(
         for data in dict.fromkeys(each.task for each in chosen):  # one after another: each is loaded once
             runner.run([each for each in chosen if each.task == data])
     for name in names:
-        typer.echo(TABLES[name].markdown(output))
+        typer.echo(tables[name].markdown(output))
     if "beyond" in what:
         _beyond(output, work, range(seeds), data_root, inputs, task, part)
     if "page" in what:

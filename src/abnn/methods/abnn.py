@@ -55,6 +55,8 @@ class Attachments(Method):
 
     lr, optimizer and schedule are the backbone's, the others those of the attachments. ``objective`` and ``attach``
     change single fields of the preset's :class:`abnn.objective.Objective` and of what :func:`abnn.attach` is told.
+    freeze: whether the backbone stays as it is while the attachments learn; None: what the preset says. Not frozen, it
+    learns beside them, with the schedule of the attachments.
     """
 
     name: ClassVar[str] = "abnn"
@@ -76,6 +78,7 @@ class Attachments(Method):
     outliers: Any = "auto"
     objective: dict[str, Any] = field(default_factory=dict)
     attach: dict[str, Any] = field(default_factory=dict)
+    freeze: bool | None = None
 
     def __post_init__(self) -> None:
         check_choice("preset", self.preset, PRESETS)
@@ -87,6 +90,7 @@ class Attachments(Method):
         check_share("pretrain", self.pretrain)
         check_positive("attachment_lr", self.attachment_lr)
         check_choice("attachment_optimizer", self.attachment_optimizer, OPTIMIZERS)
+        check_choice("freeze", self.freeze, (None, True, False))
 
     @property
     def goal(self) -> Objective:
@@ -96,12 +100,22 @@ class Attachments(Method):
 
     @property
     def frozen(self) -> bool:
-        return preset(self.preset).freeze_backbone
+        return preset(self.preset).freeze_backbone if self.freeze is None else self.freeze
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the score looks at features of the plain network, whose statistics are gathered in the end."""
+        return self.frozen or preset(self.preset).score == "gated"
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """Distances exist where the backbone was frozen; those of a jointly trained one say little."""
-        return tuple(SCORES) if self.frozen else super().scores
+        return tuple(SCORES) if self.gathers else super().scores
+
+    def to_config(self) -> dict[str, Any]:
+        config = super().to_config()
+        if self.freeze is None:
+            del config["freeze"]
+        return config
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> Attached:
         return attach(make_backbone(), example, preset=self.preset, **self.attach)
@@ -129,7 +143,7 @@ class Attachments(Method):
 
     def finish(self, run: Run) -> None:
         assert isinstance(run.network, Attached)
-        if self.frozen:
+        if self.gathers:
             run.network.distance.fit(run.batches.once())
 
     def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:

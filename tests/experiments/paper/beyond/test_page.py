@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from abnn.cli import app
 from abnn.errors import AbnnError, InputError
+from abnn.experiments.paper import MORE
 from abnn.experiments.paper.beyond import PARTS, TASKS, Beyond, Measured, table, write_beyond
 from abnn.experiments.paper.beyond.comparisons import COMPARISONS, Comparison
 from abnn.experiments.paper.beyond.page import balance
@@ -105,7 +106,9 @@ def test_the_page(results: Path, docs: Path, tmp_path: Path) -> None:
     text = page.read_text()
     for part in PARTS:
         assert table(Measured(results), part).strip() in text
-    assert "2 seeds, 12 inputs" in text and "not run" not in text
+    measured, _, joint = text.partition("## Frozen against joint training")
+    assert "2 seeds, 12 inputs" in text and "not run" not in measured
+    assert joint.count("here: not run") == sum(len(section.rows) for section in MORE["joint"].sections)
     links = re.findall(r"!\[(.+?)\]\((.+?)\)", text)
     names = ["beyond-severity-mnist", "beyond-severity-svhn", "beyond-draws-mnist", "beyond-corrupted-mnist"]
     assert [link for _, link in links] == [f"figures/{name}.svg" for name in names]

@@ -18,6 +18,9 @@ from abnn.experiments.paper.beyond.figures import write_figures
 from abnn.experiments.paper.beyond.measured import Measured
 from abnn.experiments.paper.beyond.parts import PARTS
 from abnn.experiments.paper.beyond.run import TASKS
+from abnn.experiments.paper.found import Found
+from abnn.experiments.paper.joint import TABLE as JOINT
+from abnn.experiments.paper.table import render
 from abnn.report.drawing import Drawing
 from abnn.tables import markdown_table, update_between_markers
 
@@ -31,6 +34,9 @@ def write_beyond(results: str | Path, docs: str | Path) -> list[Path]:
     drawings = write_figures(measured, page.parent / FIGURES)
     texts = {"beyond-balance": balance(measured)}
     texts |= {f"beyond-{part}": table(measured, part) + _shown(drawings.get(part, ())) for part in PARTS}
+    texts["beyond-joint"] = "\n\n".join(
+        f"**{each.title}**\n\n{render(each, Found(results))}" for each in JOINT.sections
+    )
     changed = [update_between_markers(page, marker, text) for marker, text in texts.items()]
     return [page] if any(changed) else []
 
