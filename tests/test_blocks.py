@@ -124,7 +124,7 @@ def test_uncalled_and_twice_called_modules_are_refused() -> None:
         ("listed", "never called"),
         ("turned", "not single tensors"),
     ):
-        with pytest.raises(AttachError, match=f"at: '{name}' cannot carry an attachment: .*{message}"):
+        with pytest.raises(AttachError, match=f"at: got '{name}', which cannot carry an attachment: .*{message}"):
             found(Odd(), torch.zeros(2, 4), name)
 
 

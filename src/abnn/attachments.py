@@ -185,9 +185,9 @@ def _links(blocks: Sequence[Block]) -> list[Block]:
     links = [blocks[0]]
     for block in blocks[1:]:
         if links[-1].layout != block.layout or len(links[-1].output) != len(block.output):
-            raise AttachError(
-                f"kind: a chain cannot pass from {links[-1].name!r} to {block.name!r}, whose layout differs."
-            )
+            given = f"a chain from {links[-1].name!r} to {block.name!r}, whose layouts differ"
+            fix = "Choose the places with at=... or last=..., or another kind."
+            raise AttachError(explain("kind", given, "blocks of one layout and number of dimensions", fix))
         links.append(Block(block.name, block.module, links[-1].output, block.output, block.layout))
     return links
 

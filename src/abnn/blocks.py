@@ -117,7 +117,8 @@ class Probe:
                 )
             for name in matches:
                 if not self._usable(name):
-                    raise AttachError(f"at: {name!r} cannot carry an attachment: {self._why_not(name)}.")
+                    why = f"{name!r}, which cannot carry an attachment: {self._why_not(name)}"
+                    raise AttachError(explain("at", why, "modules that map one tensor to one", "Leave it out."))
             picked.extend(name for name in matches if name not in picked)
         for name in picked:
             for other in picked:

@@ -117,6 +117,19 @@ def check_version(path: Path, description: dict[str, Any], newest: int, oldest: 
     )
 
 
+def read_description(path: Path, kind: str, form: str, newest: int, oldest: int = 1) -> dict[str, Any]:
+    """A JSON file that describes what its folder holds, checked for format and version; ``kind``: what that is, in words."""
+    if not path.exists():
+        raise FileFormatError(
+            f"path: {path.parent} is not {kind}; accepted: a folder that save() wrote, with {path.name} in it."
+        )
+    description = read_json(path)
+    if not isinstance(description, dict) or description.get("format") != form:
+        raise FileFormatError(f"path: {path} is not the description of {kind}; save it again.")
+    check_version(path.parent, description, newest, oldest)
+    return description
+
+
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     write_bytes(path, save({name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}))
 

@@ -56,12 +56,12 @@ def fit(
                       "preset": what the model's preset says
     freeze_backbone   None: what the preset says (the default preset freezes, "paper" and "authors" train it too)
     objective         the form of the losses; None: the preset's
-    optimizer         "adam", "adamw", "sgd", or a function of (parameters, lr=...) that returns an optimiser
-    schedule          "cosine", "constant", "steps" (a tenth after each quarter), or a function from progress in [0, 1)
+    optimizer         "adam", "adam-l2", "adamw", "sgd" or "nesterov", or a function of (parameters, lr=...) that returns one
+    schedule          a name in abnn.optimizers.SCHEDULES, such as "cosine" or "constant", or a function from progress in [0, 1)
                       to a factor
     value_range       (low, high) of the inputs, per channel or for all; None: measured from the first batches
     gather_distance   whether to gather the statistics of block features afterwards, in one pass; None: if the backbone
-                      is frozen, since those of a jointly trained one say little
+                      is frozen or the preset's score needs them
     precision         "32-true" or "bf16-mixed"
     compile           compile the network for the time of training; see :mod:`abnn.compiling`
     accelerator       "auto", "cpu", "cuda" or "mps"
@@ -104,7 +104,8 @@ def fit(
         watching = (checkpoint, checkpoint_every, log, log_dir, progress)
         steps = Steps(model, goal, maker, fabric, optimizers)
         history = to_end(training(steps, batches, fabric, epochs, settings, schedule, seed, *watching))
-        if freeze if gather_distance is None else gather_distance:
+        needed = freeze or chosen.score == "gated"
+        if needed if gather_distance is None else gather_distance:
             model.distance.fit(batches.once())
     model.eval()
     return history

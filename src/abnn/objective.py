@@ -101,7 +101,7 @@ class Objective:
             raise InputError(explain("kl_weight", repr(self.kl_weight), "a number >= 0, or 'batch'"))
         if not 0 <= self.alpha < math.inf:
             raise InputError(explain("alpha", self.alpha, "a number >= 0", "Use maximise=True/False for the sign."))
-        if len(self.draws) != 3 or any(draws < 1 for draws in self.draws):
+        if not isinstance(self.draws, tuple) or len(self.draws) != 3 or any(draws < 1 for draws in self.draws):
             raise InputError(explain("draws", self.draws, "three numbers of at least 1, one for each step"))
         if self.together and (self.maximise or self.keep_gradient or self.outliers_update == "all"):
             raise InputError(
@@ -148,7 +148,7 @@ class Preset:
 
 
 # x + 16 N(0, 1) with one noise map for all channels, not clipped, always of full severity.
-AUTHORS_NOISE = {"scale": 16.0, "units": "raw", "shared_channels": True, "clip": False, "severity": 1.0}
+AUTHORS_NOISE_OPTIONS = {"scale": 16.0, "units": "raw", "shared_channels": True, "clip": False, "severity": 1.0}
 
 PRESETS = {
     # Ours: a trained, frozen backbone; the mean prediction on outliers follows their severity.
@@ -170,7 +170,7 @@ PRESETS = {
             update_per_draw=True,
         ),
         outliers="noise",
-        outlier_options=AUTHORS_NOISE,
+        outlier_options=AUTHORS_NOISE_OPTIONS,
         freeze_backbone=False,
         score="max-probability",
     ),
@@ -196,7 +196,7 @@ PRESETS = {
             keep_gradient=True,
         ),
         outliers="noise",
-        outlier_options=AUTHORS_NOISE,
+        outlier_options=AUTHORS_NOISE_OPTIONS,
         freeze_backbone=False,
         score="max-probability",
     ),

@@ -23,8 +23,7 @@ from abnn.backbones import build_backbone
 from abnn.errors import AbnnError, FileFormatError, InputError, explain
 from abnn.files import (
     check_replaceable,
-    check_version,
-    read_json,
+    read_description,
     read_tensors,
     write_json,
     write_tensors,
@@ -86,7 +85,8 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     The returned model has ``triage`` and ``extra`` as they were saved.
     """
     path = Path(path)
-    description = read_description(path)
+    # Before the second version, statistics had too little for the score.
+    description = read_description(path / "abnn.json", "a saved model", FORMAT, VERSION, oldest=2)
     tensors = read_tensors(path / "attachments.safetensors")
     if backbone is None:
         backbone = _saved_backbone(path, description)
@@ -121,19 +121,6 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
             f"{path} is not complete or does not fit ({type(error).__name__}: {error}); save the model again."
         ) from error
     return model.eval()
-
-
-def read_description(path: Path) -> dict[str, Any]:
-    """abnn.json of a saved model, checked for format and version."""
-    if not (path / "abnn.json").exists():
-        raise FileFormatError(
-            f"path: {path} is not a saved model; accepted: a folder that model.save() wrote, with abnn.json in it."
-        )
-    description = read_json(path / "abnn.json")
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise FileFormatError(f"path: {path / 'abnn.json'} is not the description of an abnn model.")
-    check_version(path, description, VERSION, oldest=2)  # before, statistics had too little for the score
-    return description
 
 
 def fingerprint(network: nn.Module) -> str:

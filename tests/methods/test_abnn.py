@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -58,8 +60,21 @@ def test_the_default_can_train_the_backbone_beside_the_attachments() -> None:
 def test_what_the_preset_says_about_freezing_is_not_said_again() -> None:
     assert "freeze" not in make_method("abnn").to_config()  # records from before it could be chosen stay what they are
     assert make_method("abnn", "authors", freeze=True).frozen and not make_method("abnn", "authors").frozen
-    with pytest.raises(InputError, match="freeze"):
-        make_method("abnn", freeze="yes")
+
+
+@pytest.mark.parametrize(
+    "options,words",
+    [
+        ({"freeze": "yes"}, "freeze: got 'yes'; accepted: True, False or None"),
+        ({"freeze": 1}, "freeze"),
+        ({"variant": "authors", "freeze": True, "objective": {"outliers_update": "all"}}, "Set freeze=False"),
+        ({"attachment_schedule": "nope"}, "attachment_schedule"),
+        ({"objective": {"draws": 3}}, "draws: got 3"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_trained(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        make_method("abnn", **options)
 
 
 def test_the_default_variant_has_two_names() -> None:

@@ -135,7 +135,7 @@ def test_damaged_and_foreign_files(model: Trained, tmp_path: Path) -> None:
         return path
 
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"format": "x"}, "not the description of a trained method"),
+        ({"format": "x"}, "not the description of a saved method"),
         ({"version": 99}, "Update abnn"),
         ({"method": {"name": "nothing"}}, "is not complete or does not fit.*'nothing'"),
         ({"method": {}}, "is not complete or does not fit"),

@@ -13,26 +13,28 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    what: Annotated[list[str], typer.Argument(help="table1 to table7, all of them, joint, beyond, or page.")],
+    what: Annotated[list[str], typer.Argument(help="table1 to table7, all (the seven), joint, beyond, or page.")],
     seeds: Annotated[int, typer.Option(min=1, help="How many runs of each cell, with seeds from 0 on.")] = 5,
-    cell: Annotated[list[str] | None, typer.Option(help="Only cells of this name; may be repeated.")] = None,
+    cell: Annotated[
+        list[str] | None, typer.Option(help="For tables: only cells of this name; may be repeated.")
+    ] = None,
     task: Annotated[str | None, typer.Option(help="Only this data: mnist, svhn, cat-dog or digits.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where data sets by name are kept.")] = None,
     output: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("results"),
     work: Annotated[Path, typer.Option(help="Folder for networks and checkpoints.")] = Path("runs/reproduce"),
-    docs: Annotated[Path, typer.Option(help="For page: the folder with reproduction.md.")] = Path("docs"),
-    readme: Annotated[Path | None, typer.Option(help='For page: a document with a marker "reproduction".')] = None,
-    precision: Annotated[str, typer.Option(help="32-true or bf16-mixed.")] = "32-true",
-    compile: Annotated[bool, typer.Option(help="Compile networks for training; pays on a GPU.")] = False,
-    quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
+    docs: Annotated[Path, typer.Option(help="For page: the folder with reproduction.md and beyond.md.")] = Path("docs"),
+    precision: Annotated[str, typer.Option(help="For tables: 32-true or bf16-mixed.")] = "32-true",
+    compile: Annotated[bool, typer.Option(help="For tables: compile networks for training; pays on a GPU.")] = False,
+    quiet: Annotated[bool, typer.Option(help="For tables: no progress bars.")] = False,
     inputs: Annotated[int, typer.Option(min=0, help="For beyond: test inputs of each set; 0: all.")] = 1000,
     part: Annotated[
         list[str] | None, typer.Option(help="For beyond: only severity, far, draws or corrupted; may be repeated.")
     ] = None,
 ) -> None:
     """Train and evaluate every cell of the paper's tables that has no record yet, and print the tables beside the paper's
-    numbers. Goes on where it stopped. "joint" does the same for training with and without freezing. "beyond" trains nothing: it measures the networks that are in the work folder further.
-    "page" renders the pages of the documents from the records."""
+    numbers. Goes on where it stopped. "joint" does the same for training with and without freezing. "beyond" trains
+    nothing: it measures the networks that are in the work folder further. "page" renders the pages of the documents from
+    the records."""
     from abnn.errors import unknown
     from abnn.experiments.paper import MORE, TABLES, Runner
     from abnn.experiments.paper.page import write_page
@@ -52,7 +54,7 @@ def reproduce(
             precision,
             compile,
             progress=not quiet,
-            note=lambda line: typer.echo(line),
+            note=typer.echo,
         )
         for data in dict.fromkeys(each.task for each in chosen):  # one after another: each is loaded once
             runner.run([each for each in chosen if each.task == data])
@@ -61,7 +63,7 @@ def reproduce(
     if "beyond" in what:
         _beyond(output, work, range(seeds), data_root, inputs, task, part)
     if "page" in what:
-        changed = write_page(output, docs, readme)
+        changed = write_page(output, docs)
         typer.echo("\n".join(f"{path} updated" for path in changed) or "everything is up to date")
 
 

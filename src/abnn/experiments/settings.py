@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from abnn.methods.base import AUTHORS_NOISE
+from abnn.methods.sde_net import SDENetMethod
 
 Settings = dict[str, dict[str, Any]]
 
@@ -34,7 +35,7 @@ MNIST_EPOCHS = {"default": 40}
 
 SVHN: Settings = {
     **{name: {"schedule": "thirds"} for name in ("threshold", "mc-dropout", "deep-ensemble")},
-    "sde-net": {"diffusion_convs": 3, "sigma": 1.0, "test_sigma": 50.0, "diffusion_lr": 0.005, "schedule": "thirds"},
+    "sde-net": {**SDENetMethod.variants["svhn"], "schedule": "thirds"},
     "woods:authors": {"tune_lr": 1e-2},  # with 1e-3 the authors' run reached an accuracy of 59 %
     "abnn:authors": {
         "outliers": {**AUTHORS_NOISE, "scale": 2.0},

@@ -23,8 +23,7 @@ from abnn.blocks import evaluating
 from abnn.errors import AbnnError, FileFormatError, InputError, explain, unknown
 from abnn.files import (
     check_replaceable,
-    check_version,
-    read_json,
+    read_description,
     read_tensors,
     write_json,
     write_tensors,
@@ -104,7 +103,7 @@ class Trained:
 def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
     """What :meth:`Trained.save` wrote. ``backbone`` is needed if the model was not built by a backbone's name."""
     path = Path(path)
-    description = _read_description(path)
+    description = read_description(path / "method.json", "a saved method", FORMAT, VERSION)
     tensors = read_tensors(path / "network.safetensors")
     recipe = description.get("backbone")
     if backbone is None and recipe is None:
@@ -154,18 +153,6 @@ def maker(backbone: Backbone | None, example: Tensor, classes: int | None, metho
         return backbone
     accepted = "a name, a dict with a name and options, a network, or a function that makes one"
     raise InputError(explain("backbone", type(backbone).__name__, accepted))
-
-
-def _read_description(path: Path) -> dict[str, Any]:
-    if not (path / "method.json").exists():
-        raise FileFormatError(
-            f"path: {path} is not a saved method; accepted: a folder that Trained.save() wrote, with method.json in it."
-        )
-    description = read_json(path / "method.json")
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise FileFormatError(f"path: {path / 'method.json'} is not the description of a trained method.")
-    check_version(path, description, VERSION)
-    return description
 
 
 def _fill(network: nn.Module, tensors: dict[str, Tensor]) -> None:

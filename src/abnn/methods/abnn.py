@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from abnn.attach import attach
 from abnn.attached import Attached
+from abnn.errors import InputError, explain
 from abnn.methods._steps import Minimise
 from abnn.methods.base import (
     AUTHORS_NOISE,
@@ -31,7 +32,7 @@ from abnn.methods.base import (
 )
 from abnn.methods.threshold import plain_losses
 from abnn.objective import PRESETS, Objective, preset
-from abnn.optimizers import make_optimizer
+from abnn.optimizers import SCHEDULES, make_optimizer
 from abnn.predict import Prediction
 from abnn.scores import SCORES
 from abnn.steps import Steps
@@ -90,12 +91,16 @@ class Attachments(Method):
         check_share("pretrain", self.pretrain)
         check_positive("attachment_lr", self.attachment_lr)
         check_choice("attachment_optimizer", self.attachment_optimizer, OPTIMIZERS)
-        check_choice("freeze", self.freeze, (None, True, False))
+        check_choice("attachment_schedule", self.attachment_schedule, SCHEDULES)
+        if self.freeze is not None and not isinstance(self.freeze, bool):
+            raise InputError(explain("freeze", repr(self.freeze), "True, False or None", "None: what the preset says."))
+        if self.frozen and self.goal.outliers_update == "all":
+            raise InputError(explain("freeze", self.freeze, "False with outliers_update='all'", "Set freeze=False."))
 
     @property
     def goal(self) -> Objective:
         """The form of the losses."""
-        changes = {name: tuple(value) if name == "draws" else value for name, value in self.objective.items()}
+        changes = {name: tuple(value) if isinstance(value, list) else value for name, value in self.objective.items()}
         return preset(self.preset, **changes).objective
 
     @property

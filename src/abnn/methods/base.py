@@ -26,7 +26,7 @@ from abnn.attached import Attached
 from abnn.batches import Batches
 from abnn.blocks import evaluating
 from abnn.errors import InputError, explain, unknown
-from abnn.objective import AUTHORS_NOISE as PRESET_NOISE
+from abnn.objective import AUTHORS_NOISE_OPTIONS
 from abnn.optimizers import OPTIMIZERS, SCHEDULES, Schedule, make_optimizer
 from abnn.outliers import OutlierBatch, Outliers
 from abnn.outliers.mixtures import CONTENT
@@ -37,7 +37,7 @@ from abnn.trainable import Trainable
 REGISTRY: dict[str, type[Method]] = {}
 ONE_DRAW_SCORES = ("max-probability", "entropy")
 # x + 16 N(0, 1), one noise map for all channels, not clipped: the outliers of the authors' own runs.
-AUTHORS_NOISE: dict[str, Any] = {"name": "noise", **PRESET_NOISE, "severity": [1.0, 1.0]}
+AUTHORS_NOISE: dict[str, Any] = {"name": "noise", **AUTHORS_NOISE_OPTIONS, "severity": [1.0, 1.0]}
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Method(ABC):
     score      the score that predictions show first
     optimizer  "sgd" (momentum 0.9, weight decay 5e-4), "nesterov" (the same with Nesterov's momentum), "adam",
                "adam-l2" (weight decay 5e-4) or "adamw"
-    schedule   of the learning rate: "steps" (a tenth after each quarter), "cosine", "cycle" or "constant"
+    schedule   of the learning rate: "steps" (a tenth after each quarter), "thirds", "fifths", "cosine", "cycle" or "constant"
     kaiming    how the paper's network starts when it is built by its name
     variant    which set of hyper-parameters these are
     """

@@ -48,18 +48,18 @@ class Langevin(torch.optim.Optimizer):
             lr, decay = group["lr"], group["decay"]
             weights = [w for w in group["params"] if w.grad is not None]
             gradients = [w.grad for w in weights]
+            if not weights:
+                continue
             v = [self._v(w) for w in weights]
             torch._foreach_mul_(v, decay)
             torch._foreach_addcmul_(v, gradients, gradients, value=1 - decay)
-            precision = torch._foreach_sqrt(v)
-            torch._foreach_add_(precision, 1e-8)
-            torch._foreach_reciprocal_(precision)
-            torch._foreach_mul_(precision, lr)  # lr / G
-            drift = torch._foreach_mul(gradients, precision)
-            torch._foreach_sqrt_(precision)
-            torch._foreach_mul_(precision, _noise(weights))
-            torch._foreach_add_(weights, precision)
-            torch._foreach_add_(weights, drift, alpha=-0.5)
+            preconditioner = torch._foreach_sqrt(v)
+            torch._foreach_add_(preconditioner, 1e-8)
+            rates = torch._foreach_reciprocal(preconditioner)
+            torch._foreach_mul_(rates, lr)  # lr / G
+            torch._foreach_add_(weights, torch._foreach_mul(rates, gradients), alpha=-0.5)
+            torch._foreach_sqrt_(rates)  # the noise's deviation
+            torch._foreach_add_(weights, torch._foreach_mul(rates, _noise(weights)))
 
     def _v(self, w: Tensor) -> Tensor:
         state = self.state[w]

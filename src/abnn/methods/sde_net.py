@@ -31,7 +31,7 @@ from abnn.blocks import evaluating
 from abnn.compiling import with_network
 from abnn.errors import InputError, explain
 from abnn.methods._steps import Minimise
-from abnn.methods.base import AUTHORS_NOISE, Method, Run, Stage, check_positive
+from abnn.methods.base import AUTHORS_NOISE, Method, Run, Stage, check_count, check_positive
 from abnn.optimizers import make_optimizer
 from abnn.predict import Prediction
 from abnn.randomness import seeded
@@ -146,8 +146,9 @@ class SDENetMethod(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option in ("sigma", "test_sigma", "diffusion_convs", "diffusion_lr"):
+        for option in ("sigma", "test_sigma", "diffusion_lr"):
             check_positive(option, getattr(self, option))
+        check_count("diffusion_convs", self.diffusion_convs)
         if self.outliers is None:
             object.__setattr__(self, "outliers", {**AUTHORS_NOISE, "scale": 2.0})
 

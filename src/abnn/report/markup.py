@@ -37,11 +37,6 @@ def section(name: str, heading: str, *parts: str) -> str:
     )
 
 
-def paragraph(content: str) -> str:
-    """``content`` is HTML already."""
-    return f"<p>{content}</p>"
-
-
 def note(content: str) -> str:
     return f'<p class="note">{content}</p>'
 

@@ -107,12 +107,10 @@ def test_agreement_counts_all_values(results: Path, tmp_path: Path) -> None:
 
 def test_the_command_renders_the_page(results: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells.Runner, "run", lambda *arguments: pytest.fail("page trains nothing"))
-    readme = docs / "README.md"
-    readme.write_text("a\n<!-- abnn:table reproduction -->\n<!-- /abnn:table -->\nb\n")
-    result = run("reproduce", "page", "--output", results, "--docs", docs, "--readme", readme)
+    result = run("reproduce", "page", "--output", results, "--docs", docs)
     assert result.exit_code == 0 and f"{docs / 'reproduction.md'} updated" in result.output.replace("\n", "")
-    assert summary_table(Found(results)).strip() in readme.read_text()
-    again = run("reproduce", "page", "--output", results, "--docs", docs, "--readme", readme)
+    assert summary_table(Found(results)).strip() in (docs / "reproduction.md").read_text()
+    again = run("reproduce", "page", "--output", results, "--docs", docs)
     assert "everything is up to date" in again.output
     with pytest.raises(InputError, match="without reproduction.md"):
         run("reproduce", "page", "--output", results, "--docs", docs / "none")

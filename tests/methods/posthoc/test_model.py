@@ -155,7 +155,7 @@ def test_files_of_another_model_or_kind(small_net: nn.Module, data: Any, images:
         small_net.head.weight.add_(1)  # type: ignore[union-attr,operator]
     with pytest.raises(FileFormatError, match="other weights or layers.*fit the scores again"):
         PostHocModel.load(path, model.model)
-    with pytest.raises(FileFormatError, match="does not exist"):
+    with pytest.raises(FileFormatError, match="is not a saved set of post-hoc scores"):
         PostHocModel.load(tmp_path, model.model)
     with pytest.raises(InputError, match="path: got .*holds no post-hoc scores"):
         model.save(tmp_path)
@@ -166,7 +166,7 @@ def test_files_of_another_model_or_kind(small_net: nn.Module, data: Any, images:
         (path / "posthoc.json").write_text(json.dumps({**description, **changes}))
         PostHocModel.load(path, model.model)
 
-    with pytest.raises(FileFormatError, match="does not describe post-hoc scores"):
+    with pytest.raises(FileFormatError, match="is not the description of a saved set of post-hoc scores"):
         load_with(format="other")
     with pytest.raises(FileFormatError, match="written in format 2.*Update abnn"):
         load_with(version=2)

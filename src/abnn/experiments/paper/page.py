@@ -19,22 +19,21 @@ from abnn.report.drawing import Drawing
 from abnn.tables import markdown_table, update_between_markers
 
 PAGE, FIGURES = "reproduction.md", "figures"
-SUMMARY = "reproduction"
 
 
-def write_page(results: str | Path, docs: str | Path = "docs", readme: str | Path | None = None) -> list[Path]:
-    """Put the tables of ``results`` into ``docs/reproduction.md`` and the figures beside it; which documents changed?
-
-    readme  another document, whose marker "reproduction" gets the summary
-    """
+def write_page(results: str | Path, docs: str | Path = "docs") -> list[Path]:
+    """Put the tables of ``results`` into ``docs/reproduction.md`` and the figures beside it; which documents changed?"""
     folder = Path(docs)
     if not (folder / PAGE).exists():
         fix = "Run this in a checkout of the project, or pass its folder of documents."
         raise InputError(explain("docs", f"{folder}, without {PAGE}", "a folder with that page", fix))
     found = Found(results)
     drawings = write_figures(found, folder / FIGURES)
-    summary = summary_table(found)
-    texts = {SUMMARY: summary, "reproduction-ranks": rank_table(found), "reproduction-agreement": agreement(found)}
+    texts = {
+        "reproduction": summary_table(found),
+        "reproduction-ranks": rank_table(found),
+        "reproduction-agreement": agreement(found),
+    }
     for name, table in TABLES.items():
         texts[name] = table.markdown(found) + (
             _figure(drawings.get(name)) if name in ("table1", "table2", "table7") else ""
@@ -42,8 +41,6 @@ def write_page(results: str | Path, docs: str | Path = "docs", readme: str | Pat
     changed = [folder / PAGE for marker, text in texts.items() if update_between_markers(folder / PAGE, marker, text)]
     if (folder / BEYOND).exists():
         changed += write_beyond(results, folder)
-    if readme is not None and update_between_markers(readme, SUMMARY, summary):
-        changed.append(Path(readme))
     return list(dict.fromkeys(changed))
 
 

@@ -8,9 +8,11 @@ from abnn.experiments.paper.cells import Cell
 from abnn.methods.posthoc import POSTHOC
 
 FIT_EPOCHS = 5
-"""Epochs of attachments on a trained, frozen backbone."""
-FIT_EPOCHS_DIGITS = 15
-"""The same on the embedded digits, which have 17 batches."""
+
+
+def fit_epochs(task: str) -> int:
+    """Epochs of attachments on a trained backbone; the embedded digits have 17 batches."""
+    return 15 if task == "digits" else FIT_EPOCHS
 
 
 def threshold(task: str) -> Cell:
@@ -20,8 +22,7 @@ def threshold(task: str) -> Cell:
 
 def ours(task: str) -> Cell:
     """The default preset, on the networks of "threshold"."""
-    epochs = FIT_EPOCHS_DIGITS if task == "digits" else FIT_EPOCHS
-    return Cell("abnn", task, "abnn", options={"pretrain": 0.0}, epochs=epochs, start=threshold(task))
+    return Cell("abnn", task, "abnn", options={"pretrain": 0.0}, epochs=fit_epochs(task), start=threshold(task))
 
 
 def joint(task: str) -> tuple[Cell, Cell]:
@@ -29,9 +30,8 @@ def joint(task: str) -> tuple[Cell, Cell]:
     they were trained with, which was chosen on the validation part of the digits; and everything from the beginning."""
     rate = {"lr": 1e-4} if task == "digits" else {"lr": 1e-3}
     free: dict[str, Any] = {"pretrain": 0.0, "freeze": False}
-    epochs = FIT_EPOCHS_DIGITS if task == "digits" else FIT_EPOCHS
     return (
-        Cell("abnn (joint)", task, "abnn", options={**free, **rate}, epochs=epochs, start=threshold(task)),
+        Cell("abnn (joint)", task, "abnn", options={**free, **rate}, epochs=fit_epochs(task), start=threshold(task)),
         Cell("abnn (joint, from the beginning)", task, "abnn", options=free),
     )
 

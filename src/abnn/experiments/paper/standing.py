@@ -116,9 +116,13 @@ def _all(task: str) -> tuple[Cell, ...]:
 
 
 def _means(found: Found, measure: Measure) -> dict[str, float]:
-    """By the name of the cell; the last digits, in which equal predictions could differ, are left out."""
+    """By the name of the cell, with the digits that are shown: beyond them, equal predictions may differ by an input."""
     summaries = {cell.name: found.over_seeds(cell, measure.column.path) for cell in _all(measure.task)}
-    return {name: round(each.mean, 9) for name, each in summaries.items() if each is not None}
+    return {
+        name: round(each.mean * measure.column.scale, measure.column.digits)
+        for name, each in summaries.items()
+        if each is not None
+    }
 
 
 def _best(found: Found, measure: Measure, cells: Sequence[Cell]) -> tuple[str, SeedSummary] | None:

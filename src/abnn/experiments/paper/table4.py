@@ -11,7 +11,7 @@ print, VBOE against SEMEION is 3 points better in its log than in print and bett
 DeepEnsemble, p-SGLD, BBP, and SDE-Net on SVHN and on SEMEION there is no run at all. A stray "z" in the TNR of WOODS
 against SVHN is left out.
 
-Here all nine are trained: Threshold, SDE-Net, OE, WOODS, VBOE and ABNN with the authors' settings; DeepEnsemble, BBP
+`abnn reproduce table4` trains all nine: Threshold, SDE-Net, OE, WOODS, VBOE and ABNN with the authors' settings; DeepEnsemble, BBP
 and p-SGLD, for which there are none to follow, with their references'. Two rows more are MC dropout and OE with its own
 authors' loss and outliers. Scores for networks that are trained already ("post-hoc") use the networks of Threshold.
 Lines of logs have exact metrics; "scanned" ones, like the paper's, come from 200,000 thresholds and have a TNR up to

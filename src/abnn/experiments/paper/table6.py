@@ -7,7 +7,7 @@ out-of-distribution detection, MNIST against SVHN. The row ResNet18 repeats the 
 ResNet-18 but has six blocks of 64 channels. Of the other three there is neither code nor a log, and the detection
 accuracy of 99.5 in the first row is 97.0 in the logs.
 
-The rows of the three cannot be reproduced. Here our default attachments are fitted to frozen networks of these four
+The rows of the three cannot be reproduced. `abnn reproduce table6` fits our default attachments to frozen networks of these four
 families (torchvision's, made for inputs of 28 x 28 pixels and one channel), beside the same networks without them; and
 the paper's own network. The second part is what the caption announces.
 """

@@ -8,7 +8,7 @@ main result, which the authors' code made with α = 1, and the row 1 the runs wi
 row is 2 to 3 points above that of the logs with the same deviation, and so are the TNR of 0.5 (2 points) and of 0.7 (1
 point): in the logs a smaller α does cost about a point of TNR.
 
-Here the authors' settings are trained with each α. The second part is what the caption announces.
+`abnn reproduce table7` trains the authors' settings with each α. The second part is what the caption announces.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from abnn.attached import Attached
 from abnn.errors import FileFormatError, InputError, NotFittedError, explain, unknown
 from abnn.files import (
     check_replaceable,
-    check_version,
-    read_json,
+    read_description,
     read_tensors,
     write_json,
     write_tensors,
@@ -118,7 +117,7 @@ class PostHocModel:
     def save(self, path: str | Path) -> Path:
         """Write the scores and what they learned into the folder ``path``; the model itself is saved by its own means."""
         path = Path(path)
-        check_replaceable(path, "posthoc.json", "holds no post-hoc scores", "saved post-hoc scores")
+        check_replaceable(path, "posthoc.json", "holds no post-hoc scores", "a saved set of post-hoc scores")
         description = {
             "format": FORMAT,
             "version": VERSION,
@@ -139,10 +138,7 @@ class PostHocModel:
     def load(cls, path: str | Path, model: Attached | Plain) -> PostHocModel:
         """What :meth:`save` wrote, on the same model."""
         path = Path(path)
-        description = read_json(path / "posthoc.json")
-        if not isinstance(description, dict) or description.get("format") != FORMAT:
-            raise FileFormatError(f"path: {path / 'posthoc.json'} does not describe post-hoc scores.")
-        check_version(path, description, VERSION)
+        description = read_description(path / "posthoc.json", "a saved set of post-hoc scores", FORMAT, VERSION)
         tensors = read_tensors(path / "scores.safetensors")
         try:
             scores = [build_posthoc(each["name"], **each["settings"]) for each in description["scores"]]

@@ -34,9 +34,8 @@ def write_beyond(results: str | Path, docs: str | Path) -> list[Path]:
     drawings = write_figures(measured, page.parent / FIGURES)
     texts = {"beyond-balance": balance(measured)}
     texts |= {f"beyond-{part}": table(measured, part) + _shown(drawings.get(part, ())) for part in PARTS}
-    texts["beyond-joint"] = "\n\n".join(
-        f"**{each.title}**\n\n{render(each, Found(results))}" for each in JOINT.sections
-    )
+    found = Found(results)
+    texts["beyond-joint"] = "\n".join(f"**{each.title}**\n\n{render(each, found)}" for each in JOINT.sections)
     changed = [update_between_markers(page, marker, text) for marker, text in texts.items()]
     return [page] if any(changed) else []
 
