@@ -92,7 +92,7 @@ GATE = Gate(low=1.0, high=2.0, fits=0.1, misfits=0.3)
 
 def test_gated_counts_misfit_inside_distance_outside_and_not_beyond() -> None:
     entropy = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5])
-    distance = torch.tensor([0.0, 1.0, 1.25, 2.0, 99.0])
+    distance = torch.tensor([0.0, 1.0, 1.25, 2.0, 19.0])
     misfit = torch.tensor([-9.0, 0.1, 0.2, 0.3, 9.0])
     score = gated(entropy, distance, misfit, GATE)
     torch.testing.assert_close(score, entropy + torch.tensor([-0.4, 0.0, 0.15, 2.4, 2.4]))
@@ -105,6 +105,13 @@ def test_gated_grows_with_distance_and_misfit(values: list[float]) -> None:
     by_distance, by_misfit = gated(none, ordered, none, gate), gated(none, none, ordered, gate)
     assert (by_distance.diff() >= 0).all() and (by_misfit.diff() >= 0).all()
     assert by_distance.min() >= -0.4 and gated(none, ordered, ordered, gate).max() <= 2.4 + 1e-6
+
+
+def test_what_is_farther_than_any_picture_is_above_everything_else() -> None:
+    distance = torch.tensor([20.0, 200.0, 20_000.0])  # 10, 100 and 10,000 times the gate's upper end
+    score = gated(torch.zeros(3), distance, torch.full((3,), -9.0), GATE)
+    torch.testing.assert_close(score, 2.0 + torch.tensor([0.0, 1.0, 3.0]))
+    assert score[-1] > gated(torch.ones(1), torch.tensor([19.0]), torch.tensor([9.0]), GATE)
 
 
 def test_outside_for_certain_is_above_every_entropy_and_misfit_within() -> None:

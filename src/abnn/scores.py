@@ -26,6 +26,7 @@ DISTANCE_SCORES = ("distance", "gated")
 MISFIT_WEIGHT, DISTANCE_WEIGHT, OUTSIDE_WEIGHT, INSIDE_END = 0.2, 0.2, 2.0, 0.25
 GATED = {"misfit": MISFIT_WEIGHT, "distance": DISTANCE_WEIGHT, "outside": OUTSIDE_WEIGHT, "inside_end": INSIDE_END}
 """The constants of the gated score, for records."""
+FAR = 10.0  # times the gate's upper end; pictures of any kind, with values as training data has them, reach 3 times it
 
 
 def max_probability(samples: Tensor) -> Tensor:
@@ -60,19 +61,19 @@ SCORES = (*SAMPLE_SCORES, *DISTANCE_SCORES)
 
 
 def gated(entropy: Tensor, distance: Tensor, misfit: Tensor, gate: Gate) -> Tensor:
-    """H(p) + 0.2 m + 0.2 v + 2 outside(d), with m and v the misfit and the distance in units of what is usual, in [-1, 1]:
+    """H(p) + 0.2 m + 0.2 v + 2 outside(d) + far(d), with m and v the misfit and the distance in units of what is usual:
 
-        m = clip((misfit - fits) / (misfits - fits)),    v = clip((d - low) / (high - low)).
+        m = clip((misfit - fits) / (misfits - fits)),    v = clip((d - low) / (high - low)),    both to [-1, 1].
 
     ``misfit`` is that to the predicted class: what the features say about the prediction, which finds mistakes that the
     network is sure of. Within the range of ID data the distance d counts no more than that, outside more than
     everything else can, and where an input is outside for certain more distance does not count, so that readability
-    decides. What is usual comes from held-out ID data, see :class:`abnn.distance.Gate`; the weights were chosen on
+    decides; until it is so far away that only broken values could be, where far = log10 d / (10 high) begins. What is usual comes from held-out ID data, see :class:`abnn.distance.Gate`; the weights were chosen on
     validation data of MNIST and SVHN.
     """
     reach = _reach(distance, gate)
     inside = MISFIT_WEIGHT * unfit(misfit, gate) + DISTANCE_WEIGHT * reach
-    return entropy + inside + OUTSIDE_WEIGHT * _beyond(reach)
+    return entropy + inside + OUTSIDE_WEIGHT * _beyond(reach) + _far(distance, gate)
 
 
 def unfit(misfit: Tensor, gate: Gate) -> Tensor:
@@ -87,6 +88,10 @@ def outside(distance: Tensor, gate: Gate) -> Tensor:
 
 def _reach(distance: Tensor, gate: Gate) -> Tensor:
     return ((distance - gate.low) / max(gate.high - gate.low, 1e-12)).clamp(-1, 1)
+
+
+def _far(distance: Tensor, gate: Gate) -> Tensor:
+    return (distance / (FAR * max(gate.high, 1e-12))).clamp_min(1).log10()
 
 
 def _beyond(reach: Tensor) -> Tensor:
