@@ -11,6 +11,8 @@ from torch import nn
 
 from abnn.backbones import PaperResNet, ResidualBlock, build_backbone
 from abnn.errors import InputError
+from abnn.experiments.paper import Cell
+from abnn.experiments.paper.rows import backbones
 
 from .conftest import generator
 
@@ -68,6 +70,31 @@ def test_networks_by_name() -> None:
 
 
 @pytest.mark.parametrize(
+    "cell", [cell for cell in backbones("mnist") if "plain" in cell.name], ids=lambda cell: cell.name
+)
+def test_networks_for_small_grey_pictures(cell: Cell) -> None:
+    """Those of table 6 begin with a convolution of one channel that keeps the grid, and no pooling right behind it."""
+    assert cell.backbone is not None
+    network = build_backbone(**cell.backbone).eval()
+    seen: list[tuple[int, ...]] = []
+    first = next(part for part in network.modules() if isinstance(part, nn.Conv2d))
+    first.register_forward_hook(lambda part, given, made: seen.append(tuple(made.shape)))
+    with torch.no_grad():
+        assert network(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    assert seen[0][2] >= 26
+    assert network.abnn_recipe["small"]
+
+
+def test_a_start_that_fits_keeps_its_weights() -> None:
+    torch.manual_seed(0)
+    plain = build_backbone("resnet18", 3)
+    torch.manual_seed(0)
+    small: Any = build_backbone("resnet18", 3, small=True)
+    assert torch.equal(small.conv1.weight, plain.conv1.weight)  # type: ignore[union-attr]
+    assert small.conv1.stride == (1, 1) and isinstance(small.maxpool, nn.Identity)
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: build_backbone("resnet81", 2), "backbone: got 'resnet81'.*Did you mean 'resnet18'"),
@@ -76,7 +103,7 @@ def test_networks_by_name() -> None:
             "backbone: got 'timm/resnet10tt'.*Did you mean 'timm/resnet10t'",
         ),
         (lambda: build_backbone("timm/xcit_tiny_24", 2), "Did you mean 'timm/xcit_tiny_"),
-        (lambda: build_backbone("resnet18", 2, in_channels=1), "in_channels: got 1; accepted: 3"),
+        (lambda: build_backbone("mlp_mixer", 2), "backbone: got 'mlp_mixer'"),
         (lambda: PaperResNet(stem="big"), "stem: got 'big'"),
         (lambda: PaperResNet(width=7), "width: got 7; accepted: an even number"),
     ],

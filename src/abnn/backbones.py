@@ -90,6 +90,8 @@ def build_backbone(name: str, classes: int, in_channels: int = 3, **options: Any
     """A network by name: "paper-resnet", a torchvision name such as "resnet18", or "timm/NAME".
 
     Weights are random; load your own, or pass ``pretrained=True`` for timm and ``weights="DEFAULT"`` for torchvision.
+    torchvision's networks, which are made for large pictures in colour, take two changes: other ``in_channels``, with a new
+    first convolution, and ``small=True`` for about 32 pixels: the first convolution has stride 1, and no pooling follows it.
     The network remembers how it was built (``abnn_recipe``), so that a model saved with its backbone can be loaded alone.
     """
     network = _build(name, classes, in_channels, options)
@@ -109,8 +111,31 @@ def _build(name: str, classes: int, in_channels: int, options: dict[str, Any]) -
     models = torchvision().models
     if name not in models.list_models(module=models):
         raise unknown("backbone", name, ["paper-resnet", "timm/NAME", *models.list_models(module=models)])
-    if in_channels != 3:
-        raise InputError(
-            explain("in_channels", in_channels, "3 for torchvision's networks", "Use timm/NAME or repeat.")
-        )
-    return models.get_model(name, num_classes=classes, **options)
+    small = options.get("small", False)
+    network = models.get_model(name, num_classes=classes, **{key: options[key] for key in options if key != "small"})
+    if in_channels != 3 or small:
+        _change_start(network, in_channels, small)
+    return network
+
+
+def _change_start(network: nn.Module, in_channels: int, small: bool) -> None:
+    """Put another convolution in the place of the first one; where it fits, with the same weights."""
+    place, first = next(
+        ((each, part) for each, part in network.named_modules() if isinstance(part, nn.Conv2d)), ("", None)
+    )
+    if first is None:
+        accepted = "3, and small=False, for a network that does not begin with a convolution"
+        raise InputError(explain("in_channels", in_channels, accepted, "Use timm/NAME."))
+    form: dict[str, Any] = {"kernel_size": first.kernel_size, "stride": first.stride, "padding": first.padding}
+    made = nn.Conv2d(
+        in_channels, first.out_channels, **{**form, **({"stride": 1} if small else {})}, bias=first.bias is not None
+    )
+    if in_channels == first.in_channels:
+        made.load_state_dict(first.state_dict())
+    holder, _, own = place.rpartition(".")
+    parent = network.get_submodule(holder)
+    setattr(parent, own, made)
+    if small:
+        pools = [each for each, part in parent.named_children() if isinstance(part, nn.MaxPool2d)]
+        if pools:
+            setattr(parent, pools[0], nn.Identity())

@@ -93,7 +93,7 @@ def backbones(task: str) -> tuple[Cell, ...]:
     """Other networks: plain, and with our attachments."""
     cells = []
     for name in ("resnet18", "mobilenet_v3_small", "efficientnet_v2_s", "squeezenet1_1"):
-        recipe = {"name": name, "classes": 10, "in_channels": 1}
+        recipe = {"name": name, "classes": 10, "in_channels": 1, "small": True}
         plain = Cell(f"{name}, plain", task, backbone=recipe, options={"lr": 0.05, "schedule": "cosine"}, epochs=10)
         cells += [
             plain,
