@@ -115,10 +115,11 @@ def main(arguments: list[str] | None = None) -> int:
         plan = Plan(rounds=1, warm_up=1, least=0.0) if options.tiny else Plan(rounds=15, warm_up=3)
         seeds = list(range(1 if options.tiny else options.seeds))
         record: dict[str, Any] = {"format": "abnn-late-1", **provenance(), "threads": torch.get_num_threads()}
-        record |= {"seeds": seeds, "blocks": blocks, "backbone": BACKBONE, "epochs": epochs, "rows": {}}
+        record |= {"seeds": [], "blocks": blocks, "backbone": BACKBONE, "epochs": epochs, "rows": {}}
         for seed in seeds:
             for name, row in run_seed(seed, blocks, lasts, epochs, plan).items():
                 record["rows"].setdefault(name, []).append(row)
+            record["seeds"].append(seed)  # those that are done, should it be stopped
             options.output.parent.mkdir(parents=True, exist_ok=True)
             write_json(options.output, record)
             print(f"seed {seed} done", flush=True)
