@@ -1,7 +1,7 @@
 """Quality against cost of late attachments: the embedded digits, with attachments at the last 1, 2, 3 and at all blocks.
 
     python benchmarks/late.py                  one seed, into results/late/digits.json, and the table into docs/cost.md
-    python benchmarks/late.py --seeds 3        more, as in the record; about two minutes each on two cores
+    python benchmarks/late.py --seeds 3        more, as in the record; about three minutes each on two cores
     python benchmarks/late.py --table          the table again, from the record
 
 A digit reader like that of `abnn demo`, but with six blocks, is trained once for each seed; then attachments are fitted on the
