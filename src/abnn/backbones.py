@@ -120,16 +120,9 @@ def _build(name: str, classes: int, in_channels: int, options: dict[str, Any]) -
 
 def _change_start(network: nn.Module, in_channels: int, small: bool) -> None:
     """Put another convolution in the place of the first one; where it fits, with the same weights."""
-    place, first = next(
-        ((each, part) for each, part in network.named_modules() if isinstance(part, nn.Conv2d)), ("", None)
-    )
-    if first is None:
-        accepted = "3, and small=False, for a network that does not begin with a convolution"
-        raise InputError(explain("in_channels", in_channels, accepted, "Use timm/NAME."))
-    form: dict[str, Any] = {"kernel_size": first.kernel_size, "stride": first.stride, "padding": first.padding}
-    made = nn.Conv2d(
-        in_channels, first.out_channels, **{**form, **({"stride": 1} if small else {})}, bias=first.bias is not None
-    )
+    place, first = next((each, part) for each, part in network.named_modules() if isinstance(part, nn.Conv2d))
+    form: dict[str, Any] = {"kernel_size": first.kernel_size, "padding": first.padding, "bias": first.bias is not None}
+    made = nn.Conv2d(in_channels, first.out_channels, stride=1 if small else first.stride, **form)  # type: ignore[arg-type]
     if in_channels == first.in_channels:
         made.load_state_dict(first.state_dict())
     holder, _, own = place.rpartition(".")

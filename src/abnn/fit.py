@@ -104,8 +104,7 @@ def fit(
         watching = (checkpoint, checkpoint_every, log, log_dir, progress)
         steps = Steps(model, goal, maker, fabric, optimizers)
         history = to_end(training(steps, batches, fabric, epochs, settings, schedule, seed, *watching))
-        needed = freeze or chosen.score == "gated"
-        if needed if gather_distance is None else gather_distance:
+        if chosen.gathers(freeze) if gather_distance is None else gather_distance:
             model.distance.fit(batches.once())
     model.eval()
     return history

@@ -146,6 +146,11 @@ class Preset:
     freeze_backbone: bool = True
     score: str = "gated"
 
+    def gathers(self, frozen: bool) -> bool:
+        """Whether statistics of the plain network's features are gathered in the end: what is frozen can have them, and the
+        score may need them."""
+        return frozen or self.score == "gated"
+
 
 # x + 16 N(0, 1) with one noise map for all channels, not clipped, always of full severity.
 AUTHORS_NOISE_OPTIONS = {"scale": 16.0, "units": "raw", "shared_channels": True, "clip": False, "severity": 1.0}

@@ -68,8 +68,9 @@ def gated(entropy: Tensor, distance: Tensor, misfit: Tensor, gate: Gate) -> Tens
     ``misfit`` is that to the predicted class: what the features say about the prediction, which finds mistakes that the
     network is sure of. Within the range of ID data the distance d counts no more than that, outside more than
     everything else can, and where an input is outside for certain more distance does not count, so that readability
-    decides; until it is so far away that only broken values could be, where far = log10 d / (10 high) begins. What is usual comes from held-out ID data, see :class:`abnn.distance.Gate`; the weights were chosen on
-    validation data of MNIST and SVHN.
+    decides; until it is so far away that only broken values could be, where far = log10 d / (10 high) begins. What is
+    usual comes from held-out ID data, see :class:`abnn.distance.Gate`; the weights were chosen on validation data of
+    MNIST and SVHN.
     """
     reach = _reach(distance, gate)
     inside = MISFIT_WEIGHT * unfit(misfit, gate) + DISTANCE_WEIGHT * reach

@@ -110,7 +110,7 @@ class Attachments(Method):
     @property
     def gathers(self) -> bool:
         """Whether the score looks at features of the plain network, whose statistics are gathered in the end."""
-        return self.frozen or preset(self.preset).score == "gated"
+        return preset(self.preset).gathers(self.frozen)
 
     @property
     def scores(self) -> tuple[str, ...]:

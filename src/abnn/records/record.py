@@ -63,7 +63,8 @@ class Record:
         """What the model said, from the arrays, after their hash was checked."""
         if not self.arrays_file:
             raise NoArraysError(
-                f"{self.path} was written without its arrays; only its numbers are known. Run the experiment again to have them."
+                f"{self.path} was written without its arrays; only its numbers are known. Run the experiment again to have "
+                "them."
             )
         try:
             content = self.arrays_path.read_bytes()
