@@ -13,6 +13,7 @@ from abnn.attached import Attached
 from abnn.batches import Batches
 from abnn.compiling import compiled
 from abnn.errors import InputError, explain
+from abnn.knowledge import warn_if_lost
 from abnn.lanes import to_end
 from abnn.loop import make_fabric, training
 from abnn.objective import Objective, preset
@@ -104,8 +105,11 @@ def fit(
         watching = (checkpoint, checkpoint_every, log, log_dir, progress)
         steps = Steps(model, goal, maker, fabric, optimizers)
         history = to_end(training(steps, batches, fabric, epochs, settings, schedule, seed, *watching))
+        stack.close()  # compiled for training alone
         if chosen.gathers(freeze) if gather_distance is None else gather_distance:
             model.distance.fit(batches.once())
+        if freeze:
+            warn_if_lost(model, batches.once())
     model.eval()
     return history
 

@@ -68,6 +68,7 @@ def test_records_are_checked_and_rendered_into_a_document(tmp_path: Path, capsys
     assert document.read_text() == text
 
 
+@pytest.mark.filterwarnings("ignore:The attachments cost accuracy")
 def test_mnist_is_trained_for_a_moment_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With made-up images in the place of MNIST: a record with everything that led to it, and a check from it."""
     rng = np.random.default_rng(0)

@@ -143,6 +143,7 @@ def test_no_prediction_beats_the_target_and_draws_losses_are_never_below_mean_lo
         assert draw_cross_entropy(logits, target) >= mean_cross_entropy(logits, target)
 
 
+@pytest.mark.filterwarnings("ignore:The attachments cost accuracy")
 def test_the_sign_of_the_outlier_step_decides_about_confidence() -> None:
     up, down = "cross-entropy to 1/K, maximised", "cross-entropy to 1/K, minimised"
     rows = trial.run_trial(seed=0, epochs=2, goals=(up, down))

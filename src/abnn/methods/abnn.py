@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from abnn.attach import attach
 from abnn.attached import Attached
 from abnn.errors import InputError, explain
+from abnn.knowledge import warn_if_lost
 from abnn.methods._steps import Minimise
 from abnn.methods.base import (
     AUTHORS_NOISE,
@@ -150,6 +151,8 @@ class Attachments(Method):
         assert isinstance(run.network, Attached)
         if self.gathers:
             run.network.distance.fit(run.batches.once())
+        if self.frozen:
+            warn_if_lost(run.network, run.batches.once())
 
     def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
         assert isinstance(network, Attached)

@@ -33,6 +33,16 @@ def misclassification(name: str) -> tuple[Column, ...]:
     )
 
 
+def selective(name: str) -> tuple[Column, ...]:
+    """What slips through on one set when the most uncertain inputs are refused, over all shares that may be refused."""
+    return (
+        accuracy(name),
+        Column("errors AUROC", f"misclassification.{name}.auroc", digits=2),
+        Column("AUGRC", f"selective.{name}.augrc", digits=3, better="lower"),
+        Column("AURC", f"selective.{name}.aurc", digits=3, better="lower"),
+    )
+
+
 def clustering(pair: str, procedure: str) -> tuple[Column, ...]:
     """The paper's clustering of selected inputs, and the same after the scores were dealt out at random."""
     return (

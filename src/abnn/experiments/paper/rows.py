@@ -90,11 +90,12 @@ def alphas(task: str) -> tuple[Cell, ...]:
 
 
 def backbones(task: str) -> tuple[Cell, ...]:
-    """Other networks: plain, and with our attachments."""
+    """Other networks: plain, and with our attachments. SqueezeNet has no normalisation and needs smaller steps."""
     cells = []
     for name in ("resnet18", "mobilenet_v3_small", "efficientnet_v2_s", "squeezenet1_1"):
         recipe = {"name": name, "classes": 10, "in_channels": 1, "small": True}
-        plain = Cell(f"{name}, plain", task, backbone=recipe, options={"lr": 0.05, "schedule": "cosine"}, epochs=10)
+        options = {"lr": 0.01 if name == "squeezenet1_1" else 0.05, "schedule": "cosine"}
+        plain = Cell(f"{name}, plain", task, backbone=recipe, options=options, epochs=10)
         cells += [
             plain,
             Cell(
