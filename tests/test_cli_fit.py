@@ -115,6 +115,14 @@ def test_one_line_is_enough(place: Path, tmp_path: Path) -> None:
     )
 
 
+def test_attachments_that_make_the_network_forget_are_named(place: Path, tmp_path: Path) -> None:
+    weights, images, output = place / "weights.pt", place / "images", tmp_path / "out"
+    result = run("--backbone", HERE, "--weights", weights, "--data", images, "--output", output, "--lr", 1.0)
+    assert result.exit_code == 0, result.exception
+    assert "The attachments cost accuracy: of 30 held-out images" in result.stderr and "lower lr" in result.stderr
+    assert "The attachments cost accuracy" in (output / "report.html").read_text()
+
+
 def test_train_and_val_folders_new_head_and_resume(place: Path, tmp_path: Path) -> None:
     """Weights for five classes: all but the last layer are taken over, and the backbone is trained on."""
     write_images(tmp_path / "data" / "train", 60)

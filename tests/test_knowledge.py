@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 import abnn
 from abnn.errors import AbnnWarning
-from abnn.knowledge import BATCHES, compare
+from abnn.knowledge import BATCHES, Knowledge, compare, warn_if_lost
+from abnn.methods import make_method, train_method
 from tests.conftest import randomise_attachments
-from tests.test_fit import QUIET, attached, data, loader
+from tests.test_fit import QUIET, attached, backbone, data, loader
 
 
 def batches() -> DataLoader:
@@ -20,11 +23,10 @@ def batches() -> DataLoader:
 
 
 def test_fresh_attachments_cost_nothing() -> None:
-    model = attached()
-    found = compare(model, batches())
+    found = compare(attached(), batches())
     assert found.inputs == len(data()[0])
-    assert found.plain > 0.9
-    assert abs(found.lost) < 0.02
+    assert found.plain > 0.9 * found.inputs
+    assert not found.lost
 
 
 def test_overwritten_blocks_are_noticed() -> None:
@@ -32,37 +34,67 @@ def test_overwritten_blocks_are_noticed() -> None:
     plain = compare(model, batches()).plain
     found = compare(randomise_attachments(model, mean_std=3.0), batches())
     assert found.plain == plain  # of the backbone alone
-    assert found.lost > 0.2
+    assert found.attached == found.plain - found.forgotten + found.learnt
+    assert found.lost
 
 
-def test_only_the_first_batches_are_looked_at() -> None:
+@pytest.mark.parametrize(
+    ("forgotten", "learnt", "lost"),
+    [
+        (0, 0, False),
+        (20, 0, False),  # two points of a thousand inputs, no more
+        (30, 0, True),
+        (0, 300, False),  # more accurate than before
+        (330, 300, False),  # three points, within what chance makes of so many changes
+        (400, 300, True),
+    ],
+)
+def test_a_loss_is_more_than_two_points_and_more_than_chance(forgotten: int, learnt: int, lost: bool) -> None:
+    found = Knowledge(1000, 600, 600 - forgotten + learnt, forgotten, learnt)
+    assert found.lost is lost
+
+
+def test_one_forgotten_input_of_few_is_no_loss() -> None:
+    assert not Knowledge(inputs=20, plain=20, attached=19, forgotten=1, learnt=0).lost
+
+
+def test_only_the_first_batches_of_training_data_are_looked_at() -> None:
     x, y = data()
     seen = 0
 
-    def many() -> object:
+    def endless() -> Iterator[tuple[Tensor, Tensor]]:
         nonlocal seen
         while True:
             seen += 1
             yield x[:4], y[:4]
 
-    assert compare(attached(), many()).inputs == 4 * BATCHES  # type: ignore[arg-type]
+    warn_if_lost(attached(), endless())
     assert seen == BATCHES
 
 
 def test_fit_warns_when_the_network_forgets() -> None:
-    with pytest.warns(AbnnWarning, match=r"cost accuracy: of 96 training inputs, .*lower lr"):
+    with pytest.warns(AbnnWarning, match=r"cost accuracy: of 96 training inputs, .*with attachments and .*lower lr"):
         abnn.fit(attached(), loader(), epochs=1, lr=0.3, **QUIET)
 
 
-def test_a_good_fit_is_quiet() -> None:
+def test_so_does_the_method() -> None:
+    method = make_method("abnn", pretrain=0.0, attachment_lr=0.3)
+    with pytest.warns(AbnnWarning, match="cost accuracy"):
+        train_method(method, backbone(), loader(), 1, **QUIET)
+
+
+def test_a_good_fit_and_one_that_trains_the_backbone_are_quiet() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", AbnnWarning)
         abnn.fit(attached(), loader(), epochs=3, **QUIET)
+        abnn.fit(attached(), loader(), freeze_backbone=False, epochs=1, lr=0.1, **QUIET)
 
 
-def test_modes_are_left_alone() -> None:
+def test_modes_and_draws_are_left_alone() -> None:
     model = attached()
     model.train()
+    model.resample(3)
     compare(model, batches())
     assert model.training
+    assert model.draws == 3
     assert not torch.is_inference_mode_enabled()

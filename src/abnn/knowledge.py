@@ -1,4 +1,4 @@
-"""Whether a frozen network still knows what it knew: its accuracy on training data, with attachments and without.
+"""Whether a frozen network still knows what it knew: its accuracy with attachments and without.
 
 Attachments that learn too fast first overwrite what the blocks say and then have to learn the task anew, in the few epochs of
 a fit. Their losses do not show that: the same loss may come from cautious predictions or from wrong ones.
@@ -6,6 +6,7 @@ a fit. Their losses do not show that: the same loss may come from cautious predi
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,44 +20,59 @@ from abnn.blocks import evaluating, logits_of
 from abnn.errors import AbnnWarning
 
 BATCHES, DRAWS, TOLERANCE = 10, 4, 0.02
+ADVICE = (
+    "They have overwritten what the network knew; fit again with a lower lr, more epochs, or fewer blocks (last=...)."
+)
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Accuracies on ``inputs`` labelled inputs: of the mean over a few draws, and of the backbone alone."""
+    """Counts over ``inputs`` labelled inputs.
 
-    attached: float
-    plain: float
+    plain, attached    right without attachments, and right by the mean over a few draws
+    forgotten, learnt  right without attachments alone, and right with them alone
+    """
+
     inputs: int
+    plain: int
+    attached: int
+    forgotten: int
+    learnt: int
 
     @property
-    def lost(self) -> float:
-        return self.plain - self.attached
+    def lost(self) -> bool:
+        """Whether more than two points of accuracy are gone, which is beyond two standard errors of the difference."""
+        gone = self.forgotten - self.learnt
+        return gone > TOLERANCE * self.inputs and gone > 2 * math.sqrt(self.forgotten + self.learnt)
+
+    def __str__(self) -> str:
+        share = max(self.inputs, 1)
+        return f"{self.attached / share:.1%} are classified right with attachments and {self.plain / share:.1%} without"
 
 
 @torch.no_grad()
-def compare(model: Attached, batches: Iterable[tuple[Tensor, Tensor]]) -> Knowledge:
-    """Accuracies over the first batches; the model's draws are others afterwards."""
-    attached = plain = inputs = 0
-    model.resample(DRAWS, seed=0)
+def compare(model: Attached, batches: Iterable[tuple[Tensor, Tensor]], most: int | None = None) -> Knowledge:
+    """Look at all batches, or at the first ones."""
+    device = model.layers[0].weight_mean.device
+    inputs = plain = attached = forgotten = learnt = 0
     with evaluating(model), evaluating(model.backbone):
-        for x, y in islice(batches, BATCHES):
+        for x, y in islice(batches, most):
+            x, y = x.to(device), y.to(device)
             logits = logits_of(model.backbone(x))
             assert logits is not None  # attach() has seen that there are some
-            attached += int((model(x).argmax(1) == y).sum())
-            plain += int((logits.argmax(1) == y).sum())
+            before = logits.argmax(1) == y
+            after = model.predict(x, draws=DRAWS, score="max-probability", replay=False).label == y
             inputs += len(y)
-    return Knowledge(attached / max(inputs, 1), plain / max(inputs, 1), inputs)
+            plain += int(before.sum())
+            attached += int(after.sum())
+            forgotten += int((before & ~after).sum())
+            learnt += int((after & ~before).sum())
+    return Knowledge(inputs, plain, attached, forgotten, learnt)
 
 
 def warn_if_lost(model: Attached, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Warn where attachments cost more than two points of the accuracy on training data."""
-    found = compare(model, batches)
-    if found.lost > TOLERANCE:
-        warnings.warn(
-            f"The attachments cost accuracy: of {found.inputs:,} training inputs, {found.attached:.1%} are classified right with "
-            f"them and {found.plain:.1%} without. They have overwritten what the network knew; fit again with a lower lr, "
-            "with more epochs, or with fewer blocks (last=...).",
-            AbnnWarning,
-            stacklevel=3,
-        )
+    """Warn where attachments cost accuracy on the first batches of training data."""
+    found = compare(model, batches, BATCHES)
+    if found.lost:
+        text = f"The attachments cost accuracy: of {found.inputs:,} training inputs, {found}. {ADVICE}"
+        warnings.warn(text, AbnnWarning, stacklevel=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,6 +61,7 @@ def fit(
     from abnn.cli import _own_backbone as own
     from abnn.cli._image_data import look, open_folders
     from abnn.fit import fit as fit_attachments
+    from abnn.knowledge import ADVICE, compare
     from abnn.predict import Plain
     from abnn.triage import Triage
     from abnn.triage.thresholds import check_share, least_count
@@ -106,16 +108,24 @@ def fit(
         say(_chance_text(accuracy, chance, train_backbone), warning=True)
 
     model = attach(network, example, kind=kind, last=last, seed=seed)
-    fit_attachments(
-        *(model, loader),
-        freeze_backbone=True,
-        epochs=epochs or min(20, max(3, math.ceil(400 / steps))),
-        lr=lr,
-        seed=seed,
-        accelerator=accelerator,
-        checkpoint=checkpoint,
-        progress=not quiet,
-    )
+    with warnings.catch_warnings():
+        # What counts is the accuracy on held-out images, which is looked at below.
+        warnings.filterwarnings("ignore", "The attachments cost accuracy")
+        fit_attachments(
+            *(model, loader),
+            freeze_backbone=True,
+            epochs=epochs or min(20, max(3, math.ceil(400 / steps))),
+            lr=lr,
+            seed=seed,
+            accelerator=accelerator,
+            checkpoint=checkpoint,
+            progress=not quiet,
+        )
+    kept = compare(model, _loader(images.held_out, 256))
+    say(f"Of the held-out images {kept}")
+    forgot = f"The attachments cost accuracy: of {kept.inputs:,} held-out images {kept}. {ADVICE}" if kept.lost else ""
+    if forgot:
+        say(forgot, warning=True)
     shown, chosen = _halves(images, seed, keep_whole=per_class)
     calibration = _loader(chosen, 256)
     triage = Triage.calibrate(
@@ -135,7 +145,7 @@ def fit(
             {"plain network": (plain, plain_triage), "attached network": (model, triage)},
             *(_loader(shown, 256), form, names, draws, seed),
             {"backbone": backbone, "data": str(data), "held-out accuracy of the backbone": accuracy},
-            _chance_text(accuracy, chance, train_backbone) if chance is not None else "",
+            forgot if chance is None else _chance_text(accuracy, chance, train_backbone),
             separate=shown is not chosen,
         )
         say(f"Page: {page}")
