@@ -63,7 +63,7 @@ OURS = (
     Row("DeepEnsemble", CELLS["deep-ensemble"]),
     Row("p-SGLD", CELLS["p-sgld"]),
     Row("MC dropout", CELLS["mc-dropout"]),
-    Row("OE, its own authors' way", CELLS["oe"]),
+    Row("OE, its own authors' loss", CELLS["oe"]),
     *(Row(cell.name, cell) for cell in posthoc("mnist")),
 )
 ALL = tuple(Row(row.label, row.cell) for row in (*PUBLISHED, *OURS))

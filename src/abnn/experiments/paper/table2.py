@@ -49,7 +49,7 @@ OURS = (
     Row("DeepEnsemble", CELLS["deep-ensemble"]),
     Row("p-SGLD", CELLS["p-sgld"]),
     Row("MC dropout", CELLS["mc-dropout"]),
-    Row("OE, its own authors' way", CELLS["oe"]),
+    Row("OE, its own authors' loss", CELLS["oe"]),
 )
 ALL = tuple(Row(row.label, row.cell) for row in (*PUBLISHED, *OURS))
 ACCURACY, SEMI = accuracy("Cat-Dog"), accuracy("Tiger-Wolf", "accuracy on Tiger-Wolf")

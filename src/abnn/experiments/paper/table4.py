@@ -191,7 +191,7 @@ SVHN_CIFAR100 = (
 def _section(task: str, known: str, other: str, rows: tuple[Row, ...]) -> Section:
     own = MNIST if task == "mnist" else SVHN
     more = (
-        Row("OE, its own authors' way", own["oe"]),
+        Row("OE, its own authors' loss", own["oe"]),
         Row("**abnn**, our default", own["abnn"]),
         *(Row(cell.name, cell) for cell in posthoc(task)),
     )

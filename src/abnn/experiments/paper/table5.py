@@ -145,7 +145,7 @@ def _more(task: str) -> tuple[Row, ...]:
     own = MNIST if task == "mnist" else SVHN
     return (
         Row("MC dropout", own["mc-dropout"]),
-        Row("OE, its own authors' way", own["oe"]),
+        Row("OE, its own authors' loss", own["oe"]),
         Row("**abnn**, our default", own["abnn"]),
         *(Row(cell.name, cell) for cell in posthoc(task)),
     )
