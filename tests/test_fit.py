@@ -144,6 +144,7 @@ class Interrupted:
 
     def __init__(self, after: int) -> None:
         self.inner, self.left = loader(), after
+        self.dataset = self.inner.dataset
 
     def __len__(self) -> int:
         return len(self.inner)
@@ -222,6 +223,23 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
     abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)
     with pytest.raises(InputError, match="other settings"):
         abnn.fit(attached(), loader(), epochs=1, lr=0.5, checkpoint=file, **QUIET)
+    x, y = data()
+    other = attached()
+    with torch.no_grad():
+        other.backbone.get_parameter(next(name for name, _ in other.backbone_parameters())).mul_(1.5)
+    others: list[tuple[abnn.Attached, DataLoader, dict[str, Any]]] = [
+        (attached(), loader(), {"optimizer": "sgd"}),
+        (attached(), loader(), {"schedule": lambda progress: 1.0}),
+        (attached(kind="bottleneck", width=4), loader(), {}),
+        (attached(), loader(batch=32), {}),
+        (attached(), DataLoader(TensorDataset(1 - x, y), batch_size=16, shuffle=True), {"value_range": (0.0, 1.0)}),
+        (other, loader(), {}),
+    ]
+    for model, batches, changes in others:
+        start = values(model)
+        with pytest.raises(InputError, match="other settings"):
+            abnn.fit(model, batches, epochs=1, checkpoint=file, **{**QUIET, **changes})
+        assert equal(start, values(model))
     write_tree(file, {"format": "something else"})
     with pytest.raises(FileFormatError, match="not a checkpoint"):
         abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)
@@ -236,6 +254,14 @@ def test_divergence_keeps_the_last_good_state() -> None:
     with pytest.raises(DivergedError, match=r"epoch 1, step .* set back to its state after 0 complete epochs"):
         abnn.fit(model, loader(), epochs=1, lr=1e30, **QUIET)
     assert equal(start, values(model))
+
+
+def test_a_bad_last_step_of_an_epoch_is_not_kept(tmp_path: Path) -> None:
+    model, whole = attached(), DataLoader(TensorDataset(*data()), batch_size=96)
+    start, file = values(model), tmp_path / "fit.safetensors"
+    with pytest.raises(DivergedError, match="a trained value is not finite|sigma reached"):
+        abnn.fit(model, whole, epochs=1, lr=1e30, checkpoint=file, **QUIET)
+    assert equal(start, values(model)) and not file.exists()
 
 
 def test_exploding_sigma_is_noticed() -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from abnn.errors import InputError, explain
 from abnn.predict import check_inputs
 from abnn.randomness import number, seed_everything
 from abnn.resident import Resident, resident
+
+LOOKED_AT = 64  # rows of a tensor data set that stand for all of them
 
 
 class Batches:
@@ -32,6 +35,7 @@ class Batches:
                 )
             )
         self.generator = loader.generator if isinstance(loader, DataLoader) else None
+        self.given: Any = loader
         self.loader: Any = loader
         kept = resident(loader, fabric.device) if fabric.world_size == 1 else None
         if kept is not None:
@@ -75,6 +79,19 @@ class Batches:
             raise InputError(
                 explain("loader", "a loader without batches", "at least one batch", "Check data set and drop_last.")
             )
+
+    def identity(self) -> dict[str, Any]:
+        """What tells data from other data without reading all of it: how many batches and inputs, and some rows of tensors."""
+        data = getattr(self.given, "dataset", None)
+        known: dict[str, Any] = {"batches": self.length, "inputs": len(data) if isinstance(data, Sized) else None}
+        if isinstance(data, TensorDataset):
+            digest = hashlib.sha256()
+            for tensor in data.tensors:
+                rows = tensor[:: max(1, len(tensor) // LOOKED_AT)].detach().cpu().contiguous()
+                digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+                digest.update(rows.flatten().view(torch.uint8).numpy().tobytes())
+            known["sha256"] = digest.hexdigest()
+        return known
 
     def first(self, most: int) -> Iterator[Tensor]:
         for step, x, _ in self.epoch(0):

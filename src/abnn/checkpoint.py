@@ -32,6 +32,11 @@ class Run:
         """Remember the values as the last good ones."""
         self.good = {name: value.detach().clone() for name, value in self.trainable.values().items()}
 
+    def finite(self) -> bool:
+        """Whether all values are numbers; waits for the device once."""
+        floats = [value.detach() for value in self.trainable.values().values() if value.is_floating_point()]
+        return not floats or bool(torch.stack([value.isfinite().all() for value in floats]).all())
+
     def restore(self, values: dict[str, Tensor]) -> None:
         with torch.no_grad():
             for name, value in self.trainable.values().items():

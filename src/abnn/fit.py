@@ -17,10 +17,11 @@ from abnn.knowledge import warn_if_lost
 from abnn.lanes import to_end
 from abnn.loop import make_fabric, training
 from abnn.objective import Objective, preset
-from abnn.optimizers import Schedule, make_optimizer
+from abnn.optimizers import Schedule, make_optimizer, name_of
 from abnn.outliers import Outliers, make_outliers, measure_range
 from abnn.randomness import preserved_random_state
 from abnn.steps import Steps
+from abnn.store import fingerprint
 from abnn.trainable import History
 
 
@@ -102,6 +103,10 @@ def fit(
             "at": model.block_names,
             "kind": model.spec.kind,
         }
+        if checkpoint is not None:
+            settings |= {"optimizer": name_of(optimizer), "attachments": _shapes(model)}
+            # One that is trained as well has changed when an interrupted run goes on with the same model.
+            settings["backbone"] = fingerprint(model.backbone) if freeze else None
         watching = (checkpoint, checkpoint_every, log, log_dir, progress)
         steps = Steps(model, goal, maker, fabric, optimizers)
         history = to_end(training(steps, batches, fabric, epochs, settings, schedule, seed, *watching))
@@ -121,6 +126,10 @@ def _make_outliers(outliers: Any, name: str) -> Outliers | None:
         chosen = preset(name)
         return make_outliers(chosen.outliers, **chosen.outlier_options)
     return make_outliers(outliers)
+
+
+def _shapes(model: Attached) -> list[Any]:
+    return [[name, list(parameter.shape)] for name, parameter in model.attachment_parameters()]
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from abnn.batches import Batches
 from abnn.capture import CapturedStep
 from abnn.checkpoint import Run
 from abnn.errors import DivergedError, InputError, explain, unknown
-from abnn.optimizers import SCHEDULES, Rates, Schedule
+from abnn.optimizers import SCHEDULES, Rates, Schedule, name_of
 from abnn.randomness import seeded
 from abnn.trainable import History, Trainable
 from abnn.watch import Watch, make_loggers
@@ -64,6 +64,8 @@ def training(
     if not callable(schedule) and schedule not in SCHEDULES:
         raise unknown("schedule", schedule, SCHEDULES)
     factor_at = schedule if callable(schedule) else SCHEDULES[schedule]
+    if checkpoint is not None:
+        settings = {**settings, "data": batches.identity(), "schedule": name_of(schedule)}
     run = Run(trainable, {**settings, "epochs": epochs, "seed": seed}, Path(checkpoint) if checkpoint else None)
     if fabric.world_size > 1:
         run.broadcast(fabric)
@@ -94,12 +96,13 @@ def training(
                 run.step = step + 1
                 if not on_cuda or step % LOOK_EVERY == 0:  # looking at a loss makes the host wait for the device
                     watch.flush()
-                    _stop_if_diverged(run, losses, epoch, step)
+                    _stop_if_diverged(run, losses, epoch, step % 20 == 0)
                 if checkpoint_every and run.step % checkpoint_every == 0 and fabric.is_global_zero:
                     run.sums = watch.flush()
                     run.save()
                 yield
             means = watch.end_epoch()
+            _stop_if_diverged(run, {name: torch.tensor(mean) for name, mean in means.items()}, epoch, whole=True)
             row = {"epoch": epoch + 1, **means, **trainable.end_epoch(epoch, means), "lr_factor": factor}
             run.history.rows.append({**row, "seconds": time.perf_counter() - started})
             for logger in loggers:
@@ -125,15 +128,24 @@ def _fastest_kernels(on_cuda: bool) -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def _stop_if_diverged(run: Run, losses: dict[str, Tensor], epoch: int, step: int) -> None:
-    finite = bool(torch.stack([*losses.values()]).isfinite().all())
-    trouble = "a loss is not finite" if not finite else run.trainable.trouble() if step % 20 == 0 else None
+def _stop_if_diverged(run: Run, losses: dict[str, Tensor], epoch: int, look: bool = False, whole: bool = False) -> None:
+    """Set the model back and say so where losses are not finite, or the state is bad.
+
+    look   ask the trained thing as well
+    whole  and look at every value, before they are kept as good ones
+    """
+    finite = not losses or bool(torch.stack([*losses.values()]).isfinite().all())
+    trouble = None if finite else "a loss is not finite"
+    if trouble is None and (look or whole):
+        trouble = run.trainable.trouble()
+    if trouble is None and whole and not run.finite():
+        trouble = "a trained value is not finite"
     if trouble is None:
         return
     run.restore(run.good)
     values = ", ".join(f"{name} {value.item():.4g}" for name, value in losses.items())
     raise DivergedError(
-        f"training diverged at epoch {epoch + 1}, step {step + 1}: {trouble} ({values}). The model was set back to its "
+        f"training diverged at epoch {epoch + 1}, step {run.step}: {trouble} ({values}). The model was set back to its "
         f"state after {epoch} complete epochs. Lower lr, raise kl_weight, or check that inputs are scaled; maximised "
         "outlier losses have no bound and can always do this."
     )

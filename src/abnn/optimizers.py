@@ -48,6 +48,13 @@ def make_optimizer(
     return OPTIMIZERS[optimizer](parameters, lr=lr)
 
 
+def name_of(choice: str | Callable[..., Any]) -> str:
+    """Of an optimiser or a schedule, by which a run is told from another; functions have their qualified name."""
+    if isinstance(choice, str):
+        return choice
+    return f"{getattr(choice, '__module__', '')}.{getattr(choice, '__qualname__', type(choice).__qualname__)}"
+
+
 class Rates:
     """The learning rates of all optimisers as factors of what they were at the start."""
 

@@ -20,6 +20,7 @@ from abnn.methods._trained import Backbone, Trained, maker
 from abnn.methods.base import Method, Run, full_outliers, make_method
 from abnn.outliers import Outliers, make_outliers, measure_range
 from abnn.randomness import number, preserved_random_state
+from abnn.store import fingerprint
 
 
 def train_method(
@@ -163,7 +164,12 @@ def _training(
                 batches,
                 fabric,
                 stage.epochs,
-                {**settings, "stage": stage.name, "total_epochs": epochs},
+                {
+                    **settings,
+                    "stage": stage.name,
+                    "total_epochs": epochs,
+                    "start": None if checkpoint is None else fingerprint(network),
+                },
                 stage.schedule,
                 seed,
                 _stage_file(checkpoint, stage.name, len(stages)),

@@ -117,6 +117,21 @@ def test_a_lost_network_is_trained_again_for_its_seed_alone(place: Place) -> Non
     assert place.trained == [[2]] and ("threshold", 2) in more
 
 
+def test_an_ensemble_grows_with_the_seeds_and_stays_when_they_are_fewer(place: Place) -> None:
+    assert place.run(TOGETHER, seeds=(0,))["deep-ensemble", 0].config["members"] == [0, 1] and place.notes == []
+    more = place.run(PLAIN, TOGETHER, seeds=(0, 1, 2))
+    assert more["deep-ensemble", 0].config["members"] == [0, 1, 2] and place.trained == [[2]]
+
+
+def test_checkpoints_of_other_seeds_stay(place: Place) -> None:
+    work = place.folder / "work" / "paper-mnist"
+    others = [work / f"threshold-seed{name}.safetensors" for name in ("3", "10", "10-backbone")]
+    for other in others:
+        other.write_bytes(b"half way")
+    place.run(PLAIN, seeds=(0, 1, 2))
+    assert place.trained == [[2]] and sorted(work.glob("threshold-seed*.safetensors")) == sorted(others)
+
+
 def test_other_settings_do_not_mix(place: Place) -> None:
     with pytest.raises(InputError, match="made with other settings"):
         place.run(replace(PLAIN, epochs=2))

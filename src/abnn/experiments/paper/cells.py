@@ -171,8 +171,13 @@ class Runner:
                 each.extra |= {"config": config, "seconds": seconds, "device": self.device_name}
                 each.recipe = each.recipe or dict(cell.backbone or task.backbone)
                 each.save(self._folder(cell, seed))
-            for file in checkpoint.parent.glob(f"{slug(cell.name)}-seed*.safetensors"):
-                file.unlink()
+            for seed in wanted:
+                own = f"{slug(cell.name)}-seed{seed}"
+                for file in (
+                    *checkpoint.parent.glob(f"{own}.safetensors"),
+                    *checkpoint.parent.glob(f"{own}-*.safetensors"),
+                ):
+                    file.unlink()
         loaded = [load_trained(self._folder(cell, seed)) for seed in seeds]
         for each in loaded:
             each.network.to(self.device)
@@ -222,8 +227,16 @@ class Runner:
         """The seeds that have no record yet."""
         paths = {seed: record_path(self.output, cell.experiment, cell.name, seed) for seed in self.seeds}
         if cell.ensemble:
-            paths = {self.seeds[0]: paths[self.seeds[0]]}
+            first = self.seeds[0]
+            return [] if self._known_ensemble(paths[first], self.config(cell)) else [first]
         return [seed for seed, path in paths.items() if not (path.exists() and known_record(path, self.config(cell)))]
+
+    def _known_ensemble(self, path: Path, config: dict[str, Any]) -> bool:
+        """Whether there is an ensemble of these networks, or of more; one of fewer is made again, which trains nothing."""
+        if not path.exists():
+            return False
+        members = read_json(path).get("config", {}).get("members", [])
+        return known_record(path, {**config, "members": members}) and set(self.seeds) <= set(members)
 
     def _record(self, cell: Cell, seed: int, model: Any, score: str, notes: Mapping[str, Any] = NOTHING) -> None:
         """Evaluate and write; a network that was trained on another device says so."""
