@@ -341,3 +341,21 @@ def test_classes_without_readable_images(tmp_path: Path) -> None:
         image.write_bytes(b"?")
     with pytest.raises(InputError, match="in which no image can be read"):
         read_own(*open_folders(tmp_path), form, 0.2, 0, skip_unreadable=True)
+
+
+def test_the_example_follows_a_backbone_that_training_moved(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The meta device stands in for a GPU."""
+    seen: list[tuple[str, str]] = []
+
+    def record(network: nn.Module, example: torch.Tensor, **options: Any) -> None:
+        seen.append((next(network.parameters()).device.type, example.device.type))
+        if example.is_meta:
+            raise InputError("far enough")
+
+    monkeypatch.setitem(abnn.attach.__globals__, "attach", record)
+    monkeypatch.setitem(fit.__globals__, "_train_backbone", lambda network, *_: network.to("meta"))
+    monkeypatch.setitem(fit.__globals__, "_accuracy", lambda *_: 1.0)
+    result = run("--backbone", HERE, "--data", place / "images", "--output", tmp_path / "o", "--train-backbone")
+    assert "far enough" in str(result.exception) and seen[-1] == ("meta", "meta")

@@ -62,7 +62,7 @@ def fit(
     from abnn.cli._image_data import look, open_folders
     from abnn.fit import fit as fit_attachments
     from abnn.knowledge import ADVICE, compare
-    from abnn.predict import Plain
+    from abnn.predict import Plain, device_of
     from abnn.triage import Triage
     from abnn.triage.thresholds import check_share, least_count
 
@@ -100,7 +100,8 @@ def fit(
             backbone_lr,
             *(seed, accelerator, _beside(checkpoint, "backbone"), not quiet),
         )
-    plain = Plain(network, example.to(next(network.parameters()).device))
+    example = example.to(device_of(network, example.device))  # training may have moved the network
+    plain = Plain(network, example)
     accuracy = _accuracy(plain, _loader(images.held_out, 256))
     chance = own.at_chance(accuracy, images.held_out_labels)
     say(f"The backbone reads {accuracy:.1%} of the held-out images right")
