@@ -422,3 +422,21 @@ def test_thresholds_get_as_many_images_as_they_need() -> None:
     assert len(shown) == len(chosen) == 120 and not {*shown.indices} & {*chosen.indices}
     shown, chosen = _halves(images, 0, least_count(0.005), keep_whole=False)  # 199, for which a half is too few
     assert shown is chosen is held_out
+
+
+def test_a_fit_outlives_thresholds_that_cannot_be_chosen(place: Path, tmp_path: Path) -> None:
+    """A network that has never seen "top" predicts it for nothing, so that there is nothing to promise for it."""
+    network = own_network()
+    load_weights(network, place / "weights.pt")
+    with torch.no_grad():
+        network.head.bias[NAMES.index("top")] = -1000
+    write_tensors(tmp_path / "blind.safetensors", network.state_dict())
+    result = run(
+        *("--backbone", HERE, "--weights", tmp_path / "blind.safetensors", "--data", place / "images"),
+        *("--output", tmp_path / "o", "--epochs", 1, "--noticed", 0.2, "--per-class", "--no-report"),
+    )
+    assert isinstance(result.exception, InputError)
+    assert "predicted as 2 (0)" in str(result.exception) and str(tmp_path / "o" / "model") in str(result.exception)
+    model = abnn.load(tmp_path / "o" / "model", network.eval())
+    assert model.triage is None and model.extra["class_names"] == list(NAMES)
+    assert model.predict(data()[0]).default == "gated"  # with the statistics that fitting gathers

@@ -134,13 +134,18 @@ def fit(
     forgot = f"The attachments cost accuracy: of {kept.inputs:,} held-out images {kept}. {ADVICE}" if kept.lost else ""
     if forgot:
         say(forgot, warning=True)
-    shown, chosen = _halves(images, seed, least_count(noticed), keep_whole=per_class)
-    calibration = _loader(chosen, 256)
-    triage = Triage.calibrate(*(model, calibration, noticed, rejected, strange, draws, seed), per_class=per_class)
     extra: dict[str, Any] = {"class_names": list(names), "backbone": backbone}
     if form.mean is not None and form.std is not None:
         extra["preprocess"] = {"mean": list(form.mean), "std": list(form.std)}
-    saved = model.save(output / "model", backbone=True, triage=triage, extra=extra)
+    saved = model.save(output / "model", backbone=True, extra=extra)
+    shown, chosen = _halves(images, seed, least_count(noticed), keep_whole=per_class)
+    calibration = _loader(chosen, 256)
+    try:
+        triage = Triage.calibrate(*(model, calibration, noticed, rejected, strange, draws, seed), per_class=per_class)
+    except InputError as error:
+        text = f"{error} The fitted model is in {saved}, without thresholds; abnn.Triage.calibrate() chooses them."
+        raise InputError(text) from error
+    model.save(saved, backbone=True, triage=triage, extra=extra)
     say(f"Model: {saved} (attachments {(saved / 'attachments.safetensors').stat().st_size / 1024:,.0f} kB)")
     if report:
         from abnn.cli._own_report import write_own_report
