@@ -18,12 +18,14 @@ from typer.testing import CliRunner, Result
 import abnn
 from abnn.backbones import PaperResNet
 from abnn.cli import _image_data, _own_backbone
-from abnn.cli._image_data import Files, Look, look, open_folders, read_own, stratified
+from abnn.cli._image_data import Files, Look, OwnData, look, open_folders, read_outliers, read_own, stratified
 from abnn.cli._own_backbone import IMAGENET, at_chance, choose_form
-from abnn.cli.fit import _loader, _train_backbone, fit
+from abnn.cli.fit import _halves, _loader, _train_backbone, fit
 from abnn.data import FolderSource, InputForm
 from abnn.errors import AbnnError, FileFormatError, InputError
 from abnn.files import read_tensors, write_tensors
+from abnn.store import fingerprint
+from abnn.triage.thresholds import least_count
 from abnn.weights import load_weights, read_weights
 from tests.test_fit import data
 
@@ -341,3 +343,100 @@ def test_classes_without_readable_images(tmp_path: Path) -> None:
         image.write_bytes(b"?")
     with pytest.raises(InputError, match="in which no image can be read"):
         read_own(*open_folders(tmp_path), form, 0.2, 0, skip_unreadable=True)
+
+
+def test_the_example_follows_a_backbone_that_training_moved(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The meta device stands in for a GPU."""
+    seen: list[tuple[str, str]] = []
+    original = abnn.attach
+
+    def record(network: nn.Module, example: torch.Tensor, **options: Any) -> Any:
+        seen.append((next(network.parameters()).device.type, example.device.type))
+        if example.is_meta:
+            raise InputError("far enough")
+        return original(network, example, **options)
+
+    monkeypatch.setitem(abnn.attach.__globals__, "attach", record)
+    monkeypatch.setitem(fit.__globals__, "_train_backbone", lambda network, *_: network.to("meta"))
+    monkeypatch.setitem(fit.__globals__, "_accuracy", lambda *_: 1.0)
+    result = run("--backbone", HERE, "--data", place / "images", "--output", tmp_path / "o", "--train-backbone")
+    assert "far enough" in str(result.exception) and seen[-1] == ("meta", "meta")
+
+
+def test_what_is_wrong_is_said_before_training(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "x.png").write_bytes(b"?")
+    monkeypatch.setitem(fit.__globals__, "_train_backbone", lambda *_: pytest.fail("trained"))
+    base = ("--backbone", HERE, "--data", place / "images", "--output", tmp_path / "o", "--train-backbone")
+    for options, text in (
+        (("--kind", "convex"), "kind: got 'convex'"),
+        (("--last", 9), "last: got 9; accepted: 1 to"),
+        (("--lr", 0), "--lr: got 0.0; accepted: a positive number"),
+        (("--lr", "nan"), "--lr: got nan"),
+        (("--backbone-lr", -1), "--backbone-lr: got -1.0"),
+        (("--outliers", tmp_path / "none"), "--outliers: got"),
+        (("--outliers", tmp_path / "empty"), "--outliers: got"),
+        (("--outliers", tmp_path / "damaged"), "--outliers: got images that cannot be read: x.png"),
+        (("--outliers", tmp_path / "damaged", "--skip-unreadable"), "in which no image can be read"),
+        (("--per-class",), "30 held-out images; accepted: at least 57 to promise 5.0% within each class"),
+    ):
+        result = run(*base, *options)
+        assert isinstance(result.exception, InputError) and text in str(result.exception), (text, result.exception)
+    assert not (tmp_path / "o").exists()
+
+
+def test_looking_ahead_leaves_the_backbone_alone(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[nn.Module] = []
+
+    def stop(network: nn.Module, *_: Any) -> None:
+        given.append(network)
+        raise InputError("far enough")
+
+    monkeypatch.setitem(fit.__globals__, "_train_backbone", stop)
+    run("--backbone", HERE, "--data", place / "images", "--output", tmp_path / "o", "--train-backbone")
+    fresh = own_network().eval()
+    assert fingerprint(given[0]) == fingerprint(fresh)
+    for one, two in zip(given[0].modules(), fresh.modules(), strict=True):
+        assert type(one) is type(two) and one.training == two.training and one.__dict__.keys() == two.__dict__.keys()
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in given[0].parameters())
+
+
+def test_damaged_outliers_can_be_left_out(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "x.png").write_bytes(b"?")
+    Image.new("L", (9, 7), 200).save(tmp_path / "strange" / "y.png")
+    form = InputForm((1, 8, 8))
+    outliers, skipped = read_outliers(tmp_path / "strange", form, skip_unreadable=True)
+    assert len(outliers) == 1 and outliers[0][0].shape == form.shape  # type: ignore[arg-type]
+    assert skipped == ("x.png: no image of a known format",)
+
+
+def test_thresholds_get_as_many_images_as_they_need() -> None:
+    labels = np.arange(240) % 3
+    held_out = TensorDataset(torch.zeros(240, 1), torch.from_numpy(labels))
+    images = OwnData(NAMES, held_out, held_out, labels, labels, (), ())
+    shown, chosen = _halves(images, 0, least_count(0.01), keep_whole=False)
+    assert len(shown) == len(chosen) == 120 and not {*shown.indices} & {*chosen.indices}
+    shown, chosen = _halves(images, 0, least_count(0.005), keep_whole=False)  # 199, for which a half is too few
+    assert shown is chosen is held_out
+
+
+def test_a_fit_outlives_thresholds_that_cannot_be_chosen(place: Path, tmp_path: Path) -> None:
+    """A network that has never seen "top" predicts it for nothing, so that there is nothing to promise for it."""
+    network = own_network()
+    load_weights(network, place / "weights.pt")
+    with torch.no_grad():
+        network.head.bias[NAMES.index("top")] = -1000
+    write_tensors(tmp_path / "blind.safetensors", network.state_dict())
+    result = run(
+        *("--backbone", HERE, "--weights", tmp_path / "blind.safetensors", "--data", place / "images"),
+        *("--output", tmp_path / "o", "--epochs", 1, "--noticed", 0.2, "--per-class", "--no-report"),
+    )
+    assert isinstance(result.exception, InputError)
+    assert "predicted as 2 (0)" in str(result.exception) and str(tmp_path / "o" / "model") in str(result.exception)
+    model = abnn.load(tmp_path / "o" / "model", network.eval())
+    assert model.triage is None and model.extra["class_names"] == list(NAMES)
+    assert model.predict(data()[0]).default == "gated"  # with the statistics that fitting gathers

@@ -13,7 +13,7 @@ import abnn
 from abnn import chunks
 from abnn.attached import Attached
 from abnn.errors import InputError, NotFittedError
-from abnn.predict import Prediction, concatenate
+from abnn.predict import Plain, Prediction, concatenate
 from abnn.scores import SAMPLE_SCORES, SCORES
 
 from .conftest import generator, mlp, randomise_attachments
@@ -253,3 +253,11 @@ def test_joined_predictions(fitted: Attached, images: Tensor) -> None:
     for name in SCORES:
         torch.testing.assert_close(joined.score_by(name), whole.score_by(name), rtol=1e-3, atol=1e-5)
     assert concatenate([Prediction(whole.samples)]).distance is None
+
+
+def test_a_plain_network_takes_an_example_from_any_device(images: Tensor) -> None:
+    """The meta device stands in for a GPU: both refuse tensors of the CPU."""
+    with torch.device("meta"):
+        network = nn.Sequential(nn.Flatten(), nn.Linear(144, 4))
+    assert Plain(network, images).classes == 4
+    assert Plain(nn.Flatten(), images).classes == 144  # no weights, no device

@@ -108,6 +108,8 @@ class Plain:
     """A network as it is, with the same ``predict`` as an attached one: a single draw, no distance.
 
     For comparisons: everything that scores, calibrates or evaluates attached models takes one of these too.
+
+    example  one or a few inputs, on any device
     """
 
     def __init__(self, network: nn.Module, example: Tensor) -> None:
@@ -116,15 +118,19 @@ class Plain:
         self.input_dtype = example.dtype
         self.score = "entropy"
         with torch.no_grad(), evaluating(network):
-            self.classes: int = network(example[:1]).shape[1]
+            self.classes: int = network(example[:1].to(device_of(network, example.device))).shape[1]
 
     def predict(self, x: Any, draws: int = 1, seed: int | None = 0, score: str | None = None) -> Prediction:
         """The network's one prediction; ``draws`` and ``seed`` are accepted for the sake of the common form."""
         x = check_inputs(self, x)
-        device = next((parameter.device for parameter in self.network.parameters()), x.device)
         with torch.inference_mode(), evaluating(self.network):
-            probs = self.network(x.to(device)).float().softmax(1)
+            probs = self.network(x.to(device_of(self.network, x.device))).float().softmax(1)
         return Prediction(probs[None].clone(), default=score or self.score)
+
+
+def device_of(network: nn.Module, otherwise: torch.device) -> torch.device:
+    """Where the network's weights are; ``otherwise`` for one without."""
+    return next((parameter.device for parameter in network.parameters()), otherwise)
 
 
 def predict(

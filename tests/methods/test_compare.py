@@ -117,7 +117,10 @@ def test_a_killed_train_command_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
         patch.setattr(Run, "save", save_and_die)
         assert CliRunner().invoke(app, [*arguments, str(tmp_path / "killed")]).exit_code != 0
     assert [path.name for path in (tmp_path / "killed").rglob("*.safetensors")] == ["checkpoint.safetensors"]
+    # What is left where a kill came in the middle of writing.
+    (tmp_path / "killed" / "unfinished" / ".checkpoint.safetensors.x1y2z3").write_bytes(b"half")
     assert CliRunner().invoke(app, [*arguments, str(tmp_path / "killed")]).exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == ["model", "records"]
     whole, again = (
         read_record(tmp_path / part / "records/train-digits/threshold-seed0.json") for part in ("whole", "killed")
     )

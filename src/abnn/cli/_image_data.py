@@ -115,6 +115,19 @@ def read_own(
     return OwnData(names, train.dataset(form), held.dataset(form), train.labels, held.labels, skipped, notes)
 
 
+def read_outliers(folder: Path, form: InputForm, skip_unreadable: bool) -> tuple[Dataset, tuple[str, ...]]:
+    """Images that do not belong, read once like those that do, and what was left out."""
+    if not folder.is_dir():
+        raise InputError(explain("--outliers", f"{folder}, which is no folder", "a folder of images"))
+    try:
+        source = FolderSource(folder)
+    except InputError as error:
+        raise InputError(f"--outliers{str(error).removeprefix('source')}") from None
+    keep = len(source) * int(np.prod(form.shape)) * 4 <= IN_MEMORY
+    whole = _read(source, source.labels, form, keep, skip_unreadable, lambda count: None, "--outliers")
+    return whole.dataset(form), whole.skipped
+
+
 def stratified(labels: np.ndarray, names: tuple[str, ...], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Places of the larger and of the smaller part: ``share`` of each class, at least one of either."""
     if not 0 < share < 1:
@@ -156,6 +169,7 @@ def _read(
     keep: bool,
     skip_unreadable: bool,
     on_read: Callable[[int], None],
+    argument: str = "--data",
 ) -> _Read:
     rows, parts, done = [], [], 0
     skipped: list[str] = []
@@ -163,7 +177,7 @@ def _read(
         if chunk.unreadable and not skip_unreadable:
             listed = "; ".join(chunk.unreadable[:3])
             fix = "Repair or remove them, or pass --skip-unreadable to leave them out."
-            raise InputError(explain("--data", f"images that cannot be read: {listed}", "readable images", fix))
+            raise InputError(explain(argument, f"images that cannot be read: {listed}", "readable images", fix))
         skipped += chunk.unreadable
         rows.append(chunk.rows)
         if keep:
@@ -172,7 +186,7 @@ def _read(
         done = chunk.last
     places = np.concatenate(rows)
     if not len(places):
-        raise InputError(explain("--data", f"{source.path}, in which no image can be read", "readable images"))
+        raise InputError(explain(argument, f"{source.path}, in which no image can be read", "readable images"))
     paths = [source.path / source.files[place] for place in places]
     return _Read(paths, labels[places], torch.cat(parts) if keep else None, tuple(skipped))
 

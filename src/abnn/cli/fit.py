@@ -57,17 +57,20 @@ def fit(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
     """Clip attachments onto your own network, fit them on your images, choose thresholds, and save it all."""
-    from abnn.attach import attach
+    from abnn.attach import attach, detach
     from abnn.cli import _own_backbone as own
-    from abnn.cli._image_data import look, open_folders
+    from abnn.cli._image_data import look, open_folders, read_outliers
     from abnn.fit import fit as fit_attachments
     from abnn.knowledge import ADVICE, compare
-    from abnn.predict import Plain
+    from abnn.methods.base import check_positive
+    from abnn.predict import Plain, device_of
     from abnn.triage import Triage
     from abnn.triage.thresholds import check_share, least_count
 
     check_share("--noticed", noticed)
     check_share("--rejected", rejected)
+    check_positive("--lr", lr)
+    check_positive("--backbone-lr", backbone_lr)
     _check_output_folder(output / "model")
     source, given = open_folders(data)
     seen = look(source)
@@ -75,22 +78,26 @@ def fit(
     network, channels, new = own.make_backbone(backbone, len(names), channels, seen, weights, train_backbone)
     form = own.choose_form(backbone, network, channels, seen, size, normalise)
     own.check_output(network, form, names)
+    strange, unreadable = ("auto", ()) if outliers is None else read_outliers(outliers, form, skip_unreadable)
     images = _read(source, given, form, held_out, seed, skip_unreadable, quiet)
-    if len(images.held_out_labels) < least_count(noticed):
+    needed = least_count(noticed) * (len(names) if per_class else 1)
+    if len(images.held_out_labels) < needed:
         found = f"{len(images.held_out_labels)} held-out images"
+        accepted = f"at least {needed} to promise {noticed:.1%}{' within each class' if per_class else ''}"
         fix = "Add images, raise --held-out, or promise less with --noticed."
-        raise InputError(explain("--data", found, f"at least {least_count(noticed)} to promise {noticed:.1%}", fix))
+        raise InputError(explain("--data", found, accepted, fix))
     say = _speaker()
     normal = "in [0, 1]" if form.mean is None else f"normalised by {form.mean} / {form.std}"
     say(f"{len(images.train_labels):,} images to fit, {len(images.held_out_labels):,} held out, {len(names)} classes")
     say(f"Inputs: {' x '.join(map(str, form.shape))}, {normal}")
-    for note in (*images.notes, *(f"skipped {each}" for each in images.skipped)):
+    for note in (*images.notes, *(f"skipped {each}" for each in (*images.skipped, *unreadable))):
         say(note)
 
     steps = math.ceil(len(images.train_labels) / batch_size)
     loader = _loader(images.train, batch_size, shuffle=True, drop_last=len(images.train_labels) > batch_size)
     example = images.train[0][0][None]
     if train_backbone:
+        detach(attach(network, example, kind=kind, last=last, seed=seed))  # a wrong option is an error now, not later
         if new:
             say(f"Not taken from {weights}, because the shapes differ: {', '.join(new)}")
         network = _train_backbone(
@@ -100,7 +107,8 @@ def fit(
             backbone_lr,
             *(seed, accelerator, _beside(checkpoint, "backbone"), not quiet),
         )
-    plain = Plain(network, example.to(next(network.parameters()).device))
+    example = example.to(device_of(network, example.device))  # training may have moved the network
+    plain = Plain(network, example)
     accuracy = _accuracy(plain, _loader(images.held_out, 256))
     chance = own.at_chance(accuracy, images.held_out_labels)
     say(f"The backbone reads {accuracy:.1%} of the held-out images right")
@@ -126,20 +134,23 @@ def fit(
     forgot = f"The attachments cost accuracy: of {kept.inputs:,} held-out images {kept}. {ADVICE}" if kept.lost else ""
     if forgot:
         say(forgot, warning=True)
-    shown, chosen = _halves(images, seed, keep_whole=per_class)
-    calibration = _loader(chosen, 256)
-    triage = Triage.calibrate(
-        *(model, calibration, noticed, rejected, _outliers(outliers, form), draws, seed), per_class=per_class
-    )
     extra: dict[str, Any] = {"class_names": list(names), "backbone": backbone}
     if form.mean is not None and form.std is not None:
         extra["preprocess"] = {"mean": list(form.mean), "std": list(form.std)}
-    saved = model.save(output / "model", backbone=True, triage=triage, extra=extra)
+    saved = model.save(output / "model", backbone=True, extra=extra)
+    shown, chosen = _halves(images, seed, least_count(noticed), keep_whole=per_class)
+    calibration = _loader(chosen, 256)
+    try:
+        triage = Triage.calibrate(*(model, calibration, noticed, rejected, strange, draws, seed), per_class=per_class)
+    except InputError as error:
+        text = f"{error} The fitted model is in {saved}, without thresholds; abnn.Triage.calibrate() chooses them."
+        raise InputError(text) from error
+    model.save(saved, backbone=True, triage=triage, extra=extra)
     say(f"Model: {saved} (attachments {(saved / 'attachments.safetensors').stat().st_size / 1024:,.0f} kB)")
     if report:
         from abnn.cli._own_report import write_own_report
 
-        plain_triage = Triage.calibrate(plain, calibration, noticed, rejected, _outliers(outliers, form), seed=seed)
+        plain_triage = Triage.calibrate(plain, calibration, noticed, rejected, strange, seed=seed)
         page = write_own_report(
             output / "report.html",
             {"plain network": (plain, plain_triage), "attached network": (model, triage)},
@@ -224,20 +235,8 @@ def _chance_text(accuracy: float, chance: float, trained: bool) -> str:
     )
 
 
-def _outliers(folder: Path | None, form: Any) -> Any:
-    if folder is None:
-        return "auto"
-    from abnn.cli._image_data import Files
-    from abnn.data import FolderSource
-
-    if not folder.is_dir():
-        raise InputError(explain("--outliers", f"{folder}, which is no folder", "a folder of images"))
-    source = FolderSource(folder)
-    return Files([source.path / each for each in source.files], source.labels, form)
-
-
-def _halves(images: Any, seed: int, keep_whole: bool) -> tuple[Any, Any]:
-    """Held-out images to show, and to choose thresholds on: two halves where there are enough, else twice all of them."""
+def _halves(images: Any, seed: int, least: int, keep_whole: bool) -> tuple[Any, Any]:
+    """Held-out images to show, and at least ``least`` to choose thresholds on: two halves, or twice all if too few."""
     import numpy as np
     from torch.utils.data import Subset
 
@@ -248,6 +247,8 @@ def _halves(images: Any, seed: int, keep_whole: bool) -> tuple[Any, Any]:
     if keep_whole or len(labels) < SEPARATE_FROM or fewest < 2:
         return held, held
     first, second = stratified(labels, images.class_names, 0.5, seed)
+    if len(second) < least:
+        return held, held
     return Subset(held, first.tolist()), Subset(held, second.tolist())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,9 +50,12 @@ def train(
     trained.extra["data"] = evaluation.config["data"]
     record = write_record(evaluation, output / "records", f"train-{data}", images=False)
     model = trained.save(output / "model")
-    for file in unfinished.glob("checkpoint*.safetensors"):
-        file.unlink()
-    unfinished.rmdir()
+    # Hidden ones are what a kill in the middle of writing left. Anything else is not ours, and stays with its folder.
+    for pattern in ("checkpoint*.safetensors", ".checkpoint*.safetensors.*"):
+        for file in unfinished.glob(pattern):
+            file.unlink()
+    with contextlib.suppress(OSError):
+        unfinished.rmdir()
     typer.echo(render([read_record(record)], columns_of(task)), nl=False)
     typer.echo(f"Model: {model}\nRecord: {record}")
 
