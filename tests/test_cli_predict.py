@@ -66,6 +66,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def bare(folder: Path) -> None:
+    """The same model without thresholds and names."""
+    model = abnn.load(folder / "model")
+    model.triage = None
+    model.save(folder / "bare", backbone=True, extra={})
+
+
 def run(*arguments: object, input: bytes | None = None) -> Result:
     result = CliRunner().invoke(app, [str(each) for each in arguments], input=input)
     if result.exception is not None and not isinstance(result.exception, SystemExit | AbnnError):
@@ -174,7 +181,7 @@ def test_exit_status_follows_the_worst_verdict(folder: Path) -> None:
 
 
 def test_models_without_thresholds_or_names(folder: Path) -> None:
-    abnn.load(folder / "model").save(folder / "bare", backbone=True)
+    bare(folder)
     result = run(folder / "bare", folder / "noise", "-f", "jsonl")
     row = json.loads(result.stdout.splitlines()[0])
     assert result.exit_code == 0 and row["verdict"] is None and row["class_name"] is None
@@ -268,7 +275,7 @@ def test_drift_is_watched_from_call_to_call(folder: Path, tmp_path: Path) -> Non
     other = DriftMonitor([0.0], [1, 1])
     other.save(state)
     assert "kept for another model" in str(run(folder / "model", folder / "good", "--drift", state).exception)
-    abnn.load(folder / "model").save(folder / "bare", backbone=True)
+    bare(folder)
     assert "nothing to compare" in str(run(folder / "bare", folder / "good", "--drift", state).exception)
 
 

@@ -39,6 +39,26 @@ def test_round_trip_onto_a_fresh_copy(fitted: abnn.Attached, tmp_path: Path) -> 
     assert torch.equal(fitted(X), loaded(X))
 
 
+def test_what_was_loaded_is_saved_again(fitted: abnn.Attached, tmp_path: Path) -> None:
+    triage = abnn.Triage.calibrate(fitted, loader())
+    extra = {"class_names": ["a", "b", "c"], "preprocess": {"mean": [0.5], "std": [0.2]}}
+    fitted.save(tmp_path / "first", triage=triage, extra=extra)
+    abnn.load(tmp_path / "first", backbone()).save(tmp_path / "second")
+    second = abnn.load(tmp_path / "second", backbone())
+    assert second.triage == triage and second.extra == extra
+    second.save(tmp_path / "third", extra={})
+    assert abnn.load(tmp_path / "third", backbone()).extra == {}
+
+
+def test_a_fit_voids_thresholds(tmp_path: Path) -> None:
+    model = attached()
+    model.triage = abnn.Triage.calibrate(model, loader(), score="entropy")
+    model.extra = {"class_names": ["a", "b", "c"]}
+    abnn.fit(model, loader(), epochs=1, **QUIET)
+    loaded = abnn.load(model.save(tmp_path / "model"), backbone())
+    assert loaded.triage is None and loaded.extra == model.extra
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -46,9 +46,11 @@ def save(
     """Write ``model`` into the folder ``path``, which is complete or absent at every moment.
 
     backbone  also write the backbone's weights, so that the folder is all that is needed
-    triage    thresholds to keep with the model
-    extra     anything else to keep, as JSON can hold it: class names, preprocessing
+    triage    thresholds to keep with the model; None: ``model.triage``
+    extra     anything else to keep, as JSON can hold it: class names, preprocessing; None: ``model.extra``
     """
+    triage = model.triage if triage is None else triage
+    extra = model.extra if extra is None else extra
     path = Path(path)
     check_replaceable(path, "abnn.json")
     tensors: dict[str, Tensor] = {f"attachments.{name}": value for name, value in model.attachment_parameters()}
@@ -69,7 +71,7 @@ def save(
         "fingerprint": fingerprint(network),
         "backbone": getattr(network, "abnn_recipe", None),
         "triage": triage.to_dict() if triage is not None else None,
-        "extra": extra or {},
+        "extra": extra,
     }
     with writing_directory(path) as folder:
         write_json(folder / "abnn.json", description)
@@ -82,7 +84,7 @@ def save(
 def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     """The model that :func:`save` wrote, on ``backbone`` or on the one that was saved with it.
 
-    The returned model has ``triage`` and ``extra`` as they were saved.
+    The returned model has ``triage`` and ``extra`` as they were saved, and keeps them when it is saved again.
     """
     path = Path(path)
     # Before the second version, statistics had too little for the score.
