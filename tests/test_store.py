@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import abnn
+from abnn.backbones import PaperResNet
 from abnn.errors import FileFormatError, InputError
 from abnn.store import fingerprint
 from tests.test_fit import QUIET, attached, backbone, data, loader
@@ -109,6 +110,29 @@ def test_another_backbone_is_refused(fitted: abnn.Attached, tmp_path: Path) -> N
     fitted.save(tmp_path / "model")
     with pytest.raises(FileFormatError, match="other weights or layers"):
         abnn.load(tmp_path / "model", backbone(trained=False))
+
+
+def test_saved_weights_are_loaded_into_a_given_network(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = fitted.save(tmp_path / "model", backbone=True)
+    fresh = backbone(trained=False)
+    assert same(fitted, abnn.load(path, fresh)) and fingerprint(fresh) == fingerprint(fitted.backbone)
+
+
+def test_a_network_that_is_refused_is_left_as_it_was(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = fitted.save(tmp_path / "model", backbone=True)
+    wider = PaperResNet(1, 4, width=8, blocks=2, stem="small")
+    doubled = backbone().double()
+    for network, names in ((wider, "head.bias, head.weight"), (doubled, "blocks.0")):
+        before = fingerprint(network)
+        with pytest.raises(FileFormatError, match=f"other layers, which differ in {names}"):
+            abnn.load(path, network)
+        assert fingerprint(network) == before
+    fresh = backbone(trained=False)
+    before = fingerprint(fresh)
+    change(path, fingerprint="0" * 64)
+    with pytest.raises(FileFormatError, match="does not have the fingerprint"):
+        abnn.load(path, fresh)
+    assert fingerprint(fresh) == before
 
 
 def change(path: Path, **values: Any) -> None:

@@ -84,6 +84,8 @@ def save(
 def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     """The model that :func:`save` wrote, on ``backbone`` or on the one that was saved with it.
 
+    If ``backbone`` has other weights and the model was saved with ``backbone=True``, the saved weights are loaded into
+    it, in place; without saved weights, or where they do not fit, it is refused and left as it was.
     The returned model has ``triage`` and ``extra`` as they were saved, and keeps them when it is saved again.
     """
     path = Path(path)
@@ -93,10 +95,7 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     if backbone is None:
         backbone = _saved_backbone(path, description)
     elif fingerprint(backbone) != description["fingerprint"]:
-        raise FileFormatError(
-            f"backbone: {path} was fitted on a network with other weights or layers; accepted: the network whose "
-            f"fingerprint is {description['fingerprint'][:16]}... Load the weights that the attachments were fitted on."
-        )
+        _load_saved_weights(path, description, backbone)
     device = next((parameter.device for parameter in backbone.parameters()), torch.device("cpu"))
     try:
         spec = description["spec"]
@@ -127,8 +126,20 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
 
 def fingerprint(network: nn.Module) -> str:
     """sha256 over names, shapes, types and bytes of all parameters and buffers."""
+    return _digest(network.state_dict())
+
+
+def other_network(path: Path, description: dict[str, Any]) -> FileFormatError:
+    """The error about a backbone that is not the one of the model in ``path``."""
+    return FileFormatError(
+        f"backbone: {path} was fitted on a network with other weights or layers; accepted: the network whose "
+        f"fingerprint is {description['fingerprint'][:16]}... Load the weights that the attachments were fitted on."
+    )
+
+
+def _digest(state: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
-    for name, value in sorted(network.state_dict().items()):
+    for name, value in sorted(state.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
@@ -155,6 +166,28 @@ def _saved_backbone(path: Path, description: dict[str, Any]) -> nn.Module:
     if fingerprint(network) != description["fingerprint"]:
         raise FileFormatError(f"{path}: the saved backbone does not have the fingerprint that was saved with it.")
     return network.eval()
+
+
+def _load_saved_weights(path: Path, description: dict[str, Any], network: nn.Module) -> None:
+    """All is checked first, for a network that is refused must not be changed."""
+    file = path / "backbone.safetensors"
+    if not file.exists():
+        raise other_network(path, description)
+    saved, own = read_tensors(file), network.state_dict()
+    if _digest(saved) != description["fingerprint"]:
+        raise FileFormatError(f"{path}: the saved backbone does not have the fingerprint that was saved with it.")
+    if differing := sorted(name for name in saved.keys() | own.keys() if _form(saved, name) != _form(own, name)):
+        raise FileFormatError(
+            f"backbone: {path} was fitted on a network with other layers, which differ in {', '.join(differing[:4])}"
+            f"{', ...' if len(differing) > 4 else ''}; accepted: a network of the same layers, with any weights."
+        )
+    network.load_state_dict(saved)
+    if fingerprint(network) != description["fingerprint"]:  # a network that changes what it loads
+        raise other_network(path, description)
+
+
+def _form(state: dict[str, Tensor], name: str) -> object:
+    return (state[name].shape, state[name].dtype) if name in state else None
 
 
 def _fill(model: Attached, tensors: dict[str, Tensor]) -> None:

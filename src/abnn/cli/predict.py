@@ -61,11 +61,6 @@ def predict(
 
     names = _names(inputs or [], from_file)
     writer = make_writer(format)
-    kept = model / "backbone.safetensors"
-    if backbone is not None and weights is None and kept.exists():
-        weights = kept
-    if backbone is None and weights is None:
-        _hint_at_own_backbone(model)
     loaded = load_model(model, backbone, weights)
     move_to_device(loaded, device)
     form = InkForm.of(loaded) if ink else InputForm.of(loaded)
@@ -128,16 +123,6 @@ def move_to_device(model: Any, device: str) -> str:
             explain("--device", repr(device), "a device of this machine", str(error).split("\n")[0])
         ) from None
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
-
-
-def _hint_at_own_backbone(model: Path) -> None:
-    """A model on a backbone from the user's own code needs that code, and a saved folder must never choose what runs."""
-    from abnn.saved import describe
-
-    own = describe(model).get("extra", {}).get("backbone", "")
-    if isinstance(own, str) and ":" in own:
-        fix = f"Pass --backbone {own} if you trust that code; it must be importable from here."
-        raise InputError(explain("--backbone", "nothing", f"the function that made this model's backbone, {own}", fix))
 
 
 def _names(inputs: list[str], from_file: str | None) -> Iterator[str]:

@@ -1,0 +1,57 @@
+"""Saved models by their folder, on backbones from the user's own code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import abnn
+from abnn.backbones import PaperResNet
+from abnn.errors import FileFormatError, InputError
+from abnn.files import write_tensors
+from abnn.saved import load_model
+from tests.test_fit import backbone, data
+
+X = data()[0]
+OWN = f"{__name__}:fresh"
+
+
+def fresh() -> PaperResNet:
+    """The form of the backbone, with other weights."""
+    return backbone(trained=False)
+
+
+@pytest.fixture(scope="module")
+def model() -> abnn.Attached:
+    return abnn.attach(backbone(), X[:1])
+
+
+def test_a_network_by_function_gets_the_saved_weights(model: abnn.Attached, tmp_path: Path) -> None:
+    path = model.save(tmp_path / "model", backbone=True)
+    assert torch.equal(load_model(path, OWN).predict(X).samples, model.predict(X).samples)
+    model.save(path)
+    with pytest.raises(FileFormatError, match="other weights or layers"):
+        load_model(path, OWN)
+
+
+def test_weights_that_were_named_are_not_replaced(model: abnn.Attached, tmp_path: Path) -> None:
+    path = model.save(tmp_path / "model", backbone=True)
+    write_tensors(tmp_path / "other.safetensors", fresh().state_dict())
+    with pytest.raises(FileFormatError, match="other weights or layers"):
+        load_model(path, OWN, tmp_path / "other.safetensors")
+    assert load_model(path, OWN, path / "backbone.safetensors").classes == 3
+
+
+def test_own_code_is_named_and_never_run_unasked(model: abnn.Attached, tmp_path: Path) -> None:
+    path = model.save(tmp_path / "model", backbone=True, extra={"backbone": OWN})
+    for weights in (None, path / "backbone.safetensors"):
+        with pytest.raises(InputError, match=f"backbone: got None.*Pass --backbone {OWN} if you trust"):
+            load_model(path, weights=weights)
+    description = json.loads((path / "abnn.json").read_text())
+    recipe = {"width": 8, "blocks": 2, "stem": "small", "kaiming": False}
+    description["backbone"] = {"name": "paper-resnet", "classes": 3, "in_channels": 1, **recipe}
+    (path / "abnn.json").write_text(json.dumps(description))
+    assert load_model(path).classes == 3  # there is a recipe, so that no code is needed
