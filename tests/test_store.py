@@ -11,7 +11,7 @@ import torch
 
 import abnn
 from abnn.backbones import PaperResNet
-from abnn.errors import FileFormatError, InputError
+from abnn.errors import AbnnWarning, FileFormatError, InputError
 from abnn.store import fingerprint
 from tests.test_fit import QUIET, attached, backbone, data, loader
 
@@ -133,6 +133,24 @@ def test_a_network_that_is_refused_is_left_as_it_was(fitted: abnn.Attached, tmp_
     with pytest.raises(FileFormatError, match="does not have the fingerprint"):
         abnn.load(path, fresh)
     assert fingerprint(fresh) == before
+
+
+@pytest.mark.parametrize("preset,freeze", [("default", False), ("authors", None)])
+def test_a_trained_backbone_is_not_left_out_without_a_word(preset: str, freeze: bool | None, tmp_path: Path) -> None:
+    model = attached(preset=preset)
+    abnn.fit(model, loader(), freeze_backbone=freeze, epochs=1, lr=1e-3, **QUIET)
+    with pytest.warns(AbnnWarning, match="backbone: got False.*save with backbone=True") as caught:
+        model.save(tmp_path / "alone")
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.raises(FileFormatError, match="other weights or layers"):
+        abnn.load(tmp_path / "alone", backbone())
+    model.save(tmp_path / "whole", backbone=True)
+    loaded = abnn.load(tmp_path / "whole", backbone())
+    assert same(model, loaded)
+    with pytest.warns(AbnnWarning, match="save with backbone=True"):
+        loaded.save(tmp_path / "whole")  # which would take the only copy of the weights away
+    trained = model.backbone
+    abnn.load(tmp_path / "alone", trained).save(tmp_path / "alone")  # the user has the weights
 
 
 def change(path: Path, **values: Any) -> None:

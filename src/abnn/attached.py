@@ -59,6 +59,7 @@ class Attached(nn.Module):
         self.score = "gated"
         self.triage: Triage | None = None  # thresholds and further notes, as kept by save() and load()
         self.extra: dict[str, Any] = {}
+        self.backbone_changed = False  # whether the backbone has weights that it was not given with
         # Not registered as a submodule: its parameters are those of ``net``.
         self.__dict__["_backbone"] = backbone
         self._requires_grad = {name: p.requires_grad for name, p in backbone.named_parameters()}

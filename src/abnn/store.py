@@ -9,6 +9,7 @@ my-attachment/
 from __future__ import annotations
 
 import hashlib
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from abnn._version import __version__
 from abnn.attach import attach
 from abnn.attached import Attached
 from abnn.backbones import build_backbone
-from abnn.errors import AbnnError, FileFormatError, InputError, explain
+from abnn.errors import AbnnError, AbnnWarning, FileFormatError, InputError, explain
 from abnn.files import (
     check_replaceable,
     read_description,
@@ -45,7 +46,8 @@ def save(
 ) -> Path:
     """Write ``model`` into the folder ``path``, which is complete or absent at every moment.
 
-    backbone  also write the backbone's weights, so that the folder is all that is needed
+    backbone  also write the backbone's weights, so that the folder is all that is needed; a warning says where they are
+              left out although they were trained with the attachments
     triage    thresholds to keep with the model; None: ``model.triage``
     extra     anything else to keep, as JSON can hold it: class names, preprocessing; None: ``model.extra``
     """
@@ -53,6 +55,17 @@ def save(
     extra = model.extra if extra is None else extra
     path = Path(path)
     check_replaceable(path, "abnn.json")
+    if model.backbone_changed and not backbone:
+        warnings.warn(
+            explain(
+                "backbone",
+                "False, but the backbone's weights were trained with the attachments or came from a saved model",
+                "True, or False where you keep the weights yourself",
+                f"Without them nothing can load {path}: save with backbone=True.",
+            ),
+            AbnnWarning,
+            stacklevel=3,  # of model.save()
+        )
     tensors: dict[str, Tensor] = {f"attachments.{name}": value for name, value in model.attachment_parameters()}
     tensors |= {f"distance.{name}": value for name, value in _pack(model.distance.state_dict()).items()}
     network = model.backbone
@@ -92,9 +105,10 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     # Before the second version, statistics had too little for the score.
     description = read_description(path / "abnn.json", "a saved model", FORMAT, VERSION, oldest=2)
     tensors = read_tensors(path / "attachments.safetensors")
+    changed = backbone is None or fingerprint(backbone) != description["fingerprint"]
     if backbone is None:
         backbone = _saved_backbone(path, description)
-    elif fingerprint(backbone) != description["fingerprint"]:
+    elif changed:
         _load_saved_weights(path, description, backbone)
     device = next((parameter.device for parameter in backbone.parameters()), torch.device("cpu"))
     try:
@@ -114,6 +128,7 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
             draws=description["draws"],
         )
         _fill(model, tensors)
+        model.backbone_changed = changed
         model.score = description["score"]
         model.triage = Triage.from_dict(description["triage"]) if description["triage"] else None
         model.extra = description["extra"]
