@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,15 @@ def test_models_without_thresholds_or_names(folder: Path) -> None:
     row = json.loads(result.stdout.splitlines()[0])
     assert result.exit_code == 0 and row["verdict"] is None and row["class_name"] is None
     assert "saved without thresholds" in result.stderr
+
+
+def test_class_names_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
+    wrong = shutil.copytree(folder / "model", tmp_path / "wrong")
+    description = json.loads((wrong / "abnn.json").read_text())
+    description["extra"]["class_names"] = NAMES[:1]
+    (wrong / "abnn.json").write_text(json.dumps(description))
+    error = run(wrong, folder / "good").exception
+    assert isinstance(error, InputError) and "class_names of the model: got 1 names; accepted: 3" in str(error)
 
 
 def test_unreadable_inputs_are_named_and_counted(folder: Path) -> None:

@@ -12,7 +12,7 @@ import abnn
 from abnn.backbones import PaperResNet
 from abnn.errors import FileFormatError, InputError
 from abnn.files import write_tensors
-from abnn.saved import load_model
+from abnn.saved import class_names_of, load_model
 from tests.test_fit import backbone, data
 
 X = data()[0]
@@ -55,3 +55,21 @@ def test_own_code_is_named_and_never_run_unasked(model: abnn.Attached, tmp_path:
     description["backbone"] = {"name": "paper-resnet", "classes": 3, "in_channels": 1, **recipe}
     (path / "abnn.json").write_text(json.dumps(description))
     assert load_model(path).classes == 3  # there is a recipe, so that no code is needed
+
+
+def test_class_names_are_checked_where_they_can_be_mended(model: abnn.Attached, tmp_path: Path) -> None:
+    for names, given in (
+        (["cat"], "got 1 names; accepted: 3"),
+        ([0, 1, 2], "got .0, 1, 2.; accepted: a list of 3 strings"),
+        ("cat", "got 'cat'"),
+    ):
+        with pytest.raises(InputError, match=rf'extra\["class_names"\]: {given}'):
+            model.save(tmp_path / "model", extra={"class_names": names})
+        assert not (tmp_path / "model").exists()
+    path = model.save(tmp_path / "model", backbone=True, extra={"class_names": ("a", "b", "c")})
+    assert class_names_of(load_model(path, OWN)) == ["a", "b", "c"]
+    assert class_names_of(model) is None
+    wrong = load_model(path, OWN)
+    wrong.extra["class_names"] = ["a"]
+    with pytest.raises(InputError, match="class_names of the model: got 1 names.*Save the model again"):
+        class_names_of(wrong)

@@ -68,6 +68,14 @@ def describe(path: Path) -> dict[str, Any]:
     return known[0]
 
 
+def class_names_of(model: Any) -> list[str] | None:
+    """The names of the classes that were saved with a model, if there are any; an error if they do not fit to it."""
+    names = getattr(model, "extra", {}).get("class_names")
+    return store.check_class_names(
+        names, model.classes, "class_names of the model", "Save the model again with the right names."
+    )
+
+
 def fingerprint(path: Path, backbone: str | None = None) -> str:
     """sha256 over the files of a saved model. It holds the fingerprint of a backbone that is kept elsewhere, too."""
     digest = hashlib.sha256(f"{backbone}\0".encode())

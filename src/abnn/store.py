@@ -53,6 +53,7 @@ def save(
     """
     triage = model.triage if triage is None else triage
     extra = model.extra if extra is None else extra
+    check_class_names(extra.get("class_names"), model.classes, 'extra["class_names"]', "Give one name for each class.")
     path = Path(path)
     check_replaceable(path, "abnn.json")
     if model.backbone_changed and not backbone:
@@ -137,6 +138,17 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
             f"{path} is not complete or does not fit ({type(error).__name__}: {error}); save the model again."
         ) from error
     return model.eval()
+
+
+def check_class_names(names: Any, classes: int, argument: str, fix: str) -> list[str] | None:
+    """Names of classes as a list, None where there are none, or an error that calls them ``argument``."""
+    if names is None:
+        return None
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise InputError(explain(argument, repr(names)[:80], f"a list of {classes} strings, or None", fix))
+    if len(names) != classes:
+        raise InputError(explain(argument, f"{len(names)} names", f"{classes}, the number of classes", fix))
+    return list(names)
 
 
 def fingerprint(network: nn.Module) -> str:
