@@ -51,7 +51,9 @@ class Attached(nn.Module):
                 "backbone: its output is not a tensor (or a tuple that starts with one); wrap it in a module that "
                 "returns the logits."
             )
-        self.classes = output[1] if len(output) > 1 else 1
+        if len(output) != 2 or output[0] != found.batch or output[1] < 2:
+            raise AttachError(_no_classes(output, found.batch))
+        self.classes = output[1]
         self.activation_bytes = 4 * found.activation_numbers
         self.shared_bytes, self.folded_bytes = _activations(found, blocks[0].name, dtype.itemsize)
         self.distance = FeatureDistance(backbone, blocks, self.classes).to(device)
@@ -214,6 +216,16 @@ class Attached(nn.Module):
 
     def extra_repr(self) -> str:
         return f"kind={self.spec.kind!r}, at={self.block_names}, attachment_size={self.attachment_size:,}"
+
+
+def _no_classes(output: tuple[int, ...], batch: int) -> str:
+    given = f"a network with outputs of shape {output} for {batch} {'input' if batch == 1 else 'inputs'}"
+    accepted = f"shape ({batch}, K), one logit for each of K >= 2 classes"
+    if output in ((batch,), (batch, 1)):
+        fix = "For one logit z of a yes-or-no question, wrap it in a module that returns torch.stack([0 * z, z], 1), z flat."
+    else:
+        fix = "Wrap it in a module that returns one row of logits for each input."
+    return explain("backbone", given, accepted, fix)
 
 
 def _wrap(block: Block, attachment: Attachment, spec: Spec) -> AttachedBlock | ReplacedBlock:
