@@ -227,6 +227,8 @@ def test_flat_inputs_must_match(tabular: tuple[Tensor, Tensor]) -> None:
         ({"draws": 0}, "draws: got 0"),
         ({"draws": -1}, "draws: got -1"),
         ({"draws": 1.5}, "draws: got 1.5"),
+        ({"draws": True}, "draws: got True"),
+        ({"draws": "3"}, "draws: got '3'"),
         ({"score": "entropi"}, "score: got 'entropi'.*Did you mean 'entropy'"),
         ({"memory_limit": 0}, "memory_limit: got 0; accepted: a positive number of bytes, or None"),
     ],
@@ -236,6 +238,16 @@ def test_bad_options_are_explained(attached: Attached, images: Tensor, options: 
         attached.predict(images, **options)
     with pytest.raises(InputError, match="score: got 'x'"):
         attached.predict(images).score_by("x")
+
+
+def test_arrays_and_whole_numbers_of_numpy(attached: Attached, images: Tensor) -> None:
+    mirrored = images.numpy()[..., ::-1]
+    assert mirrored.strides[-1] < 0
+    expected = attached.predict(images.flip(-1), draws=3)
+    same(attached.predict(mirrored, draws=3), expected)
+    same(attached.predict(mirrored, draws=np.int64(3)), expected)  # type: ignore[arg-type]
+    attached.resample(np.int64(3), seed=0)  # type: ignore[arg-type]
+    assert attached.draws == 3 and type(attached.draws) is int
 
 
 def test_outputs_that_are_no_classes_for_larger_images(images: Tensor) -> None:

@@ -105,6 +105,11 @@ def test_plain_networks_can_be_calibrated_too() -> None:
     assert triage.score == "entropy"
 
 
+def test_draws_may_be_a_number_of_numpy() -> None:
+    triage = Triage.calibrate(attached(), loader(), draws=np.int64(2), score="entropy")  # type: ignore[arg-type]
+    assert json.loads(json.dumps(triage.to_dict()))["draws"] == 2
+
+
 def test_bad_calibration_sets() -> None:
     model = attached()
     with pytest.raises(InputError, match="at least 19 to promise 5.0%"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -245,9 +246,14 @@ def mean_logits(draw_logits: Tensor) -> Tensor:
 
 
 def check_draws(draws: object) -> int:
-    if not isinstance(draws, int) or isinstance(draws, bool) or draws < 1:
+    """The number of draws as an int, whichever library the whole number comes from."""
+    try:
+        number = 0 if isinstance(draws, bool) else operator.index(draws)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if number < 1:
         raise InputError(explain("draws", repr(draws), "a whole number of at least 1", "Ten is a good start."))
-    return draws
+    return number
 
 
 def _device_and_dtype(backbone: nn.Module) -> tuple[torch.device, torch.dtype]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from abnn.attached import check_draws
 from abnn.drift import LEAST_SCORES, split_reference
 from abnn.errors import InputError, explain
 from abnn.outliers import make_outliers, measure_range
@@ -70,6 +71,7 @@ def gather(
         raise InputError(
             explain("loader", "an iterator, which can be read once", "a DataLoader or a list of (x, y) batches")
         )
+    draws = check_draws(draws)
     maker = make_outliers(outliers)
     rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     names = [score] if score is not None else []
