@@ -264,6 +264,40 @@ def test_networks_without_a_tensor_as_output() -> None:
         abnn.attach(Net(), torch.zeros(1, 6))
 
 
+@pytest.mark.parametrize(
+    "head,shape,advice",
+    [
+        (nn.Linear(16, 1), r"\(5, 1\)", r"one logit z.*torch\.stack\(\[0 \* z, z\], 1\)"),
+        (nn.Sequential(nn.Linear(16, 1), nn.Flatten(0)), r"\(5,\)", "one logit z"),
+        (nn.Sequential(nn.Linear(16, 6), nn.Unflatten(1, (2, 3))), r"\(5, 2, 3\)", "one row of logits"),
+        (nn.Sequential(nn.Linear(16, 6), nn.Flatten(0), nn.Unflatten(0, (10, 3))), r"\(10, 3\)", "one row of logits"),
+    ],
+)
+def test_outputs_that_are_no_classes(head: nn.Module, shape: str, advice: str) -> None:
+    network = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), head)
+    message = rf"backbone: got .* of shape {shape} for 5 inputs; accepted: shape \(5, K\).*{advice}"
+    with pytest.raises(AttachError, match=message):
+        abnn.attach(network, torch.zeros(5, 6), at="0")
+
+
+def test_one_logit_as_two_classes() -> None:
+    """What the error message says to do gives the probabilities of the logit's sigmoid."""
+
+    class TwoClasses(nn.Module):
+        def __init__(self, network: nn.Module) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, x: Tensor) -> Tensor:
+            z = self.network(x).flatten()
+            return torch.stack([0 * z, z], 1)
+
+    network, x = mlp(classes=1), torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+    wrapped = TwoClasses(network)
+    assert abnn.attach(wrapped, x[:1]).classes == 2
+    torch.testing.assert_close(wrapped(x).softmax(1)[:, 1], network(x)[:, 0].sigmoid())
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_precision_follows_the_backbone(dtype: torch.dtype) -> None:
     model = abnn.attach(small().to(dtype), image().to(dtype), draws=2)

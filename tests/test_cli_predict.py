@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "good" / "notes.txt").write_text("no image")
     np.savez(root / "good.npz", images=pixels)
     return root
+
+
+def bare(folder: Path) -> None:
+    """The same model without thresholds and names."""
+    model = abnn.load(folder / "model")
+    model.triage = None
+    model.save(folder / "bare", backbone=True, extra={})
 
 
 def run(*arguments: object, input: bytes | None = None) -> Result:
@@ -174,11 +182,20 @@ def test_exit_status_follows_the_worst_verdict(folder: Path) -> None:
 
 
 def test_models_without_thresholds_or_names(folder: Path) -> None:
-    abnn.load(folder / "model").save(folder / "bare", backbone=True)
+    bare(folder)
     result = run(folder / "bare", folder / "noise", "-f", "jsonl")
     row = json.loads(result.stdout.splitlines()[0])
     assert result.exit_code == 0 and row["verdict"] is None and row["class_name"] is None
     assert "saved without thresholds" in result.stderr
+
+
+def test_class_names_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
+    wrong = shutil.copytree(folder / "model", tmp_path / "wrong")
+    description = json.loads((wrong / "abnn.json").read_text())
+    description["extra"]["class_names"] = NAMES[:1]
+    (wrong / "abnn.json").write_text(json.dumps(description))
+    error = run(wrong, folder / "good").exception
+    assert isinstance(error, InputError) and "class_names of the model: got 1 names; accepted: 3" in str(error)
 
 
 def test_unreadable_inputs_are_named_and_counted(folder: Path) -> None:
@@ -268,7 +285,7 @@ def test_drift_is_watched_from_call_to_call(folder: Path, tmp_path: Path) -> Non
     other = DriftMonitor([0.0], [1, 1])
     other.save(state)
     assert "kept for another model" in str(run(folder / "model", folder / "good", "--drift", state).exception)
-    abnn.load(folder / "model").save(folder / "bare", backbone=True)
+    bare(folder)
     assert "nothing to compare" in str(run(folder / "bare", folder / "good", "--drift", state).exception)
 
 

@@ -227,6 +227,8 @@ def test_flat_inputs_must_match(tabular: tuple[Tensor, Tensor]) -> None:
         ({"draws": 0}, "draws: got 0"),
         ({"draws": -1}, "draws: got -1"),
         ({"draws": 1.5}, "draws: got 1.5"),
+        ({"draws": True}, "draws: got True"),
+        ({"draws": "3"}, "draws: got '3'"),
         ({"score": "entropi"}, "score: got 'entropi'.*Did you mean 'entropy'"),
         ({"memory_limit": 0}, "memory_limit: got 0; accepted: a positive number of bytes, or None"),
     ],
@@ -238,11 +240,29 @@ def test_bad_options_are_explained(attached: Attached, images: Tensor, options: 
         attached.predict(images).score_by("x")
 
 
-@pytest.mark.parametrize("head", [nn.Linear(16, 1), nn.Sequential(nn.Linear(16, 6), nn.Unflatten(1, (2, 3)))])
-def test_outputs_that_are_no_classes(head: nn.Module, tabular: tuple[Tensor, Tensor]) -> None:
-    model = abnn.attach(nn.Sequential(nn.Linear(6, 16), nn.ReLU(), head), tabular[0], at="0")
+def test_arrays_and_whole_numbers_of_numpy(attached: Attached, images: Tensor) -> None:
+    mirrored = images.numpy()[..., ::-1]
+    assert mirrored.strides[-1] < 0
+    expected = attached.predict(images.flip(-1), draws=3)
+    same(attached.predict(mirrored, draws=3), expected)
+    same(attached.predict(mirrored, draws=np.int64(3)), expected)  # type: ignore[arg-type]
+    attached.resample(np.int64(3), seed=0)  # type: ignore[arg-type]
+    assert attached.draws == 3 and type(attached.draws) is int
+
+
+def test_outputs_that_are_no_classes_for_larger_images(images: Tensor) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 3, 12)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.first(x).relu()).squeeze(-1).squeeze(-1)
+
+    model = abnn.attach(Net(), images[:1], at="first")
+    assert model.predict(images).probs.shape == (5, 3)
     with pytest.raises(InputError, match="model: got a network with outputs of shape .* accepted: one logit for each"):
-        model.predict(tabular[0])
+        model.predict(torch.zeros(2, 1, 13, 13))
 
 
 def test_joined_predictions(fitted: Attached, images: Tensor) -> None:

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import abnn
-from abnn.errors import FileFormatError, InputError
+from abnn.backbones import PaperResNet
+from abnn.errors import AbnnWarning, FileFormatError, InputError
 from abnn.store import fingerprint
 from tests.test_fit import QUIET, attached, backbone, data, loader
 
@@ -37,6 +38,26 @@ def test_round_trip_onto_a_fresh_copy(fitted: abnn.Attached, tmp_path: Path) -> 
     assert loaded.triage == triage and loaded.extra == {"class_names": ["a", "b", "c"]}
     assert sorted(file.name for file in (tmp_path / "model").iterdir()) == ["abnn.json", "attachments.safetensors"]
     assert torch.equal(fitted(X), loaded(X))
+
+
+def test_what_was_loaded_is_saved_again(fitted: abnn.Attached, tmp_path: Path) -> None:
+    triage = abnn.Triage.calibrate(fitted, loader())
+    extra = {"class_names": ["a", "b", "c"], "preprocess": {"mean": [0.5], "std": [0.2]}}
+    fitted.save(tmp_path / "first", triage=triage, extra=extra)
+    abnn.load(tmp_path / "first", backbone()).save(tmp_path / "second")
+    second = abnn.load(tmp_path / "second", backbone())
+    assert second.triage == triage and second.extra == extra
+    second.save(tmp_path / "third", extra={})
+    assert abnn.load(tmp_path / "third", backbone()).extra == {}
+
+
+def test_a_fit_voids_thresholds(tmp_path: Path) -> None:
+    model = attached()
+    model.triage = abnn.Triage.calibrate(model, loader(), score="entropy")
+    model.extra = {"class_names": ["a", "b", "c"]}
+    abnn.fit(model, loader(), epochs=1, **QUIET)
+    loaded = abnn.load(model.save(tmp_path / "model"), backbone())
+    assert loaded.triage is None and loaded.extra == model.extra
 
 
 @pytest.mark.parametrize(
@@ -89,6 +110,47 @@ def test_another_backbone_is_refused(fitted: abnn.Attached, tmp_path: Path) -> N
     fitted.save(tmp_path / "model")
     with pytest.raises(FileFormatError, match="other weights or layers"):
         abnn.load(tmp_path / "model", backbone(trained=False))
+
+
+def test_saved_weights_are_loaded_into_a_given_network(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = fitted.save(tmp_path / "model", backbone=True)
+    fresh = backbone(trained=False)
+    assert same(fitted, abnn.load(path, fresh)) and fingerprint(fresh) == fingerprint(fitted.backbone)
+
+
+def test_a_network_that_is_refused_is_left_as_it_was(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = fitted.save(tmp_path / "model", backbone=True)
+    wider = PaperResNet(1, 4, width=8, blocks=2, stem="small")
+    doubled = backbone().double()
+    for network, names in ((wider, "head.bias, head.weight"), (doubled, "blocks.0")):
+        before = fingerprint(network)
+        with pytest.raises(FileFormatError, match=f"other layers, which differ in {names}"):
+            abnn.load(path, network)
+        assert fingerprint(network) == before
+    fresh = backbone(trained=False)
+    before = fingerprint(fresh)
+    change(path, fingerprint="0" * 64)
+    with pytest.raises(FileFormatError, match="does not have the fingerprint"):
+        abnn.load(path, fresh)
+    assert fingerprint(fresh) == before
+
+
+@pytest.mark.parametrize("preset,freeze", [("default", False), ("authors", None)])
+def test_a_trained_backbone_is_not_left_out_without_a_word(preset: str, freeze: bool | None, tmp_path: Path) -> None:
+    model = attached(preset=preset)
+    abnn.fit(model, loader(), freeze_backbone=freeze, epochs=1, lr=1e-3, **QUIET)
+    with pytest.warns(AbnnWarning, match="backbone: got False.*save with backbone=True") as caught:
+        model.save(tmp_path / "alone")
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.raises(FileFormatError, match="other weights or layers"):
+        abnn.load(tmp_path / "alone", backbone())
+    model.save(tmp_path / "whole", backbone=True)
+    loaded = abnn.load(tmp_path / "whole", backbone())
+    assert same(model, loaded)
+    with pytest.warns(AbnnWarning, match="save with backbone=True"):
+        loaded.save(tmp_path / "whole")  # which would take the only copy of the weights away
+    trained = model.backbone
+    abnn.load(tmp_path / "alone", trained).save(tmp_path / "alone")  # the user has the weights
 
 
 def change(path: Path, **values: Any) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import abnn
-from abnn.errors import FileFormatError, InputError, NotFittedError
+from abnn.errors import AbnnWarning, FileFormatError, InputError, NotFittedError
 from abnn.evaluation import Evaluation, SetResult
 from abnn.predict import Plain, Prediction
 from abnn.triage import (
@@ -103,6 +103,30 @@ def test_calibrated_on_a_fitted_model() -> None:
 def test_plain_networks_can_be_calibrated_too() -> None:
     triage = Triage.calibrate(Plain(backbone(), X[:1]), loader())
     assert triage.score == "entropy"
+
+
+def test_another_number_of_draws_is_noticed() -> None:
+    model = attached()
+    triage = Triage.calibrate(model, loader(), draws=3, score="entropy")
+    triage(model.predict(X, draws=3, seed=1))
+    with pytest.warns(AbnnWarning, match="prediction: got 1 draws; accepted: 3, as calibrated.*draws=3") as caught:
+        triage(model.predict(X, draws=1))
+    assert [warning.filename for warning in caught] == [__file__]
+    older = {name: value for name, value in triage.to_dict().items() if name != "drawn"}
+    Triage.from_dict(older)(model.predict(X, draws=1))  # it is not known what they had
+
+
+def test_draws_do_not_matter_where_there_is_no_randomness() -> None:
+    plain = Plain(backbone(), X[:1])
+    triage = Triage.calibrate(plain, loader(), draws=10)
+    assert triage.drawn == 1 and triage.draws == 10
+    triage(plain.predict(X, draws=1))
+    triage(plain.predict(X, draws=10))
+
+
+def test_draws_may_be_a_number_of_numpy() -> None:
+    triage = Triage.calibrate(attached(), loader(), draws=np.int64(2), score="entropy")  # type: ignore[arg-type]
+    assert json.loads(json.dumps(triage.to_dict()))["draws"] == 2
 
 
 def test_bad_calibration_sets() -> None:

@@ -61,7 +61,7 @@ def attach(
             "backbone: got a TorchScript module, whose blocks cannot be replaced; accepted: the Python module from which "
             "it was made."
         )
-    check_draws(draws)
+    draws = check_draws(draws)
     for argument, number in (("last", last), ("budget", budget)):
         if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
             raise InputError(explain(argument, repr(number), "a whole number, or None"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,9 @@ class Attached(nn.Module):
                 "backbone: its output is not a tensor (or a tuple that starts with one); wrap it in a module that "
                 "returns the logits."
             )
-        self.classes = output[1] if len(output) > 1 else 1
+        if len(output) != 2 or output[0] != found.batch or output[1] < 2:
+            raise AttachError(_no_classes(output, found.batch))
+        self.classes = output[1]
         self.activation_bytes = 4 * found.activation_numbers
         self.shared_bytes, self.folded_bytes = _activations(found, blocks[0].name, dtype.itemsize)
         self.distance = FeatureDistance(backbone, blocks, self.classes).to(device)
@@ -59,6 +62,7 @@ class Attached(nn.Module):
         self.score = "gated"
         self.triage: Triage | None = None  # thresholds and further notes, as kept by save() and load()
         self.extra: dict[str, Any] = {}
+        self.backbone_changed = False  # whether the backbone has weights that it was not given with
         # Not registered as a submodule: its parameters are those of ``net``.
         self.__dict__["_backbone"] = backbone
         self._requires_grad = {name: p.requires_grad for name, p in backbone.named_parameters()}
@@ -215,6 +219,16 @@ class Attached(nn.Module):
         return f"kind={self.spec.kind!r}, at={self.block_names}, attachment_size={self.attachment_size:,}"
 
 
+def _no_classes(output: tuple[int, ...], batch: int) -> str:
+    given = f"a network with outputs of shape {output} for {batch} {'input' if batch == 1 else 'inputs'}"
+    accepted = f"shape ({batch}, K), one logit for each of K >= 2 classes"
+    if output in ((batch,), (batch, 1)):
+        fix = "For one logit z of a yes-or-no question, wrap it in a module that returns torch.stack([0 * z, z], 1), z flat."
+    else:
+        fix = "Wrap it in a module that returns one row of logits for each input."
+    return explain("backbone", given, accepted, fix)
+
+
 def _wrap(block: Block, attachment: Attachment, spec: Spec) -> AttachedBlock | ReplacedBlock:
     if spec.kind == "replace":
         return ReplacedBlock(attachment, block.output[1:])
@@ -232,9 +246,14 @@ def mean_logits(draw_logits: Tensor) -> Tensor:
 
 
 def check_draws(draws: object) -> int:
-    if not isinstance(draws, int) or isinstance(draws, bool) or draws < 1:
+    """The number of draws as an int, whichever library the whole number comes from."""
+    try:
+        number = 0 if isinstance(draws, bool) else operator.index(draws)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if number < 1:
         raise InputError(explain("draws", repr(draws), "a whole number of at least 1", "Ten is a good start."))
-    return draws
+    return number
 
 
 def _device_and_dtype(backbone: nn.Module) -> tuple[torch.device, torch.dtype]:

@@ -109,6 +109,7 @@ def fit(
             settings["backbone"] = fingerprint(model.backbone) if freeze else None
         watching = (checkpoint, checkpoint_every, log, log_dir, progress)
         steps = Steps(model, goal, maker, fabric, optimizers)
+        model.triage = None  # thresholds of attachments as they were
         history = to_end(training(steps, batches, fabric, epochs, settings, schedule, seed, *watching))
         stack.close()  # compiled for training alone
         if chosen.gathers(freeze) if gather_distance is None else gather_distance:

@@ -155,7 +155,7 @@ def predict(
     """
     from abnn.attached import check_draws
 
-    check_draws(draws)
+    draws = check_draws(draws)
     assert model.backbone is not None  # an error of its own if the attachments were taken off
     late = isinstance(x, Tensor) and x.is_cuda
     x = check_inputs(model, x, values=not late)
@@ -207,7 +207,7 @@ def check_inputs(model: Attached | Plain, x: Any, values: bool = True) -> Tensor
     Without ``values``, only type and shape are looked at.
     """
     if isinstance(x, np.ndarray):
-        x = torch.from_numpy(x)
+        x = torch.from_numpy(np.ascontiguousarray(x))  # torch knows no negative strides
     if not isinstance(x, Tensor):
         raise InputError(
             explain(

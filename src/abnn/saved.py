@@ -35,16 +35,21 @@ def load_model(path: str | Path, backbone: str | None = None, weights: str | Pat
 
     backbone  for models that were saved without: a name for abnn.build_backbone, or "module:function", a function without
               arguments that returns the network; None: as the model itself says
-    weights   a safetensors file with the weights of that backbone
+    weights   a safetensors file with the weights of that backbone; None: those in the folder, if there are any
     """
     path = Path(path)
     description = describe(path)
     if description["format"] not in LOADERS:
         accepted = f"one of the formats {', '.join(LOADERS)}"
         raise FileFormatError(explain("checkpoint", f"{path} of format {description['format']!r}", accepted))
+    if backbone is None:
+        _hint_at_own_backbone(description)
     network = None
     if backbone is not None or weights is not None:
         network = _backbone(description, backbone, weights)
+    wanted = description.get("fingerprint")
+    if network is not None and weights is not None and wanted not in (None, store.fingerprint(network)):
+        raise store.other_network(path, description)  # not to be replaced by those in the folder, unasked
     return LOADERS[description["format"]](path, network)
 
 
@@ -63,6 +68,14 @@ def describe(path: Path) -> dict[str, Any]:
     return known[0]
 
 
+def class_names_of(model: Any) -> list[str] | None:
+    """The names of the classes that were saved with a model, if there are any; an error if they do not fit to it."""
+    names = getattr(model, "extra", {}).get("class_names")
+    return store.check_class_names(
+        names, model.classes, "class_names of the model", "Save the model again with the right names."
+    )
+
+
 def fingerprint(path: Path, backbone: str | None = None) -> str:
     """sha256 over the files of a saved model. It holds the fingerprint of a backbone that is kept elsewhere, too."""
     digest = hashlib.sha256(f"{backbone}\0".encode())
@@ -72,6 +85,14 @@ def fingerprint(path: Path, backbone: str | None = None) -> str:
             while block := content.read(2**20):
                 digest.update(block)
     return digest.hexdigest()
+
+
+def _hint_at_own_backbone(description: dict[str, Any]) -> None:
+    """A model on a backbone from the user's own code needs that code, and a saved folder must never choose what runs."""
+    own = description.get("extra", {}).get("backbone")
+    if description.get("backbone") is None and isinstance(own, str) and ":" in own:
+        fix = f"Pass --backbone {own} if you trust that code; it must be importable from here."
+        raise InputError(explain("backbone", "None", f"the function that made this model's backbone, {own}", fix))
 
 
 def _backbone(description: dict[str, Any], backbone: str | None, weights: str | Path | None) -> nn.Module:

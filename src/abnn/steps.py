@@ -43,6 +43,7 @@ class Steps(Trainable):
         self.optimizers = optimizers
         self.attachment_optimizer = optimizers["attachments"]
         self.backbone_optimizer = optimizers.get("backbone")  # None: the backbone is frozen
+        model.backbone_changed |= self.backbone_optimizer is not None
         self.lowest = float("inf")
         self.compiled = is_compiled(model.net)
         self.id_loss = with_network(self._id_loss, model.net, repr(objective))

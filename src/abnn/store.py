@@ -9,6 +9,7 @@ my-attachment/
 from __future__ import annotations
 
 import hashlib
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from abnn._version import __version__
 from abnn.attach import attach
 from abnn.attached import Attached
 from abnn.backbones import build_backbone
-from abnn.errors import AbnnError, FileFormatError, InputError, explain
+from abnn.errors import AbnnError, AbnnWarning, FileFormatError, InputError, explain
 from abnn.files import (
     check_replaceable,
     read_description,
@@ -45,12 +46,27 @@ def save(
 ) -> Path:
     """Write ``model`` into the folder ``path``, which is complete or absent at every moment.
 
-    backbone  also write the backbone's weights, so that the folder is all that is needed
-    triage    thresholds to keep with the model
-    extra     anything else to keep, as JSON can hold it: class names, preprocessing
+    backbone  also write the backbone's weights, so that the folder is all that is needed; a warning says where they are
+              left out although they were trained with the attachments
+    triage    thresholds to keep with the model; None: ``model.triage``
+    extra     anything else to keep, as JSON can hold it: class names, preprocessing; None: ``model.extra``
     """
+    triage = model.triage if triage is None else triage
+    extra = model.extra if extra is None else extra
+    check_class_names(extra.get("class_names"), model.classes, 'extra["class_names"]', "Give one name for each class.")
     path = Path(path)
     check_replaceable(path, "abnn.json")
+    if model.backbone_changed and not backbone:
+        warnings.warn(
+            explain(
+                "backbone",
+                "False, but the backbone's weights were trained with the attachments or came from a saved model",
+                "True, or False where you keep the weights yourself",
+                f"Without them nothing can load {path}: save with backbone=True.",
+            ),
+            AbnnWarning,
+            stacklevel=3,  # of model.save()
+        )
     tensors: dict[str, Tensor] = {f"attachments.{name}": value for name, value in model.attachment_parameters()}
     tensors |= {f"distance.{name}": value for name, value in _pack(model.distance.state_dict()).items()}
     network = model.backbone
@@ -69,7 +85,7 @@ def save(
         "fingerprint": fingerprint(network),
         "backbone": getattr(network, "abnn_recipe", None),
         "triage": triage.to_dict() if triage is not None else None,
-        "extra": extra or {},
+        "extra": extra,
     }
     with writing_directory(path) as folder:
         write_json(folder / "abnn.json", description)
@@ -82,19 +98,19 @@ def save(
 def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     """The model that :func:`save` wrote, on ``backbone`` or on the one that was saved with it.
 
-    The returned model has ``triage`` and ``extra`` as they were saved.
+    If ``backbone`` has other weights and the model was saved with ``backbone=True``, the saved weights are loaded into
+    it, in place; without saved weights, or where they do not fit, it is refused and left as it was.
+    The returned model has ``triage`` and ``extra`` as they were saved, and keeps them when it is saved again.
     """
     path = Path(path)
     # Before the second version, statistics had too little for the score.
     description = read_description(path / "abnn.json", "a saved model", FORMAT, VERSION, oldest=2)
     tensors = read_tensors(path / "attachments.safetensors")
+    changed = backbone is None or fingerprint(backbone) != description["fingerprint"]
     if backbone is None:
         backbone = _saved_backbone(path, description)
-    elif fingerprint(backbone) != description["fingerprint"]:
-        raise FileFormatError(
-            f"backbone: {path} was fitted on a network with other weights or layers; accepted: the network whose "
-            f"fingerprint is {description['fingerprint'][:16]}... Load the weights that the attachments were fitted on."
-        )
+    elif changed:
+        _load_saved_weights(path, description, backbone)
     device = next((parameter.device for parameter in backbone.parameters()), torch.device("cpu"))
     try:
         spec = description["spec"]
@@ -113,6 +129,7 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
             draws=description["draws"],
         )
         _fill(model, tensors)
+        model.backbone_changed = changed
         model.score = description["score"]
         model.triage = Triage.from_dict(description["triage"]) if description["triage"] else None
         model.extra = description["extra"]
@@ -123,10 +140,33 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     return model.eval()
 
 
+def check_class_names(names: Any, classes: int, argument: str, fix: str) -> list[str] | None:
+    """Names of classes as a list, None where there are none, or an error that calls them ``argument``."""
+    if names is None:
+        return None
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise InputError(explain(argument, repr(names)[:80], f"a list of {classes} strings, or None", fix))
+    if len(names) != classes:
+        raise InputError(explain(argument, f"{len(names)} names", f"{classes}, the number of classes", fix))
+    return list(names)
+
+
 def fingerprint(network: nn.Module) -> str:
     """sha256 over names, shapes, types and bytes of all parameters and buffers."""
+    return _digest(network.state_dict())
+
+
+def other_network(path: Path, description: dict[str, Any]) -> FileFormatError:
+    """The error about a backbone that is not the one of the model in ``path``."""
+    return FileFormatError(
+        f"backbone: {path} was fitted on a network with other weights or layers; accepted: the network whose "
+        f"fingerprint is {description['fingerprint'][:16]}... Load the weights that the attachments were fitted on."
+    )
+
+
+def _digest(state: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
-    for name, value in sorted(network.state_dict().items()):
+    for name, value in sorted(state.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
@@ -153,6 +193,28 @@ def _saved_backbone(path: Path, description: dict[str, Any]) -> nn.Module:
     if fingerprint(network) != description["fingerprint"]:
         raise FileFormatError(f"{path}: the saved backbone does not have the fingerprint that was saved with it.")
     return network.eval()
+
+
+def _load_saved_weights(path: Path, description: dict[str, Any], network: nn.Module) -> None:
+    """All is checked first, for a network that is refused must not be changed."""
+    file = path / "backbone.safetensors"
+    if not file.exists():
+        raise other_network(path, description)
+    saved, own = read_tensors(file), network.state_dict()
+    if _digest(saved) != description["fingerprint"]:
+        raise FileFormatError(f"{path}: the saved backbone does not have the fingerprint that was saved with it.")
+    if differing := sorted(name for name in saved.keys() | own.keys() if _form(saved, name) != _form(own, name)):
+        raise FileFormatError(
+            f"backbone: {path} was fitted on a network with other layers, which differ in {', '.join(differing[:4])}"
+            f"{', ...' if len(differing) > 4 else ''}; accepted: a network of the same layers, with any weights."
+        )
+    network.load_state_dict(saved)
+    if fingerprint(network) != description["fingerprint"]:  # a network that changes what it loads
+        raise other_network(path, description)
+
+
+def _form(state: dict[str, Tensor], name: str) -> object:
+    return (state[name].shape, state[name].dtype) if name in state else None
 
 
 def _fill(model: Attached, tensors: dict[str, Tensor]) -> None:

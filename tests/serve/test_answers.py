@@ -78,9 +78,10 @@ def test_reasons(changes: dict[str, Any], words: list[str]) -> None:
     assert all(each in text for each in words) and text.endswith(".")
 
 
-def test_class_names_fall_back_to_numbers() -> None:
+def test_class_names_are_those_of_the_model_or_numbers() -> None:
     assert class_names(SimpleNamespace(classes=2, extra={"class_names": ["cat", "dog"]})) == ["cat", "dog"]
-    assert class_names(SimpleNamespace(classes=2, extra={"class_names": ["cat"]})) == ["0", "1"]
+    with pytest.raises(InputError, match="class_names of the model: got 1 names"):
+        class_names(SimpleNamespace(classes=2, extra={"class_names": ["cat"]}))
     assert class_names(SimpleNamespace(classes=2)) == ["0", "1"]
 
 

@@ -57,17 +57,13 @@ def predict(
     from abnn.cli._rows import make_writer
     from abnn.data import InputForm
     from abnn.drawing import InkForm, reads_drawings
-    from abnn.saved import load_model
+    from abnn.saved import class_names_of, load_model
 
     names = _names(inputs or [], from_file)
     writer = make_writer(format)
-    kept = model / "backbone.safetensors"
-    if backbone is not None and weights is None and kept.exists():
-        weights = kept
-    if backbone is None and weights is None:
-        _hint_at_own_backbone(model)
     loaded = load_model(model, backbone, weights)
     move_to_device(loaded, device)
+    class_names = class_names_of(loaded)
     form = InkForm.of(loaded) if ink else InputForm.of(loaded)
     monitor = _monitor(loaded, drift)
     triage = getattr(loaded, "triage", None)
@@ -82,7 +78,7 @@ def predict(
         with progress.bar:
             for batch in read_inputs(names, form, batch_size):
                 if batch.names:
-                    rows = _predicted(loaded, batch, draws, seed)
+                    rows = _predicted(loaded, batch, draws, seed, class_names)
                     writer.write(rows)
                     counts.update(row.verdict for row in rows)
                     if monitor is not None:
@@ -130,16 +126,6 @@ def move_to_device(model: Any, device: str) -> str:
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
 
 
-def _hint_at_own_backbone(model: Path) -> None:
-    """A model on a backbone from the user's own code needs that code, and a saved folder must never choose what runs."""
-    from abnn.saved import describe
-
-    own = describe(model).get("extra", {}).get("backbone", "")
-    if isinstance(own, str) and ":" in own:
-        fix = f"Pass --backbone {own} if you trust that code; it must be importable from here."
-        raise InputError(explain("--backbone", "nothing", f"the function that made this model's backbone, {own}", fix))
-
-
 def _names(inputs: list[str], from_file: str | None) -> Iterator[str]:
     if not inputs and from_file is None:
         accepted = "images, folders, patterns, .npz files, - for an image on standard input, or --from-file"
@@ -160,11 +146,10 @@ def _names(inputs: list[str], from_file: str | None) -> Iterator[str]:
     return lines()
 
 
-def _predicted(model: Any, batch: Any, draws: int, seed: int) -> list[Any]:
+def _predicted(model: Any, batch: Any, draws: int, seed: int, class_names: list[str] | None) -> list[Any]:
     from abnn.cli._rows import Row
 
     prediction = model.predict(batch.x, draws=draws, seed=seed)
-    class_names = getattr(model, "extra", {}).get("class_names")
     triage = getattr(model, "triage", None)
     score, verdicts = prediction.score, [None] * len(batch.names)
     if triage is not None:

@@ -67,7 +67,7 @@ class Trained:
         seed   the draws belong to it alone; None: fresh ones, from torch's global random state
         score  the score that ``Prediction.score`` shows
         """
-        check_draws(draws)
+        draws = check_draws(draws)
         x = check_inputs(self, x)  # type: ignore[arg-type]
         shown = score or self.score
         if shown not in self.method.scores:

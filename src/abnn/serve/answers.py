@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain
+from abnn.saved import class_names_of
 from abnn.scores import outside, unfit
 
 OUTSIDE = 0.5  # share of the way through the distance gate from which an input counts as unlike the training data
@@ -21,10 +22,7 @@ UNFIT = 0.5  # share of what is rare among good inputs from which an input count
 
 def class_names(model: Any) -> list[str]:
     """The names that were saved with the model, or the numbers of the classes."""
-    names = getattr(model, "extra", {}).get("class_names")
-    if isinstance(names, list) and len(names) == model.classes and all(isinstance(name, str) for name in names):
-        return names
-    return [str(number) for number in range(model.classes)]
+    return class_names_of(model) or [str(number) for number in range(model.classes)]
 
 
 def calibration_scores(triage: Any) -> np.ndarray | None:

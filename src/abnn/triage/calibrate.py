@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from abnn.attached import check_draws
 from abnn.drift import LEAST_SCORES, split_reference
 from abnn.errors import InputError, explain
 from abnn.outliers import make_outliers, measure_range
@@ -40,6 +41,7 @@ class Gathered:
     good, predicted, right   of each held-out input: its score, predicted class, and whether that is its label
     mild, severe             scores of outliers with severity at most, and above, one half
     classes, score, draws, seed   of the model and its predictions
+    drawn                    how many draws the predictions had, whatever was asked for
     """
 
     good: np.ndarray
@@ -51,6 +53,7 @@ class Gathered:
     score: str
     draws: int
     seed: int
+    drawn: int | None = None
 
 
 def gather(
@@ -70,14 +73,17 @@ def gather(
         raise InputError(
             explain("loader", "an iterator, which can be read once", "a DataLoader or a list of (x, y) batches")
         )
+    draws = check_draws(draws)
     maker = make_outliers(outliers)
     rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     names = [score] if score is not None else []
+    drawn: list[int] = []
 
     def first_pass() -> Iterator[Tensor]:
         for x, y in _batches(model, loader):
             prediction = model.predict(x, draws=draws, seed=seed)
             names.append(prediction.default)
+            drawn.append(len(prediction.samples))
             predicted = prediction.label.cpu()
             rows.append((_scores(prediction.score_by(names[0])), predicted.numpy(), (predicted == y.cpu()).numpy()))
             yield x
@@ -108,6 +114,7 @@ def gather(
         score=names[0],
         draws=draws,
         seed=seed,
+        drawn=drawn[0],
     )
 
 
@@ -153,6 +160,7 @@ def choose(
         by_class=by_class,
         costs=costs,
         reference=split_reference(good, gathered.seed) if len(good) >= LEAST_SCORES else ((), ()),
+        drawn=gathered.drawn,
     )
 
 

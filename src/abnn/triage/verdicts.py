@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from abnn.errors import FileFormatError, InputError, NotFittedError, explain
+from abnn.errors import AbnnWarning, FileFormatError, InputError, NotFittedError, explain
 from abnn.outliers import Outliers
 from abnn.predict import Plain, Prediction
 from abnn.triage.thresholds import Costs
@@ -39,7 +40,9 @@ class Triage:
     noticed         promised for good inputs: at most this share is not accepted, on average over calibration sets
     rejected        likewise: at most this share is refused
     score           the score that the thresholds belong to
-    draws, seed     of the predictions that they were calibrated on
+    draws, seed     asked for in the predictions that they were calibrated on
+    drawn           how many draws these had: those of a network without randomness have one whatever is asked for.
+                    None: not known
     inputs          how many good inputs they were calibrated on
     calibration     0 %, 1 %, ..., 100 % quantiles of the good scores, to show where a score lies among them
     confidence      if given, the promise holds with this probability over calibration sets, not only on average
@@ -62,6 +65,7 @@ class Triage:
     by_class: tuple[tuple[float, float], ...] = ()
     costs: Costs | None = None
     reference: tuple[tuple[float, ...], tuple[int, ...]] = ((), ())
+    drawn: int | None = None
 
     def __post_init__(self) -> None:
         for notice, reject in ((self.notice, self.reject), *self.by_class):
@@ -106,6 +110,17 @@ class Triage:
 
     def __call__(self, prediction: Prediction) -> Verdicts:
         score = prediction.score_by(self.score)
+        if self.drawn not in (None, len(prediction.samples)):
+            warnings.warn(
+                explain(
+                    "prediction",
+                    f"{len(prediction.samples)} draws",
+                    f"{self.drawn}, as calibrated; the promised shares of verdicts do not hold for another number",
+                    f"Predict with draws={self.draws}, or calibrate again.",
+                ),
+                AbnnWarning,
+                stacklevel=2,
+            )
         notice: Any = self.notice
         reject: Any = self.reject
         if self.by_class:

@@ -141,7 +141,7 @@ class Reader:
 
     def chunks(self, x: Tensor, draws: int, seed: int | None) -> Iterator[Features]:
         """:meth:`read` in parts that keep the activations of all draws within abnn.predict.MEMORY_LIMIT bytes."""
-        check_draws(draws)
+        draws = check_draws(draws)
         rows = len(x)
         if self.attached is not None:
             rows = max(1, MEMORY_LIMIT // max(1, 4 * self.attached.activation_bytes * draws))
