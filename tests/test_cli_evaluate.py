@@ -149,6 +149,29 @@ def test_table_record_and_page(checkpoint: Path, tiers: list[object], tmp_path: 
     assert again.read_bytes() == page
 
 
+def test_verdicts_are_those_of_the_saved_triage(sources: dict[str, Path], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = build_backbone("paper-resnet", 3, 1, **RECIPE)
+    torch.nn.init.normal_(network.get_parameter("head.weight"), std=0.3)
+    model = randomise_attachments(abnn.attach(network.eval(), torch.zeros(1, 1, 8, 8), draws=2))
+    with np.load(sources["known.npz"]) as arrays:
+        x = torch.from_numpy(arrays["images"])[:, None].float() / 255
+    prediction = model.predict(x, draws=3, seed=5)
+    entropy, labels = prediction.score_by("entropy"), prediction.label
+    middle = [float(entropy[labels == k].median()) if (labels == k).any() else 0.0 for k in range(3)]
+    by_class = tuple((value, value + 0.01) for value in middle)
+    triage = Triage(-1.0, 9.0, 0.05, 0.01, "entropy", 3, 5, 100, by_class=by_class)
+    saved_at = model.save(tmp_path / "model", backbone=True, triage=triage)
+    run(saved_at, "--id", sources["known.npz"], "--score", "entropy", "--output", tmp_path / "out")
+    record = the_record(tmp_path / "out")
+    assert (record.config["draws"], record.seed, record.class_thresholds) == (3, 5, by_class)
+    verdicts = triage(prediction).verdict
+    shares = {word: record.numbers[f"verdicts.known.{word}"] for word in ("accept", "notice", "reject")}
+    assert shares == pytest.approx({word: verdicts.count(word) / len(verdicts) for word in shares})
+    run(saved_at, "--id", sources["known.npz"], "--draws", 2, "--seed", 0, "--output", tmp_path / "own", "--no-report")
+    assert (the_record(tmp_path / "own").config["draws"], the_record(tmp_path / "own").seed) == (2, 0)
+
+
 def test_finished_sets_are_not_done_again(
     checkpoint: Path, sources: dict[str, Path], tiers: list[object], tmp_path: Path, calls: list[int]
 ) -> None:

@@ -33,8 +33,8 @@ def evaluate(
         "evaluation"
     ),
     name: Annotated[str | None, typer.Option(help="What to call the model; default: the folder's name.")] = None,
-    draws: Annotated[int, typer.Option(min=1, help="Weight draws for each prediction.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
+    draws: Annotated[int | None, typer.Option(min=1, help="Weight draws; default: as calibrated, or 10.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the draws; default: as calibrated, or 0.")] = None,
     score: Annotated[str | None, typer.Option(help="The score of tables and page; default: the model's.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs that are read and predicted together.")] = 256,
     device: Annotated[str, typer.Option(help='"auto", "cpu", "cuda", "cuda:1", ...')] = "auto",
@@ -64,6 +64,9 @@ def evaluate(
     model = load_model(checkpoint, backbone, weights)
     place = move_to_device(model, device)
     form = InputForm.of(model)
+    triage = getattr(model, "triage", None)
+    draws = draws or (triage.draws if triage is not None else 10)
+    seed = seed if seed is not None else (triage.seed if triage is not None else 0)
     chosen = _choose_score(model, form, score, draws)
     sets = _open({"id": id, "semi": semi, "full": full}, data_root, model, form)
     settings = Settings(fingerprint(checkpoint, backbone), form, chosen, draws, seed)
@@ -150,7 +153,7 @@ def _evaluation(
 ) -> Evaluation:
     from abnn.evaluation import Evaluation
 
-    triage = getattr(model, "triage", None)
+    triage: Any = getattr(model, "triage", None)
     config: dict[str, Any] = {
         "model": settings.model,
         "draws": settings.draws,
@@ -160,14 +163,16 @@ def _evaluation(
         config["class_names"] = list(names)
     if settings.form.mean is not None and settings.form.std is not None:
         config["preprocess"] = {"mean": list(settings.form.mean), "std": list(settings.form.std)}
+    judged = triage is not None and triage.score == settings.score
     return Evaluation(
         name,
         settings.score,
         tuple(results),
-        (triage.notice, triage.reject) if triage is not None and triage.score == settings.score else None,
+        (triage.notice, triage.reject) if judged else None,
         settings.seed,
         config,
         {"evaluation": seconds},
+        triage.by_class if judged else (),
     )
 
 
