@@ -24,7 +24,7 @@ from abnn.cli.report import page_from_records
 from abnn.errors import AbnnError, FileFormatError, InputError
 from abnn.evaluate import evaluate_set
 from abnn.evaluation import Evaluation
-from abnn.files import write_json, write_tensors
+from abnn.files import read_tree, write_json, write_tensors, write_tree
 from abnn.records import Record, find_records, read_record
 from abnn.triage import Triage
 from tests.conftest import mlp, randomise_attachments
@@ -303,6 +303,63 @@ def test_interrupted_evaluation_keeps_every_batch(
     sizes += [0] * 10
     run(checkpoint, *tiers, "--output", tmp_path)
     assert sum(sizes) == 54 - 12
+    assert same(the_record(tmp_path).evaluation(), undisturbed)
+
+
+@pytest.mark.parametrize("where", ["pool", "after the pool", "on_batch", "after a part"])
+def test_interrupts_anywhere_count_no_batch_twice_and_lose_none(
+    checkpoint: Path, tiers: list[object], tmp_path: Path, undisturbed: Evaluation, where: str
+) -> None:
+    """Each time in the fourth batch, the second of its part."""
+    times = [0]
+
+    def interrupting(method: Callable[..., Any], after: bool) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            times[0] += 1
+            if times[0] == 4 and not after:
+                raise KeyboardInterrupt
+            made = method(*arguments, **options)
+            if times[0] == 4:
+                raise KeyboardInterrupt
+            return made
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resume, "BATCHES_PER_PART", 1 if where == "after a part" else 2)
+        if where == "on_batch":
+            patch.setattr("rich.progress.Progress.advance", interrupting(lambda *_: None, after=False))
+        elif where == "after a part":
+            patch.setattr(resume, "write_tree", interrupting(resume.write_tree, after=True))
+        else:
+            patch.setattr(resume.Pool, "add", interrupting(resume.Pool.add, after=where == "after the pool"))
+        run(checkpoint, *tiers, "--output", tmp_path, fails=True)
+    assert times[0] >= 4
+    run(checkpoint, *tiers, "--output", tmp_path)
+    assert same(the_record(tmp_path).evaluation(), undisturbed)
+
+
+def test_parts_and_results_with_too_many_rows_are_made_again(
+    checkpoint: Path, tiers: list[object], tmp_path: Path, undisturbed: Evaluation, kill_after: Any
+) -> None:
+    kill_after(7)
+    with pytest.raises(Killed):
+        run(checkpoint, *tiers, "--output", tmp_path)
+    first = min(tmp_path.rglob("part-*"))
+    tree = read_tree(first)
+    part = tree["part"]
+    double = {key: torch.cat([part[key]] * 2) for key in ("probs", "labels", "digests")}
+    scores = {name: torch.cat([value] * 2) for name, value in part["scores"].items()}
+    write_tree(first, {**tree, "part": {**double, "scores": scores}})
+    kill_after(10**9)
+    run(checkpoint, *tiers, "--output", tmp_path)
+    assert same(the_record(tmp_path).evaluation(), undisturbed)
+    for file in tmp_path.rglob("result.safetensors"):
+        tree = read_tree(file)
+        rows = {key: torch.cat([tree[key]] * 2) for key in ("probs", "labels")}
+        scores = {name: torch.cat([value] * 2) for name, value in tree["scores"].items()}
+        write_tree(file, {**tree, **rows, "scores": scores})
+    run(checkpoint, *tiers, "--output", tmp_path)
     assert same(the_record(tmp_path).evaluation(), undisturbed)
 
 
