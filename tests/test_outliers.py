@@ -409,6 +409,42 @@ def test_range_may_come_in_any_broadcastable_shape() -> None:
     assert torch.allclose(scalar(x, x[:, 0], severity=1.0).x, 1 - x, atol=1e-6)
 
 
+def never() -> tuple[Tensor, Tensor]:
+    raise AssertionError("the range was set already")
+
+
+@pytest.mark.parametrize("name", ["noise", "mixed", "two-tier", "auto"])
+def test_own_range_stays_and_a_given_one_wins_on_a_copy(name: str) -> None:
+    x = inputs((16, 1, 8, 8))
+    own = make_outliers(name)
+    assert own.needs_range
+    measured = own.with_range(None, lambda: measure_range([x]))
+    assert own.needs_range and not measured.needs_range
+    own.prepare(-3.0, 3.0)
+    before = own.to_config()
+    kept, given = own.with_range(None, never), own.with_range((0.0, 1.0), never)
+    assert kept.to_config() == own.to_config() == before and given.to_config()["range"] == [[0.0], [1.0]]
+    a, b, c = (each(x, x[:, 0], generator()).x for each in (own, kept, given))
+    assert torch.equal(a, b) and not torch.equal(a, c)
+    fresh = make_outliers(name)
+    fresh.prepare(0.0, 1.0)
+    assert torch.equal(c, fresh(x, x[:, 0], generator()).x)
+
+
+def test_a_part_keeps_the_range_that_it_was_given() -> None:
+    x = inputs((16, 1, 8, 8))
+    part = Noise()
+    part.prepare(0.0, 100.0)
+    mixed = make_outliers("mixed", parts=[part, "invert"])
+    made = mixed.with_range(None, lambda: measure_range([x]))
+    config = made.to_config()
+    assert config["parts"][0]["range"] == [[0.0], [100.0]] and "range" not in config["parts"][1]
+    again = make_outliers(json.loads(json.dumps(config)))
+    assert again.to_config() == config
+    assert torch.equal(made(x, x[:, 0], generator()).x, again(x, x[:, 0], generator()).x)
+    assert mixed.needs_range and not made.needs_range
+
+
 def test_constant_channel_is_harmless() -> None:
     x = inputs((6, 2, 8, 8))
     x[:, 1] = 0.25

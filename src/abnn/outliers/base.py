@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -73,9 +74,33 @@ class Outliers(ABC):
         """Set the range of values, one number or one per channel (see :func:`measure_range`)."""
         self._range = self._placed = _checked_range(low, high)
 
+    def prepare_missing(self, low: Tensor | float, high: Tensor | float) -> None:
+        """Set the range only where none was set before."""
+        if self._range is None:
+            self.prepare(low, high)
+
+    @property
+    def uses_range(self) -> bool:
+        """Whether outliers of this kind depend on the range of values."""
+        return True
+
     @property
     def needs_range(self) -> bool:
-        return True
+        """Whether the range still has to be set."""
+        return self.uses_range and self._range is None
+
+    def with_range(self, given: tuple[Any, Any] | None, measure: Callable[[], tuple[Tensor, Tensor]]) -> Outliers:
+        """A copy that has its range: ``given``, else its own, else what ``measure()`` finds."""
+        made = self.copied()
+        if given is not None and made.uses_range:
+            made.prepare(*given)
+        if made.needs_range:
+            made.prepare_missing(*measure())
+        return made
+
+    def copied(self) -> Outliers:
+        """A copy whose range can be set without changing this generator."""
+        return copy.copy(self)
 
     @abstractmethod
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
@@ -126,7 +151,7 @@ class Outliers(ABC):
 
     def to_config(self) -> dict[str, Any]:
         """Name, options and value range as JSON can hold them."""
-        options = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self) if f.init}
+        options = {f.name: _plain(getattr(self, f.name), self._range) for f in dataclasses.fields(self) if f.init}
         if self._range is not None:
             options["range"] = [bound.tolist() for bound in self._range]
         return {"name": self.name, **options}
@@ -139,7 +164,7 @@ class Outliers(ABC):
         value_range = options.pop("range", None)
         outliers = kind.build(options)
         if value_range is not None:
-            outliers.prepare(*(torch.tensor(bound) for bound in value_range))
+            outliers.prepare_missing(*(torch.tensor(bound) for bound in value_range))
         return outliers
 
     @classmethod
@@ -243,9 +268,15 @@ def _severity_tensor(severity: float | Tensor | None, x: Tensor) -> Tensor | Non
     return severity.detach().to(x.device, torch.float32).expand(len(x))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, known: tuple[Tensor, Tensor] | None) -> Any:
     if isinstance(value, Outliers):
-        return {k: v for k, v in value.to_config().items() if k != "range"}  # a mixture hands its own range on
+        # A mixture hands its own range on; a part that was given another one keeps it.
+        own = value._range is not None and not (known and all(map(_equal, value._range, known)))
+        return {k: v for k, v in value.to_config().items() if k != "range" or own}
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [_plain(item, known) for item in value]
     return value
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.tolist() == other.tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -37,9 +38,24 @@ class Mixed(Outliers):
         for part in self.parts:
             part.prepare(low, high)
 
+    def prepare_missing(self, low: Tensor | float, high: Tensor | float) -> None:
+        if self._range is None:
+            super().prepare(low, high)
+        for part in self.parts:
+            part.prepare_missing(low, high)
+
+    @property
+    def uses_range(self) -> bool:
+        return any(part.uses_range for part in self.parts)
+
     @property
     def needs_range(self) -> bool:
         return any(part.needs_range for part in self.parts)
+
+    def copied(self) -> Outliers:
+        made = copy.copy(self)
+        made.parts = tuple(part.copied() for part in self.parts)
+        return made
 
     def check_rank(self, x: Tensor) -> None:
         for part in self.parts:
@@ -104,6 +120,12 @@ class TwoTier(Mixed):
     def part_severity(self, batch: int, severity: Tensor | None, rng: Rng) -> Tensor | None:
         return severity
 
+    def copied(self) -> Outliers:
+        made = copy.copy(self)
+        upper, lower = made.parts = tuple(part.copied() for part in self.parts)
+        made.style, made.content = upper.parts, lower.parts
+        return made
+
 
 @dataclass(kw_only=True, eq=False)
 class Tabular(Mixed):
@@ -124,7 +146,7 @@ class Auto(Outliers):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._made = {
+        self._made: dict[int, Outliers] = {
             0: Tabular(),
             1: TwoTier(),
             2: TwoTier(content=SCENERY, content_severity=(0.5, 1.0)),
@@ -135,6 +157,11 @@ class Auto(Outliers):
         super().prepare(low, high)
         for each in self._made.values():
             each.prepare(low, high)
+
+    def copied(self) -> Outliers:
+        made = copy.copy(self)
+        made._made = {rank: each.copied() for rank, each in self._made.items()}
+        return made
 
     def chosen_for(self, x: Tensor) -> Outliers:
         return self._made[x.ndim - 2]

@@ -49,7 +49,7 @@ class FromData(Change):
         self.data = data
 
     @property
-    def needs_range(self) -> bool:
+    def uses_range(self) -> bool:
         return False
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
