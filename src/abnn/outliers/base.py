@@ -45,6 +45,11 @@ class Outliers(ABC):
     ranks: ClassVar[tuple[int, ...] | None] = None
     """Accepted numbers of spatial dimensions (0: flat features ``[B, F]``); None: any."""
 
+    takes_values: ClassVar[bool] = True
+    """Whether inputs may be floating-point values."""
+    takes_tokens: ClassVar[bool] = False
+    """Whether inputs may be whole numbers, which name things and have no range."""
+
     severity: tuple[float, float] = (0.0, 1.0)
 
     def __init_subclass__(cls) -> None:
@@ -67,7 +72,8 @@ class Outliers(ABC):
         self._check(x, y)
         # Half precision has too few digits for sums of fields and for counting patches.
         work = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        made, severity = self.generate(work, _severity_tensor(severity, x), Rng(generator, work))
+        like = work if work.is_floating_point() else torch.empty(0, device=work.device)
+        made, severity = self.generate(work, _severity_tensor(severity, x), Rng(generator, like))
         return OutlierBatch(x=made.to(x.dtype), severity=severity, y=y)
 
     def prepare(self, low: Tensor | float, high: Tensor | float) -> None:
@@ -127,15 +133,24 @@ class Outliers(ABC):
         return low.view(shape), (high - low).view(shape)
 
     def _check(self, x: Tensor, y: Tensor) -> None:
-        if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point() or len(x) == 0:
+        if not isinstance(x, Tensor) or x.ndim < 2 or x.is_complex() or x.dtype == torch.bool or len(x) == 0:
             given = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-            raise InputError(explain("x", given, "a non-empty batch [B, C, ...] of floating-point values"))
+            accepted = "a non-empty batch [B, C, ...] of floating-point values, or of tokens [B, L]"
+            raise InputError(explain("x", given, accepted))
         if not isinstance(y, Tensor) or y.ndim < 1 or len(y) != len(x):
             given = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
             raise InputError(explain("y", given, f"a tensor with one label for each of the {len(x)} inputs"))
         self.check_rank(x)
 
     def check_rank(self, x: Tensor) -> None:
+        if not (self.takes_values if x.is_floating_point() else self.takes_tokens):
+            accepted, fix = (
+                ("floating-point values", "Use 'tokens' for whole numbers [B, L], or a data set of real outliers.")
+                if self.takes_values
+                else ("whole numbers", "Use 'auto' to choose by the form of the inputs.")
+            )
+            given = f"{x.dtype} of shape {tuple(x.shape)}"
+            raise InputError(explain(f"x for outliers {self.name!r}", given, accepted, fix))
         if self.ranks is not None and x.ndim - 2 not in self.ranks:
             shapes = " or ".join(SHAPES[rank] for rank in self.ranks)
             fix = (
@@ -186,7 +201,7 @@ class Change(Outliers):
 
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
         severity = self.choose_severity(len(x), severity, rng)
-        dial = severity.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
+        dial = severity.to(x.dtype if x.is_floating_point() else severity.dtype).view(-1, *[1] * (x.ndim - 1))
         # Severity 0 means the very same numbers, which arithmetic through the value range would not give back.
         return torch.where(dial == 0, x, self.change(x, dial, rng)), severity
 
@@ -207,14 +222,17 @@ def positive(argument: str, value: float) -> None:
 
 
 def measure_range(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Smallest and largest value of each channel (dimension 1) over all batches, each of shape ``[C]``."""
+    """Smallest and largest value of each channel (dimension 1) over all batches, each of shape ``[C]``.
+
+    Whole numbers have no channels: ``[1]`` for all of them.
+    """
     low: Tensor | None = None
     high: Tensor | None = None
     for batch in batches:
         if not isinstance(batch, Tensor) or batch.ndim < 2 or batch.numel() == 0:
             given = f"shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else type(batch).__name__
             raise InputError(explain("batches", given, "non-empty tensors [B, C, ...]", "Pass the inputs alone."))
-        values = batch.transpose(0, 1).flatten(1)
+        values = batch.transpose(0, 1).flatten(1) if batch.is_floating_point() else batch.flatten()[None]
         least, most = torch.aminmax(values, dim=1)
         if not bool((torch.isfinite(least) & torch.isfinite(most)).all()):
             raise InputError(

@@ -12,6 +12,7 @@ from torch import Tensor
 from abnn.errors import InputError, explain
 from abnn.outliers.base import Outliers, lookup
 from abnn.outliers.random import Rng
+from abnn.outliers.tokens import Tokens
 
 CONTENT = ("noise", "patches", "blobs", "backgrounds")
 SCENERY = (*CONTENT, "leaves")
@@ -138,10 +139,14 @@ class Tabular(Mixed):
 
 @dataclass(kw_only=True, eq=False)
 class Auto(Outliers):
-    """ "two-tier" for images (with scenes of leaves among the destroyed content) and signals, "tabular" for flat inputs."""
+    """ "two-tier" for images (with scenes of leaves among the destroyed content) and signals, "tabular" for flat inputs.
+
+    Whole numbers ``[B, L]`` are tokens, and get "tokens".
+    """
 
     name: ClassVar[str] = "auto"
     ranks: ClassVar[tuple[int, ...] | None] = (0, 1, 2, 3)
+    takes_tokens: ClassVar[bool] = True
     severity: tuple[float, float] = field(default=(0.0, 1.0), init=False)
 
     def __post_init__(self) -> None:
@@ -152,6 +157,7 @@ class Auto(Outliers):
             2: TwoTier(content=SCENERY, content_severity=(0.5, 1.0)),
             3: TwoTier(),
         }
+        self._tokens = Tokens()
 
     def prepare(self, low: Tensor | float, high: Tensor | float) -> None:
         super().prepare(low, high)
@@ -164,7 +170,14 @@ class Auto(Outliers):
         return made
 
     def chosen_for(self, x: Tensor) -> Outliers:
-        return self._made[x.ndim - 2]
+        return self._made[x.ndim - 2] if x.is_floating_point() else self._tokens
+
+    def check_rank(self, x: Tensor) -> None:
+        if not x.is_floating_point() and x.ndim != 2:
+            given, accepted = f"{x.dtype} of shape {tuple(x.shape)}", "floating-point values, or tokens [B, L]"
+            fix = "Convert the inputs, or pass a data set of real outliers."
+            raise InputError(explain("x for outliers 'auto'", given, accepted, fix))
+        super().check_rank(x)
 
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
         return self.chosen_for(x).generate(x, severity, rng)
