@@ -24,7 +24,7 @@ from abnn.cli.report import page_from_records
 from abnn.errors import AbnnError, FileFormatError, InputError
 from abnn.evaluate import evaluate_set
 from abnn.evaluation import Evaluation
-from abnn.files import write_json, write_tensors
+from abnn.files import read_tree, write_json, write_tensors, write_tree
 from abnn.records import Record, find_records, read_record
 from abnn.triage import Triage
 from tests.conftest import mlp, randomise_attachments
@@ -147,6 +147,29 @@ def test_table_record_and_page(checkpoint: Path, tiers: list[object], tmp_path: 
     assert b"white noise" in page and list((tmp_path / "out" / "report_figures").glob("*.svg"))
     again = page_from_records([read_record(record.path)], tmp_path / "again.html")
     assert again.read_bytes() == page
+
+
+def test_verdicts_are_those_of_the_saved_triage(sources: dict[str, Path], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = build_backbone("paper-resnet", 3, 1, **RECIPE)
+    torch.nn.init.normal_(network.get_parameter("head.weight"), std=0.3)
+    model = randomise_attachments(abnn.attach(network.eval(), torch.zeros(1, 1, 8, 8), draws=2))
+    with np.load(sources["known.npz"]) as arrays:
+        x = torch.from_numpy(arrays["images"])[:, None].float() / 255
+    prediction = model.predict(x, draws=3, seed=5)
+    entropy, labels = prediction.score_by("entropy"), prediction.label
+    middle = [float(entropy[labels == k].median()) if (labels == k).any() else 0.0 for k in range(3)]
+    by_class = tuple((value, value + 0.01) for value in middle)
+    triage = Triage(-1.0, 9.0, 0.05, 0.01, "entropy", 3, 5, 100, by_class=by_class)
+    saved_at = model.save(tmp_path / "model", backbone=True, triage=triage)
+    run(saved_at, "--id", sources["known.npz"], "--score", "entropy", "--output", tmp_path / "out")
+    record = the_record(tmp_path / "out")
+    assert (record.config["draws"], record.seed, record.class_thresholds) == (3, 5, by_class)
+    verdicts = triage(prediction).verdict
+    shares = {word: record.numbers[f"verdicts.known.{word}"] for word in ("accept", "notice", "reject")}
+    assert shares == pytest.approx({word: verdicts.count(word) / len(verdicts) for word in shares})
+    run(saved_at, "--id", sources["known.npz"], "--draws", 2, "--seed", 0, "--output", tmp_path / "own", "--no-report")
+    assert (the_record(tmp_path / "own").config["draws"], the_record(tmp_path / "own").seed) == (2, 0)
 
 
 def test_finished_sets_are_not_done_again(
@@ -280,6 +303,63 @@ def test_interrupted_evaluation_keeps_every_batch(
     sizes += [0] * 10
     run(checkpoint, *tiers, "--output", tmp_path)
     assert sum(sizes) == 54 - 12
+    assert same(the_record(tmp_path).evaluation(), undisturbed)
+
+
+@pytest.mark.parametrize("where", ["pool", "after the pool", "on_batch", "after a part"])
+def test_interrupts_anywhere_count_no_batch_twice_and_lose_none(
+    checkpoint: Path, tiers: list[object], tmp_path: Path, undisturbed: Evaluation, where: str
+) -> None:
+    """Each time in the fourth batch, the second of its part."""
+    times = [0]
+
+    def interrupting(method: Callable[..., Any], after: bool) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            times[0] += 1
+            if times[0] == 4 and not after:
+                raise KeyboardInterrupt
+            made = method(*arguments, **options)
+            if times[0] == 4:
+                raise KeyboardInterrupt
+            return made
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resume, "BATCHES_PER_PART", 1 if where == "after a part" else 2)
+        if where == "on_batch":
+            patch.setattr("rich.progress.Progress.advance", interrupting(lambda *_: None, after=False))
+        elif where == "after a part":
+            patch.setattr(resume, "write_tree", interrupting(resume.write_tree, after=True))
+        else:
+            patch.setattr(resume.Pool, "add", interrupting(resume.Pool.add, after=where == "after the pool"))
+        run(checkpoint, *tiers, "--output", tmp_path, fails=True)
+    assert times[0] >= 4
+    run(checkpoint, *tiers, "--output", tmp_path)
+    assert same(the_record(tmp_path).evaluation(), undisturbed)
+
+
+def test_parts_and_results_with_too_many_rows_are_made_again(
+    checkpoint: Path, tiers: list[object], tmp_path: Path, undisturbed: Evaluation, kill_after: Any
+) -> None:
+    kill_after(7)
+    with pytest.raises(Killed):
+        run(checkpoint, *tiers, "--output", tmp_path)
+    first = min(tmp_path.rglob("part-*"))
+    tree = read_tree(first)
+    part = tree["part"]
+    double = {key: torch.cat([part[key]] * 2) for key in ("probs", "labels", "digests")}
+    scores = {name: torch.cat([value] * 2) for name, value in part["scores"].items()}
+    write_tree(first, {**tree, "part": {**double, "scores": scores}})
+    kill_after(10**9)
+    run(checkpoint, *tiers, "--output", tmp_path)
+    assert same(the_record(tmp_path).evaluation(), undisturbed)
+    for file in tmp_path.rglob("result.safetensors"):
+        tree = read_tree(file)
+        rows = {key: torch.cat([tree[key]] * 2) for key in ("probs", "labels")}
+        scores = {name: torch.cat([value] * 2) for name, value in tree["scores"].items()}
+        write_tree(file, {**tree, **rows, "scores": scores})
+    run(checkpoint, *tiers, "--output", tmp_path)
     assert same(the_record(tmp_path).evaluation(), undisturbed)
 
 

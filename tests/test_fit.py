@@ -330,6 +330,21 @@ def test_no_outliers_and_real_outliers() -> None:
     assert not equal(values(without), values(real))
 
 
+def test_the_range_of_the_users_generator_is_used_and_left_alone() -> None:
+    def fitted(outliers: Any, **options: Any) -> list[float]:
+        model = attached()
+        abnn.fit(model, loader(), outliers=outliers, epochs=1, **QUIET, **options)
+        return [float(value.detach().double().sum()) for _, value in model.attachment_parameters()]
+
+    wide, fresh = abnn.outliers.Noise(), abnn.outliers.Noise()
+    wide.prepare(-50.0, 50.0)
+    measured = fitted("noise")
+    assert fitted(wide) == fitted("noise", value_range=(-50.0, 50.0)) != measured
+    assert fitted(wide, value_range=(-1.0, 1.0)) == fitted("noise", value_range=(-1.0, 1.0))
+    assert wide.to_config()["range"] == [[-50.0], [50.0]]
+    assert fitted(fresh) == measured and fresh.needs_range
+
+
 def test_no_attachment_trains_everything_with_outliers() -> None:
     model = attached(trained=False, kind="replace")
     goal = abnn.preset("authors", keep_gradient=False, outliers_update="all").objective

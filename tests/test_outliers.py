@@ -25,6 +25,7 @@ from abnn.outliers.style import small_affine
 SPATIAL = ["noise", "patches", "invert", "blobs", "backgrounds", "style", "mixed", "graded", "two-tier", "auto"]
 IMAGES = ["leaves"]
 FLAT = ["noise", "invert", "feature-noise", "feature-shuffle", "tabular", "auto"]
+TOKENS = ["tokens", "auto"]
 SHAPES = [(12, 2, 40), (12, 1, 8, 8), (12, 3, 17, 28), (12, 1, 9, 10, 11)]
 
 
@@ -58,7 +59,7 @@ def digits() -> tuple[Tensor, Tensor]:
 
 
 def test_every_name_is_covered() -> None:
-    assert set(SPATIAL) | set(IMAGES) | set(FLAT) | {"dataset"} == set(REGISTRY)
+    assert set(SPATIAL) | set(IMAGES) | set(FLAT) | set(TOKENS) | {"dataset"} == set(REGISTRY)
 
 
 @pytest.mark.parametrize(("name", "shape"), CASES)
@@ -335,6 +336,91 @@ def test_auto_follows_the_shape() -> None:
     assert make_outliers(None).name == "auto"
 
 
+def words(batch: int = 12, length: int = 10) -> Tensor:
+    """A different token at every place."""
+    return torch.arange(batch * length).view(batch, length)
+
+
+@pytest.mark.parametrize("name", TOKENS)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_tokens_are_exchanged_by_their_share_with_those_of_other_samples(name: str, dtype: torch.dtype) -> None:
+    x, y = words().to(dtype), torch.arange(12) % 3
+    outliers = make_outliers(name)
+    for severity, changed in ((0.0, 0), (0.3, 3), (0.5, 5), (1.0, 10)):
+        batch = outliers(x, y, generator(), severity=severity)
+        assert batch.x.dtype == dtype and batch.x.shape == x.shape and batch.y is y
+        assert torch.equal(batch.severity, torch.full((12,), severity))
+        assert torch.equal((batch.x != x).sum(1), torch.full((12,), changed))
+        rows = torch.where(batch.x != x, batch.x // 10, -1)
+        assert not (rows == torch.arange(12)[:, None]).any() and int(rows.max()) < 12
+    assert torch.equal(x, words().to(dtype))
+
+
+def test_tokens_follow_the_generator_alone() -> None:
+    x, y = words(), torch.zeros(12)
+    for name in TOKENS:
+        outliers, first, second = make_outliers(name), generator(3), generator(3)
+        a, b, c = outliers(x, y, first), outliers(x, y, second, severity=None), outliers(x, y, generator(4))
+        assert torch.equal(a.x, b.x) and torch.equal(a.severity, b.severity) and not torch.equal(a.x, c.x)
+        assert torch.equal(first.get_state(), second.get_state())
+        # Other tokens of the same shape, and a given severity, draw as many numbers.
+        outliers(x % 2, y, first), outliers(x, y, second, severity=0.5)
+        assert torch.equal(first.get_state(), second.get_state())
+
+
+def test_tokens_come_from_everywhere_and_kept_ones_stay() -> None:
+    x = words(40, 10) + 1
+    x[::2, 6:] = 0
+    x[1] = 0
+    made = make_outliers("tokens", keep=[0])(x, x[:, 0], generator(), severity=1.0).x
+    assert torch.equal(made == 0, x == 0) and torch.equal(made[1], x[1])
+    assert (made[0, :6] != x[0, :6]).all()
+    short = make_outliers("tokens", keep=(0,))(x, x[:, 0], generator(), severity=0.5).x
+    assert torch.equal((short != x).sum(1)[::2], torch.full((20,), 3))  # half of the six that are no padding
+    drawn = torch.cat(
+        [make_outliers("tokens")(words(4, 5), x[:4], generator(s), severity=1.0).x[0] for s in range(200)]
+    )
+    counts = torch.bincount(drawn, minlength=20)
+    # 1000 draws over the 15 places of the three others: 66.7 each, deviation 7.9.
+    assert (counts[:5] == 0).all() and (counts[5:] - 1000 / 15).abs().max() < 5 * 7.9
+
+
+def test_a_token_sequence_alone_in_its_batch_is_no_outlier() -> None:
+    batch = make_outliers("tokens")(words(1), torch.zeros(1), generator(), severity=1.0)
+    assert torch.equal(batch.x, words(1)) and float(batch.severity) == 0
+
+
+def test_real_tokens_replace_whole_samples() -> None:
+    x, data = words(8, 4), torch.full((5, 4), 1000)
+    given = torch.tensor([0.0, 0.3, 0.5, 1.0] * 2)
+    for own in (data, TensorDataset(data)):
+        batch = make_outliers(own)(x, x[:, 0], generator(), severity=given)
+        assert torch.equal(batch.x, torch.where(given[:, None] > 0, 1000, x)) and batch.x.dtype == x.dtype
+        assert torch.equal(batch.severity, (given > 0).float())
+    with pytest.raises(InputError, match="tokens of torch.int64"):
+        make_outliers(data.float())(x, x[:, 0])
+
+
+def test_whole_numbers_have_one_range_whatever_their_length() -> None:
+    low, high = measure_range([words(2, 5), words(2, 7)])
+    assert low.tolist() == [0] and high.tolist() == [13]
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "said"),
+    [
+        ("noise", words(), "outliers 'noise'.*int64.*Use 'tokens'"),
+        ("tabular", words(), "outliers 'feature-noise'.*Use 'tokens'"),
+        ("auto", torch.zeros(2, 1, 4, 4, dtype=torch.uint8), "outliers 'auto'.*uint8.*real outliers"),
+        ("tokens", torch.zeros(2, 4), "outliers 'tokens'.*whole numbers.*'auto'"),
+        ("tokens", torch.zeros(2, 4, 4, dtype=torch.long), r"outliers 'tokens'.*\[B, F\]"),
+    ],
+)
+def test_generators_say_which_inputs_they_take(name: str, x: Tensor, said: str) -> None:
+    with pytest.raises(InputError, match=f"(?s){said}"):
+        make_outliers(name)(x, torch.zeros(len(x)))
+
+
 class Pairs(Dataset):
     def __init__(self, n: int, shape: tuple[int, ...] = (1, 8, 8)) -> None:
         self.n, self.shape = n, shape
@@ -366,7 +452,7 @@ def test_own_data_is_drawn_from_the_generator_whatever_holds_it() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(REGISTRY) - {"dataset"}))
 def test_config_round_trip_through_json(name: str) -> None:
-    x = inputs((16, 4) if name in FLAT else (16, 2, 8, 8))
+    x = torch.arange(64).view(16, 4) if name == "tokens" else inputs((16, 4) if name in FLAT else (16, 2, 8, 8))
     outliers = prepared(name, x)
     config = outliers.to_config()
     assert json.loads(json.dumps(config, allow_nan=False)) == config
@@ -409,6 +495,42 @@ def test_range_may_come_in_any_broadcastable_shape() -> None:
     assert torch.allclose(scalar(x, x[:, 0], severity=1.0).x, 1 - x, atol=1e-6)
 
 
+def never() -> tuple[Tensor, Tensor]:
+    raise AssertionError("the range was set already")
+
+
+@pytest.mark.parametrize("name", ["noise", "mixed", "two-tier", "auto"])
+def test_own_range_stays_and_a_given_one_wins_on_a_copy(name: str) -> None:
+    x = inputs((16, 1, 8, 8))
+    own = make_outliers(name)
+    assert own.needs_range
+    measured = own.with_range(None, lambda: measure_range([x]))
+    assert own.needs_range and not measured.needs_range
+    own.prepare(-3.0, 3.0)
+    before = own.to_config()
+    kept, given = own.with_range(None, never), own.with_range((0.0, 1.0), never)
+    assert kept.to_config() == own.to_config() == before and given.to_config()["range"] == [[0.0], [1.0]]
+    a, b, c = (each(x, x[:, 0], generator()).x for each in (own, kept, given))
+    assert torch.equal(a, b) and not torch.equal(a, c)
+    fresh = make_outliers(name)
+    fresh.prepare(0.0, 1.0)
+    assert torch.equal(c, fresh(x, x[:, 0], generator()).x)
+
+
+def test_a_part_keeps_the_range_that_it_was_given() -> None:
+    x = inputs((16, 1, 8, 8))
+    part = Noise()
+    part.prepare(0.0, 100.0)
+    mixed = make_outliers("mixed", parts=[part, "invert"])
+    made = mixed.with_range(None, lambda: measure_range([x]))
+    config = made.to_config()
+    assert config["parts"][0]["range"] == [[0.0], [100.0]] and "range" not in config["parts"][1]
+    again = make_outliers(json.loads(json.dumps(config)))
+    assert again.to_config() == config
+    assert torch.equal(made(x, x[:, 0], generator()).x, again(x, x[:, 0], generator()).x)
+    assert mixed.needs_range and not made.needs_range
+
+
 def test_constant_channel_is_harmless() -> None:
     x = inputs((6, 2, 8, 8))
     x[:, 1] = 0.25
@@ -447,6 +569,7 @@ def test_constant_channel_is_harmless() -> None:
         (lambda: make_outliers("noise").prepare(0.0, float("inf")), "finite"),
         (lambda: make_outliers("noise").prepare(torch.zeros(3), torch.ones(2)), "one per channel"),
         (lambda: make_outliers("noise").prepare(torch.zeros(3, 2), torch.ones(3, 2)), "one per channel"),
+        (lambda: make_outliers("tokens", keep=0), "keep"),
         (lambda: measure_range([]), "loader empty"),
         (lambda: measure_range([torch.tensor([[1.0, float("nan")]])]), "NaN"),
         (lambda: measure_range([torch.tensor([[1.0, float("-inf")]])]), "NaN or infinite"),
@@ -497,9 +620,9 @@ def test_bad_batches_name_the_way_out() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize(("name", "shape"), CASES)
-def test_no_host_synchronisation_on_cuda(name: str, shape: tuple[int, ...]) -> None:
-    x = inputs(shape).cuda()
+@pytest.mark.parametrize(("name", "x"), [(n, inputs(s)) for n, s in CASES] + [(n, words()) for n in TOKENS])
+def test_no_host_synchronisation_on_cuda(name: str, x: Tensor) -> None:
+    x = x.cuda()
     y = torch.zeros(len(x), device="cuda")
     outliers = prepared(name, x)
     for device in ("cuda", "cpu"):

@@ -11,6 +11,7 @@ from abnn import metrics
 from abnn.errors import InputError
 from abnn.evaluation import Evaluation, SetResult
 from abnn.summary import flatten, summarise
+from abnn.triage import Triage
 
 CLASSES = 4
 
@@ -170,6 +171,29 @@ def test_a_threshold_at_infinity_gives_verdicts_but_no_tiers(thresholds: tuple[f
     summary = summarise(sample_evaluation(thresholds=thresholds))
     assert summary["verdicts"]["digits"]["reject"] == 0
     assert "threshold_balanced_accuracy" not in summary["tiers"]
+
+
+def test_verdicts_are_those_of_triage_also_by_class():
+    by_class = ((0.1, 0.2), (0.4, 0.9), (0.6, 1.1), (0.2, 0.3))
+    evaluation = sample_evaluation(class_thresholds=by_class)
+    triage = Triage(0.4, 0.9, 0.05, 0.01, "entropy", 10, 0, 100, by_class=by_class)
+    summary, common = summarise(evaluation), summarise(sample_evaluation())
+    right = []
+    for number, each in enumerate(evaluation.sets):
+        levels = triage.levels(each.scores["entropy"], each.predicted)
+        np.testing.assert_array_equal(evaluation.levels(each), levels)
+        shares = [summary["verdicts"][each.name][word] for word in ("accept", "notice", "reject")]
+        np.testing.assert_allclose(shares, np.bincount(levels, minlength=3) / len(each))
+        right.append(np.mean(levels == number))
+    assert summary["verdicts"] != common["verdicts"]
+    assert summary["tiers"]["threshold_balanced_accuracy"] == pytest.approx(np.mean(right))
+    assert "threshold" not in summary["tiers"]  # there are no two cuts for all
+
+
+@pytest.mark.parametrize("changes", [{"class_thresholds": ((0.1, 0.2),)}, {"thresholds": None}])
+def test_thresholds_by_class_must_fit(changes: dict[str, Any]):
+    with pytest.raises(InputError, match="class_thresholds"):
+        sample_evaluation(**{"class_thresholds": ((0.1, 0.2),) * CLASSES, **changes})
 
 
 def test_errors_name_what_is_wrong():

@@ -276,6 +276,25 @@ def test_costs_choose_thresholds_and_promise_nothing() -> None:
     assert Triage.from_dict(json.loads(json.dumps(strict.to_dict()))) == strict
 
 
+def test_the_range_of_the_users_generator_is_used_and_left_alone() -> None:
+    """Wider ranges make louder noise, and its scores are other ones."""
+    model = attached()
+
+    def severe(**options: Any) -> list[float]:
+        return gather(model, loader(shuffle=False), draws=2, **options).severe.tolist()
+
+    wide = abnn.outliers.Noise()
+    wide.prepare(-50.0, 50.0)
+    measured = severe(outliers="noise")
+    assert severe(outliers=wide) == severe(outliers="noise", value_range=(-50.0, 50.0)) != measured
+    assert severe(outliers=wide, value_range=(0.0, 1.0)) != severe(outliers=wide)
+    assert wide.to_config()["range"] == [[-50.0], [50.0]]
+    fresh = abnn.outliers.Noise()
+    assert severe(outliers=fresh) == measured and fresh.needs_range
+    by_option = Triage.calibrate(model, loader(shuffle=False), outliers="noise", draws=2, value_range=(-50.0, 50.0))
+    assert by_option == Triage.calibrate(model, loader(shuffle=False), outliers=wide, draws=2)
+
+
 def test_real_outliers_place_the_upper_threshold() -> None:
     model = attached()
     far = torch.full((30, 1, 8, 8), 5.0)

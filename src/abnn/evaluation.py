@@ -66,13 +66,14 @@ class SetResult:
 class Evaluation:
     """One model on several sets.
 
-    name        what to call the model in tables: "plain network", "attached network"
-    score       the name of its score that tables use
-    sets        in the order of their tiers
-    thresholds  (notice, reject): scores above the first are noticed, above the second refused
-    seed        of the training run
-    config      everything that led to the model, as JSON can hold it
-    seconds     how long the parts of the run took, by name
+    name              what to call the model in tables: "plain network", "attached network"
+    score             the name of its score that tables use
+    sets              in the order of their tiers
+    thresholds        (notice, reject): scores above the first are noticed, above the second refused
+    seed              of the training run
+    config            everything that led to the model, as JSON can hold it
+    seconds           how long the parts of the run took, by name
+    class_thresholds  (notice, reject) for each predicted class in the place of ``thresholds``; () if there are none
     """
 
     name: str
@@ -82,6 +83,22 @@ class Evaluation:
     seed: int = 0
     config: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    class_thresholds: tuple[tuple[float, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        classes = max((each.probs.shape[1] for each in self.sets if each.probs.ndim == 2), default=0)
+        if self.class_thresholds and (self.thresholds is None or len(self.class_thresholds) != classes):
+            given = f"{len(self.class_thresholds)} pairs" + ("" if self.thresholds else " without thresholds")
+            raise InputError(explain("class_thresholds", given, f"{classes}, one for each class, beside thresholds"))
+
+    def levels(self, result: SetResult) -> np.ndarray:
+        """0 accept, 1 notice, 2 reject for each input of a set, as :meth:`abnn.Triage.levels` has it."""
+        assert self.thresholds is not None  # callers leave models without thresholds out
+        scores = result.scores[self.score]
+        notice, reject = np.asarray(self.thresholds, scores.dtype)
+        if self.class_thresholds:
+            notice, reject = np.asarray(self.class_thresholds, scores.dtype)[result.predicted].T
+        return (scores > notice).astype(np.int64) + (scores > reject)
 
     def tier(self, tier: str) -> list[SetResult]:
         return [each for each in self.sets if each.tier == tier]

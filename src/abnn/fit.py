@@ -61,7 +61,8 @@ def fit(
     optimizer         "adam", "adam-l2", "adamw", "sgd" or "nesterov", or a function of (parameters, lr=...) that returns one
     schedule          a name in abnn.optimizers.SCHEDULES, such as "cosine" or "constant", or a function from progress in [0, 1)
                       to a factor
-    value_range       (low, high) of the inputs, per channel or for all; None: measured from the first batches
+    value_range       (low, high) of the inputs, per channel or for all; None: that of ``outliers`` if its prepare() set one,
+                      else measured from the first batches
     gather_distance   whether to gather the statistics of block features afterwards, in one pass; None: if the backbone
                       is frozen or the preset's score needs them
     precision         "32-true" or "bf16-mixed"
@@ -86,8 +87,8 @@ def fit(
     with _preserved(model), ExitStack() as stack:
         fabric.to_device(model)
         batches = Batches(loader, model, fabric, seed)
-        if maker is not None and maker.needs_range:
-            maker.prepare(*(value_range or measure_range(batches.first(10))))
+        if maker is not None:
+            maker = maker.with_range(value_range, lambda: measure_range(batches.first(10)))
         stack.enter_context(compiled([model.net], compile))
         optimizers = {"attachments": make_optimizer(optimizer, (p for _, p in model.attachment_parameters()), lr)}
         if not freeze:

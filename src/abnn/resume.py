@@ -76,7 +76,7 @@ def evaluate_source(
     """
     kept = _Kept(folder / _key(data, settings)[:24])
     result = kept.result(data.name, data.tier)
-    if result is None:
+    if result is None or len(result) + len(result.skipped) != len(data.source):
         result = _evaluate(model, data, settings, kept, batch_size, skip_unreadable, on_batch)
         kept.finish(result)
     elif on_batch is not None:
@@ -94,47 +94,50 @@ def _evaluate(
     skip_unreadable: bool,
     on_batch: Callable[[int], None] | None,
 ) -> SetResult:
-    parts, state = kept.progress(Pool(settings.shown, settings.seed))
+    state = kept.progress(Pool(settings.shown, settings.seed))
     _check_skipped(data.name, state.skipped, skip_unreadable)
     if on_batch is not None and state.last:
         on_batch(state.last)
-    fresh: list[Part] = []
-    first = state.last
     try:
-        for number, chunk in enumerate(data.source.chunks(settings.form, batch_size, first), start=1):
+        for number, chunk in enumerate(data.source.chunks(settings.form, batch_size, state.last), start=1):
             _check_skipped(data.name, chunk.unreadable, skip_unreadable)
+            fresh, pool = state.fresh, replace(state.pool)
             if len(chunk.x):
                 prediction = model.predict(chunk.x, draws=settings.draws, seed=settings.seed, score=settings.score)
-                fresh.append(Part.of(prediction, chunk.x, torch.from_numpy(data.labels[chunk.rows])))
-                state.pool.add(prediction.score.cpu().numpy(), chunk.x, settings.form.pictures)
-            state.skipped += chunk.unreadable
-            done, state.last = chunk.last - state.last, chunk.last
+                fresh = (*fresh, Part.of(prediction, chunk.x, torch.from_numpy(data.labels[chunk.rows])))
+                pool.add(prediction.score.cpu().numpy(), chunk.x, settings.form.pictures)
+            done, skipped = chunk.last - state.last, state.skipped + chunk.unreadable
+            # One assignment: an interrupt finds all of the batch in the state, or nothing of it.
+            state = replace(state, last=chunk.last, fresh=fresh, pool=pool, skipped=skipped)
             if on_batch is not None:
                 on_batch(done)
             if number % BATCHES_PER_PART == 0:
-                first = _keep(kept, first, fresh, parts, state)
+                state = kept.add(state)
     finally:  # also when interrupted: the next attempt goes on from here
-        _keep(kept, first, fresh, parts, state)
-    return as_result(parts, state.pool, data.name, data.tier, state.skipped)
+        state = kept.add(state)
+    return as_result(state.parts, state.pool, data.name, data.tier, state.skipped)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _State:
-    """How far an evaluation has come: the place after the last input that was looked at, and what was gathered."""
+    """How far an evaluation has come.
 
-    last: int
+    first    the place after the last input that is written down
+    last     the place after the last input that was looked at
+    parts    what is written down
+    fresh    what is not yet
+    pool     pictures of all
+    skipped  inputs up to ``last`` that could not be read
+    known    how many of them are written down
+    """
+
     pool: Pool
-    skipped: tuple[str, ...]
-
-
-def _keep(kept: _Kept, first: int, fresh: list[Part], parts: list[Part], state: _State) -> int:
-    """Write down what is new since place ``first``, and return the place from where on it is new next time."""
-    if state.last > first:
-        new = join(fresh) if fresh else None
-        kept.add(first, new, state)
-        parts += [new] if new else []
-        fresh.clear()
-    return state.last
+    first: int = 0
+    last: int = 0
+    parts: tuple[Part, ...] = ()
+    fresh: tuple[Part, ...] = ()
+    skipped: tuple[str, ...] = ()
+    known: int = 0
 
 
 class _Kept:
@@ -155,28 +158,45 @@ class _Kept:
         for path in self.folder.glob("part-*.safetensors"):
             path.unlink()
 
-    def add(self, first: int, part: Part | None, state: _State) -> None:
-        tree = {"first": first, "last": state.last, "part": part and asdict(part), "skipped": state.skipped}
-        path = self.folder / f"part-{first:010d}.safetensors"
+    def add(self, state: _State) -> _State:
+        """Write down what is new; done again after an interrupt, it writes the same file."""
+        if state.last == state.first:
+            return state
+        part = join(state.fresh) if state.fresh else None
+        tree = {"first": state.first, "last": state.last, "part": part and asdict(part), "skipped": state.skipped}
+        assert _is_whole(tree, state.known), "each input is predicted once or skipped once"
+        path = self.folder / f"part-{state.first:010d}.safetensors"
         write_tree(path, _to_tensors({**tree, "pool": asdict(state.pool)}))
+        parts = state.parts if part is None else (*state.parts, part)
+        return replace(state, first=state.last, parts=parts, fresh=(), known=len(state.skipped))
 
-    def progress(self, empty: Pool) -> tuple[list[Part], _State]:
-        chain = [_from_tensors(tree) for tree in self._chain()]
-        parts = [Part(**tree["part"]) for tree in chain if tree["part"] is not None]
+    def progress(self, empty: Pool) -> _State:
+        chain = self._chain()
+        parts = tuple(Part(**tree["part"]) for tree in chain if tree["part"] is not None)
         if not chain:
-            return parts, _State(0, empty, ())
-        return parts, _State(chain[-1]["last"], Pool(**chain[-1]["pool"]), chain[-1]["skipped"])
+            return _State(empty)
+        last, skipped = chain[-1]["last"], chain[-1]["skipped"]
+        return _State(Pool(**chain[-1]["pool"]), last, last, parts, (), skipped, len(skipped))
 
     def _chain(self) -> list[dict[str, Any]]:
         """The parts that follow each other without a gap; a damaged one ends them and is made again."""
         chain: list[dict[str, Any]] = []
         for path in sorted(self.folder.glob("part-*.safetensors")):
-            tree, place = _read(path), chain[-1]["last"] if chain else 0
+            tree = _from_tensors(_read(path))
+            place, known = (chain[-1]["last"], len(chain[-1]["skipped"])) if chain else (0, 0)
             if tree is None or tree["first"] > place:
                 break
             if tree["first"] == place:
+                if not _is_whole(tree, known):
+                    break
                 chain.append(tree)
         return chain
+
+
+def _is_whole(tree: dict[str, Any], known: int) -> bool:
+    """Whether a part has all inputs from its first to its last place, each once; ``known`` were skipped before it."""
+    rows = 0 if tree["part"] is None else len(tree["part"]["labels"])
+    return rows + len(tree["skipped"]) - known == tree["last"] - tree["first"]
 
 
 def _read(path: Path) -> dict[str, Any] | None:

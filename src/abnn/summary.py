@@ -46,13 +46,13 @@ def summarise(evaluation: Evaluation, by_score: bool = True) -> Numbers:
         {
             "accuracy": {each.name: metrics.tier_accuracy(each.predicted, each.labels) for each in labelled},
             "calibration": {each.name: metrics.calibration(each.probs, each.labels).to_dict() for each in labelled},
-            **_of_score(evaluation.score, sets, evaluation.thresholds),
+            **_of_score(evaluation.score, sets, evaluation),
             **_of_paper(evaluation.score, sets),
             "pairs": _pairs(evaluation.score, sets),
             "quantiles": {each.name: _quantiles(each.scores[evaluation.score]) for each in sets},
-            "verdicts": _verdicts(evaluation.score, sets, evaluation.thresholds),
+            "verdicts": _verdicts(evaluation, sets),
             "by_score": {
-                name: _of_score(name, sets, evaluation.thresholds if name == evaluation.score else None)
+                name: _of_score(name, sets, evaluation if name == evaluation.score else None)
                 for name in (names if by_score else ())
             },
         }
@@ -74,7 +74,7 @@ def flatten(numbers: Numbers) -> dict[str, float]:
     return flat
 
 
-def _of_score(name: str, sets: Sequence[SetResult], thresholds: tuple[float, float] | None) -> Numbers:
+def _of_score(name: str, sets: Sequence[SetResult], judged_by: Evaluation | None) -> Numbers:
     """What one score says, on the sets that have it. Thresholds belong to one score, so only that one gets them."""
     having = [each for each in sets if name in each.scores]
     labelled = [each for each in having if each.labelled]
@@ -88,15 +88,21 @@ def _of_score(name: str, sets: Sequence[SetResult], thresholds: tuple[float, flo
             if _some_right_some_wrong(each)
         },
         "selective": {each.name: metrics.selective(each.scores[name], each.correct).to_dict() for each in labelled},
-        "tiers": _tiers(name, having, thresholds),
+        "tiers": _tiers(name, having, judged_by),
     }
 
 
-def _tiers(name: str, sets: Sequence[SetResult], thresholds: tuple[float, float] | None) -> Numbers:
+def _tiers(name: str, sets: Sequence[SetResult], judged_by: Evaluation | None) -> Numbers:
     known, semi, full = (_pooled(name, sets, tier) for tier in TIERS)
     if not (known.size and semi.size and full.size):
         return {}
     # A threshold at infinity (nothing is ever refused) is a fine verdict but no border between tiers.
+    thresholds = None if judged_by is None else judged_by.thresholds
+    if judged_by is not None and judged_by.class_thresholds:
+        # No two cuts for all inputs, but still a verdict for each.
+        levels = {tier: np.concatenate([judged_by.levels(s) for s in sets if s.tier == tier]) for tier in TIERS}
+        right = [float(np.mean(levels[tier] == number)) for number, tier in enumerate(TIERS)]
+        return {**metrics.tiers(known, semi, full).to_dict(), "threshold_balanced_accuracy": float(np.mean(right))}
     cuts = metrics.TierThresholds(*thresholds) if thresholds and np.isfinite(thresholds).all() else None
     return metrics.tiers(known, semi, full, cuts).to_dict()
 
@@ -146,13 +152,13 @@ def _quantiles(scores: np.ndarray) -> list[float]:
     return [float(f"{value:.5g}") for value in np.quantile(scores.astype(np.float64), np.linspace(0, 1, 21))]
 
 
-def _verdicts(name: str, sets: Sequence[SetResult], thresholds: tuple[float, float] | None) -> Numbers:
+def _verdicts(evaluation: Evaluation, sets: Sequence[SetResult]) -> Numbers:
     """accept: score <= notice threshold; notice: above it and <= reject threshold; reject: above both."""
-    if thresholds is None:
+    if evaluation.thresholds is None:
         return {}
     summary: Numbers = {}
     for each in sets:
-        verdict = np.searchsorted(np.asarray(thresholds, np.float64), each.scores[name].astype(np.float64), side="left")
+        verdict = evaluation.levels(each)
         shares = np.bincount(verdict, minlength=3) / len(each)
         summary[each.name] = {word: float(shares[i]) for i, word in enumerate(("accept", "notice", "reject"))}
         if each.labelled and (verdict == 0).any():

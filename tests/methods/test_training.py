@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from abnn.errors import InputError
 from abnn.methods import Method, make_method, train_method
 from abnn.methods.p_sgld import Samples
+from abnn.outliers import Noise
 from tests.conftest import SmallBatchNormNet, mlp
 from tests.methods.samples import TINY, digits, quick, state
 
@@ -140,6 +141,11 @@ def test_own_outliers_and_value_range() -> None:
     model = quick("oe", 1, outliers=real)
     assert model.history["train"].last["outliers"] > 0
     assert quick("oe", 1, outliers="noise", value_range=(0.0, 1.0)).history["train"].last["outliers"] > 0
+    wide = Noise()
+    wide.prepare(-50.0, 50.0)
+    own, given = quick("oe", 1, outliers=wide), quick("oe", 1, outliers="noise", value_range=(-50.0, 50.0))
+    assert own.history["train"].last["outliers"] == given.history["train"].last["outliers"]
+    assert wide.to_config()["range"] == [[-50.0], [50.0]]
 
 
 @pytest.mark.parametrize("name", ["oe", "sde-net", "deep-ensemble", "abnn"])

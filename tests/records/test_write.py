@@ -1,3 +1,4 @@
+import json
 import math
 import os
 from pathlib import Path
@@ -71,6 +72,15 @@ def test_infinite_thresholds_and_empty_sets_survive(tmp_path: Path):
     record = read_record(write_record(evaluation, tmp_path, "e"))
     assert record.thresholds == (0.5, math.inf) and len(record.evaluation().sets[2]) == 0
     assert record.recompute() == record.metrics
+
+
+def test_thresholds_by_class_survive_and_records_without_them_are_as_before(tmp_path: Path):
+    by_class = ((0.1, 0.2), (0.4, 0.9), (0.6, math.inf), (0.2, 0.3))
+    record = read_record(write_record(sample_evaluation(class_thresholds=by_class), tmp_path, "by class"))
+    assert record.class_thresholds == record.evaluation().class_thresholds == by_class
+    assert not disagreements(record)
+    common = write_record(sample_evaluation(), tmp_path, "common")
+    assert "class_thresholds" not in json.loads(common.read_text()) and read_record(common).class_thresholds == ()
 
 
 def test_replacing_leaves_only_the_new_arrays(tmp_path: Path):

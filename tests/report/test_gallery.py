@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from abnn.evaluation import Evaluation, SetResult
 from abnn.report.gallery import LARGEST_SIDE, data_uri, galleries, pick
-from abnn.report.verdicts import verdict_numbers
+from abnn.report.matrices import verdict_matrix
+from abnn.report.sections import provenance
+from abnn.report.verdicts import verdict_counts
 
 from .samples import make_evaluation, make_pair, make_set
 
@@ -76,4 +79,18 @@ def test_sets_without_pictures_say_so() -> None:
 
 
 def test_scores_on_a_limit_get_the_milder_verdict() -> None:
-    np.testing.assert_array_equal(verdict_numbers(np.array([0.0, 0.5, 0.6, 1.0, 1.1]), (0.5, 1.0)), [0, 0, 1, 1, 2])
+    scores = {"entropy": np.array([0.0, 0.5, 0.6, 1.0, 1.1], np.float32)}
+    result = SetResult("printed", "semi", np.full((5, 2), 0.5, np.float32), np.zeros(5, np.int64), scores)
+    np.testing.assert_array_equal(Evaluation("net", "entropy", (result,), (0.5, 1.0)).levels(result), [0, 0, 1, 1, 2])
+
+
+def test_page_uses_the_thresholds_of_the_predicted_class() -> None:
+    evaluation = make_evaluation(classes=2)
+    by_class = replace(evaluation, class_thresholds=((-2.0, -1.0), (2.0, 3.0)))
+    known = by_class.tier("id")
+    predicted = known[0].predicted
+    assert verdict_counts(by_class, known).tolist() == [np.sum(predicted == 1), 0, np.sum(predicted == 0)]
+    page = galleries([by_class], True, None)
+    assert "notice</span>" not in page and "accept</span>" in page and "reject</span>" in page
+    assert "Mean share of framed cells" in verdict_matrix(by_class)
+    assert "notice above -2 to 2, reject above -1 to 3, by predicted class" in provenance([by_class])

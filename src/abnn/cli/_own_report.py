@@ -57,7 +57,9 @@ def write_own_report(
             )
         ]
         limits = (triage.notice, triage.reject)
-        evaluations.append(Evaluation(name, triage.score, tuple(sets), limits, seed, config))
+        evaluations.append(
+            Evaluation(name, triage.score, tuple(sets), limits, seed, config, class_thresholds=triage.by_class)
+        )
     intro = (f"{warning}\n\n" if warning else "") + INTRO + (SEPARATE if separate else SAME)
     return write_report(evaluations, path, "When to trust your network", intro, list(class_names))
 

@@ -33,8 +33,8 @@ def evaluate(
         "evaluation"
     ),
     name: Annotated[str | None, typer.Option(help="What to call the model; default: the folder's name.")] = None,
-    draws: Annotated[int, typer.Option(min=1, help="Weight draws for each prediction.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
+    draws: Annotated[int | None, typer.Option(min=1, help="Weight draws; default: as calibrated, or 10.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the draws; default: as calibrated, or 0.")] = None,
     score: Annotated[str | None, typer.Option(help="The score of tables and page; default: the model's.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs that are read and predicted together.")] = 256,
     device: Annotated[str, typer.Option(help='"auto", "cpu", "cuda", "cuda:1", ...')] = "auto",
@@ -64,6 +64,9 @@ def evaluate(
     model = load_model(checkpoint, backbone, weights)
     place = move_to_device(model, device)
     form = InputForm.of(model)
+    triage = getattr(model, "triage", None)
+    draws = draws or (triage.draws if triage is not None else 10)
+    seed = seed if seed is not None else (triage.seed if triage is not None else 0)
     chosen = _choose_score(model, form, score, draws)
     sets = _open({"id": id, "semi": semi, "full": full}, data_root, model, form)
     settings = Settings(fingerprint(checkpoint, backbone), form, chosen, draws, seed)
@@ -118,8 +121,9 @@ def _open(sources: dict[str, list[str] | None], root: Path | None, model: Any, f
     """All sets, checked against the model before any of them is scored."""
     from abnn.data import match_labels, open_source
     from abnn.resume import TieredSource
+    from abnn.saved import class_names_of
 
-    class_names = _class_names(model)
+    class_names = class_names_of(model)
     opened: Opened = []
     for tier, texts in sources.items():
         for text in texts or ():
@@ -137,37 +141,32 @@ def _open(sources: dict[str, list[str] | None], root: Path | None, model: Any, f
     return opened
 
 
-def _class_names(model: Any) -> list[str] | None:
-    names = getattr(model, "extra", {}).get("class_names")
-    if names is not None and len(names) != model.classes:
-        fix = "Save the model again with the right names."
-        raise InputError(explain("class_names of the model", f"{len(names)} names", f"{model.classes}", fix))
-    return names
-
-
 def _evaluation(
     name: str, model: Any, settings: Settings, results: list[SetResult], sets: Opened, seconds: float
 ) -> Evaluation:
     from abnn.evaluation import Evaluation
+    from abnn.saved import class_names_of
 
-    triage = getattr(model, "triage", None)
+    triage: Any = getattr(model, "triage", None)
     config: dict[str, Any] = {
         "model": settings.model,
         "draws": settings.draws,
         "sets": {each.name: {"source": each.source.fingerprint, "notes": notes} for each, notes in sets},
     }
-    if names := _class_names(model):
+    if names := class_names_of(model):
         config["class_names"] = list(names)
     if settings.form.mean is not None and settings.form.std is not None:
         config["preprocess"] = {"mean": list(settings.form.mean), "std": list(settings.form.std)}
+    judged = triage is not None and triage.score == settings.score
     return Evaluation(
         name,
         settings.score,
         tuple(results),
-        (triage.notice, triage.reject) if triage is not None and triage.score == settings.score else None,
+        (triage.notice, triage.reject) if judged else None,
         settings.seed,
         config,
         {"evaluation": seconds},
+        triage.by_class if judged else (),
     )
 
 

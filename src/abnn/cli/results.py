@@ -71,6 +71,7 @@ def show(
     for what, value in {
         "score": one.score,
         "thresholds": one.thresholds or "none",
+        **({"thresholds by class": one.class_thresholds} if one.class_thresholds else {}),
         "written (UTC)": one.written,
         "device": one.device,
         "seconds": ", ".join(f"{part} {seconds:.1f}" for part, seconds in one.seconds.items()) or "not recorded",

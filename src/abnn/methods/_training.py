@@ -53,7 +53,8 @@ def train_method(
     epochs       over all stages together
     classes      for a backbone by name
     outliers     for methods that use them: a name, a generator, or a data set of real ones; "preset": the method's own
-    value_range  (low, high) of the inputs; None: measured from the first batches
+    value_range  (low, high) of the inputs; None: that of ``outliers`` if its prepare() set one, else measured from the first
+                 batches
     seed         of initial weights, order of the data, outliers and draws
     checkpoint   a file; a run that was killed goes on from there and ends as if it had not been. Methods with several
                  stages write one file each, with the stage in its name
@@ -147,8 +148,8 @@ def _training(
     fabric.to_device(network)
     batches = Batches(loader, trained, fabric, seed)
     outlier_maker = choose_outliers(chosen, outliers, example)
-    if outlier_maker is not None and outlier_maker.needs_range:
-        outlier_maker.prepare(*(value_range or measure_range(batches.first(10))))
+    if outlier_maker is not None:
+        outlier_maker = outlier_maker.with_range(value_range, lambda: measure_range(batches.first(10)))
     run = Run(network, fabric, batches, outlier_maker, epochs, _inputs(loader))
     settings = {
         "method": chosen.to_config(),

@@ -172,6 +172,8 @@ def make_method(name: str, variant: str = "reference", **options: Any) -> Method
 
 def full_outliers(example: Tensor) -> dict[str, Any]:
     """Outliers for methods that know only "inside" and "outside": nothing in them supports a label."""
+    if not example.is_floating_point():
+        return {"name": "tokens", "severity": [1.0, 1.0]}
     if example.ndim == 2:
         return {"name": "tabular", "severity": [1.0, 1.0]}
     return {"name": "mixed", "parts": list(CONTENT), "severity": [1.0, 1.0]}

@@ -16,6 +16,7 @@ from abnn.outliers.mixtures import Auto, Graded, Mixed, Tabular, TwoTier
 from abnn.outliers.own import FromData
 from abnn.outliers.style import Style
 from abnn.outliers.tabular import FeatureNoise, FeatureShuffle
+from abnn.outliers.tokens import Tokens
 
 __all__ = [
     "REGISTRY",
@@ -36,6 +37,7 @@ __all__ = [
     "Patches",
     "Style",
     "Tabular",
+    "Tokens",
     "TwoTier",
     "make_outliers",
     "measure_range",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -44,6 +45,11 @@ class Outliers(ABC):
     ranks: ClassVar[tuple[int, ...] | None] = None
     """Accepted numbers of spatial dimensions (0: flat features ``[B, F]``); None: any."""
 
+    takes_values: ClassVar[bool] = True
+    """Whether inputs may be floating-point values."""
+    takes_tokens: ClassVar[bool] = False
+    """Whether inputs may be whole numbers, which name things and have no range."""
+
     severity: tuple[float, float] = (0.0, 1.0)
 
     def __init_subclass__(cls) -> None:
@@ -66,16 +72,41 @@ class Outliers(ABC):
         self._check(x, y)
         # Half precision has too few digits for sums of fields and for counting patches.
         work = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        made, severity = self.generate(work, _severity_tensor(severity, x), Rng(generator, work))
+        like = work if work.is_floating_point() else torch.empty(0, device=work.device)
+        made, severity = self.generate(work, _severity_tensor(severity, x), Rng(generator, like))
         return OutlierBatch(x=made.to(x.dtype), severity=severity, y=y)
 
     def prepare(self, low: Tensor | float, high: Tensor | float) -> None:
         """Set the range of values, one number or one per channel (see :func:`measure_range`)."""
         self._range = self._placed = _checked_range(low, high)
 
+    def prepare_missing(self, low: Tensor | float, high: Tensor | float) -> None:
+        """Set the range only where none was set before."""
+        if self._range is None:
+            self.prepare(low, high)
+
+    @property
+    def uses_range(self) -> bool:
+        """Whether outliers of this kind depend on the range of values."""
+        return True
+
     @property
     def needs_range(self) -> bool:
-        return True
+        """Whether the range still has to be set."""
+        return self.uses_range and self._range is None
+
+    def with_range(self, given: tuple[Any, Any] | None, measure: Callable[[], tuple[Tensor, Tensor]]) -> Outliers:
+        """A copy that has its range: ``given``, else its own, else what ``measure()`` finds."""
+        made = self.copied()
+        if given is not None and made.uses_range:
+            made.prepare(*given)
+        if made.needs_range:
+            made.prepare_missing(*measure())
+        return made
+
+    def copied(self) -> Outliers:
+        """A copy whose range can be set without changing this generator."""
+        return copy.copy(self)
 
     @abstractmethod
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
@@ -102,15 +133,24 @@ class Outliers(ABC):
         return low.view(shape), (high - low).view(shape)
 
     def _check(self, x: Tensor, y: Tensor) -> None:
-        if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point() or len(x) == 0:
+        if not isinstance(x, Tensor) or x.ndim < 2 or x.is_complex() or x.dtype == torch.bool or len(x) == 0:
             given = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-            raise InputError(explain("x", given, "a non-empty batch [B, C, ...] of floating-point values"))
+            accepted = "a non-empty batch [B, C, ...] of floating-point values, or of tokens [B, L]"
+            raise InputError(explain("x", given, accepted))
         if not isinstance(y, Tensor) or y.ndim < 1 or len(y) != len(x):
             given = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
             raise InputError(explain("y", given, f"a tensor with one label for each of the {len(x)} inputs"))
         self.check_rank(x)
 
     def check_rank(self, x: Tensor) -> None:
+        if not (self.takes_values if x.is_floating_point() else self.takes_tokens):
+            accepted, fix = (
+                ("floating-point values", "Use 'tokens' for whole numbers [B, L], or a data set of real outliers.")
+                if self.takes_values
+                else ("whole numbers", "Use 'auto' to choose by the form of the inputs.")
+            )
+            given = f"{x.dtype} of shape {tuple(x.shape)}"
+            raise InputError(explain(f"x for outliers {self.name!r}", given, accepted, fix))
         if self.ranks is not None and x.ndim - 2 not in self.ranks:
             shapes = " or ".join(SHAPES[rank] for rank in self.ranks)
             fix = (
@@ -126,7 +166,7 @@ class Outliers(ABC):
 
     def to_config(self) -> dict[str, Any]:
         """Name, options and value range as JSON can hold them."""
-        options = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self) if f.init}
+        options = {f.name: _plain(getattr(self, f.name), self._range) for f in dataclasses.fields(self) if f.init}
         if self._range is not None:
             options["range"] = [bound.tolist() for bound in self._range]
         return {"name": self.name, **options}
@@ -139,7 +179,7 @@ class Outliers(ABC):
         value_range = options.pop("range", None)
         outliers = kind.build(options)
         if value_range is not None:
-            outliers.prepare(*(torch.tensor(bound) for bound in value_range))
+            outliers.prepare_missing(*(torch.tensor(bound) for bound in value_range))
         return outliers
 
     @classmethod
@@ -161,7 +201,7 @@ class Change(Outliers):
 
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
         severity = self.choose_severity(len(x), severity, rng)
-        dial = severity.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
+        dial = severity.to(x.dtype if x.is_floating_point() else severity.dtype).view(-1, *[1] * (x.ndim - 1))
         # Severity 0 means the very same numbers, which arithmetic through the value range would not give back.
         return torch.where(dial == 0, x, self.change(x, dial, rng)), severity
 
@@ -182,14 +222,17 @@ def positive(argument: str, value: float) -> None:
 
 
 def measure_range(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Smallest and largest value of each channel (dimension 1) over all batches, each of shape ``[C]``."""
+    """Smallest and largest value of each channel (dimension 1) over all batches, each of shape ``[C]``.
+
+    Whole numbers have no channels: ``[1]`` for all of them.
+    """
     low: Tensor | None = None
     high: Tensor | None = None
     for batch in batches:
         if not isinstance(batch, Tensor) or batch.ndim < 2 or batch.numel() == 0:
             given = f"shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else type(batch).__name__
             raise InputError(explain("batches", given, "non-empty tensors [B, C, ...]", "Pass the inputs alone."))
-        values = batch.transpose(0, 1).flatten(1)
+        values = batch.transpose(0, 1).flatten(1) if batch.is_floating_point() else batch.flatten()[None]
         least, most = torch.aminmax(values, dim=1)
         if not bool((torch.isfinite(least) & torch.isfinite(most)).all()):
             raise InputError(
@@ -243,9 +286,15 @@ def _severity_tensor(severity: float | Tensor | None, x: Tensor) -> Tensor | Non
     return severity.detach().to(x.device, torch.float32).expand(len(x))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, known: tuple[Tensor, Tensor] | None) -> Any:
     if isinstance(value, Outliers):
-        return {k: v for k, v in value.to_config().items() if k != "range"}  # a mixture hands its own range on
+        # A mixture hands its own range on; a part that was given another one keeps it.
+        own = value._range is not None and not (known and all(map(_equal, value._range, known)))
+        return {k: v for k, v in value.to_config().items() if k != "range" or own}
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [_plain(item, known) for item in value]
     return value
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.tolist() == other.tolist()

@@ -36,13 +36,13 @@ class Noise(Change):
             raise unknown("units", self.units, ("range", "raw"))
 
     @property
-    def needs_range(self) -> bool:
+    def uses_range(self) -> bool:
         return self.clip or self.units == "range"
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         shape = (len(x), 1, *x.shape[2:]) if self.shared_channels else x.shape
         noise = rng.normal(*shape).expand_as(x)
-        if not self.needs_range:
+        if not self.uses_range:
             return x + dial * self.scale * noise
         low, span = self.value_range(x)
         made = x + dial * self.scale * (span if self.units == "range" else 1.0) * noise
@@ -67,7 +67,7 @@ class Patches(Change):
             raise unknown("finest", self.finest, (2, 4, 8, 16, 32))
 
     @property
-    def needs_range(self) -> bool:
+    def uses_range(self) -> bool:
         return False
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:

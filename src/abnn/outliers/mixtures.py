@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from abnn.errors import InputError, explain
 from abnn.outliers.base import Outliers, lookup
 from abnn.outliers.random import Rng
+from abnn.outliers.tokens import Tokens
 
 CONTENT = ("noise", "patches", "blobs", "backgrounds")
 SCENERY = (*CONTENT, "leaves")
@@ -37,9 +39,24 @@ class Mixed(Outliers):
         for part in self.parts:
             part.prepare(low, high)
 
+    def prepare_missing(self, low: Tensor | float, high: Tensor | float) -> None:
+        if self._range is None:
+            super().prepare(low, high)
+        for part in self.parts:
+            part.prepare_missing(low, high)
+
+    @property
+    def uses_range(self) -> bool:
+        return any(part.uses_range for part in self.parts)
+
     @property
     def needs_range(self) -> bool:
         return any(part.needs_range for part in self.parts)
+
+    def copied(self) -> Outliers:
+        made = copy.copy(self)
+        made.parts = tuple(part.copied() for part in self.parts)
+        return made
 
     def check_rank(self, x: Tensor) -> None:
         for part in self.parts:
@@ -104,6 +121,12 @@ class TwoTier(Mixed):
     def part_severity(self, batch: int, severity: Tensor | None, rng: Rng) -> Tensor | None:
         return severity
 
+    def copied(self) -> Outliers:
+        made = copy.copy(self)
+        upper, lower = made.parts = tuple(part.copied() for part in self.parts)
+        made.style, made.content = upper.parts, lower.parts
+        return made
+
 
 @dataclass(kw_only=True, eq=False)
 class Tabular(Mixed):
@@ -116,28 +139,45 @@ class Tabular(Mixed):
 
 @dataclass(kw_only=True, eq=False)
 class Auto(Outliers):
-    """ "two-tier" for images (with scenes of leaves among the destroyed content) and signals, "tabular" for flat inputs."""
+    """ "two-tier" for images (with scenes of leaves among the destroyed content) and signals, "tabular" for flat inputs.
+
+    Whole numbers ``[B, L]`` are tokens, and get "tokens".
+    """
 
     name: ClassVar[str] = "auto"
     ranks: ClassVar[tuple[int, ...] | None] = (0, 1, 2, 3)
+    takes_tokens: ClassVar[bool] = True
     severity: tuple[float, float] = field(default=(0.0, 1.0), init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._made = {
+        self._made: dict[int, Outliers] = {
             0: Tabular(),
             1: TwoTier(),
             2: TwoTier(content=SCENERY, content_severity=(0.5, 1.0)),
             3: TwoTier(),
         }
+        self._tokens = Tokens()
 
     def prepare(self, low: Tensor | float, high: Tensor | float) -> None:
         super().prepare(low, high)
         for each in self._made.values():
             each.prepare(low, high)
 
+    def copied(self) -> Outliers:
+        made = copy.copy(self)
+        made._made = {rank: each.copied() for rank, each in self._made.items()}
+        return made
+
     def chosen_for(self, x: Tensor) -> Outliers:
-        return self._made[x.ndim - 2]
+        return self._made[x.ndim - 2] if x.is_floating_point() else self._tokens
+
+    def check_rank(self, x: Tensor) -> None:
+        if not x.is_floating_point() and x.ndim != 2:
+            given, accepted = f"{x.dtype} of shape {tuple(x.shape)}", "floating-point values, or tokens [B, L]"
+            fix = "Convert the inputs, or pass a data set of real outliers."
+            raise InputError(explain("x for outliers 'auto'", given, accepted, fix))
+        super().check_rank(x)
 
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
         return self.chosen_for(x).generate(x, severity, rng)

@@ -21,11 +21,12 @@ class FromData(Change):
 
     ``data`` is a map-style data set, a loader over one (its batches and order are not used, its items are), or a tensor
     ``[N, C, ...]``. Items are inputs or tuples that begin with one, prepared like the in-distribution inputs: nothing is
-    resized or converted here. A caller's severity below 1 blends ``(1 - severity) x + severity v``. Items are read
-    again at every draw, except those of tensors and tensor data sets, which stay on the device of the inputs.
+    resized or converted here. A caller's severity below 1 blends ``(1 - severity) x + severity v``; tokens cannot be
+    blended: a sample with any severity is replaced as a whole, and has severity 1. Items are read again at every draw, except those of tensors and tensor data sets, which stay on the device of the inputs.
     """
 
     name: ClassVar[str] = "dataset"
+    takes_tokens: ClassVar[bool] = True
     severity: tuple[float, float] = (1.0, 1.0)
     data: Any = None
 
@@ -49,11 +50,16 @@ class FromData(Change):
         self.data = data
 
     @property
-    def needs_range(self) -> bool:
+    def uses_range(self) -> bool:
         return False
 
+    def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
+        made, severity = super().generate(x, severity, rng)
+        return made, severity if x.is_floating_point() else (severity > 0).to(severity.dtype)
+
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
-        return torch.lerp(x, self._items(rng.integers(len(self.data), len(x)), x), dial)
+        items = self._items(rng.integers(len(self.data), len(x)), x)
+        return torch.lerp(x, items, dial) if x.is_floating_point() else torch.where(dial > 0, items, x)
 
     def to_config(self) -> dict[str, Any]:
         """Which kind of data it was; the data itself has to be given again."""
@@ -83,3 +89,6 @@ def _check_item(item: Any, x: Tensor) -> None:
                 "Apply the transforms of the training set to the outliers as well.",
             )
         )
+    if item.is_floating_point() and not x.is_floating_point():
+        given = f"items of {item.dtype}"
+        raise InputError(explain("data", given, f"tokens of {x.dtype}, as the in-distribution inputs"))

@@ -41,7 +41,7 @@ class FeatureShuffle(Change):
     ranks: ClassVar[tuple[int, ...] | None] = (0,)
 
     @property
-    def needs_range(self) -> bool:
+    def uses_range(self) -> bool:
         return False
 
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:

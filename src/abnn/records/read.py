@@ -79,10 +79,11 @@ def _from_json(path: Path, content: dict[str, Any]) -> Record:
         name, tier, data_hash = (get(field, str, item) for field in ("name", "tier", "data_hash"))
         return SetEntry(name, tier, get("inputs", int, item), scores, skipped, data_hash)
 
-    thresholds = content["thresholds"]
-    if thresholds is not None:
+    def pair(thresholds: list[float | None]) -> tuple[float, float]:
         notice, reject = (float("inf") if each is None else float(each) for each in thresholds)
-        thresholds = (notice, reject)
+        return notice, reject
+
+    thresholds = content["thresholds"]
     for where, number in flatten(get("metrics", dict)).items():
         if not isinstance(number, int | float) or not np.isfinite(number):
             raise ValueError(f"metrics.{where} is {number!r}")
@@ -94,8 +95,9 @@ def _from_json(path: Path, content: dict[str, Any]) -> Record:
         **{name: get(name, str) for name in texts},
         **{name: get(name, dict) for name in ("config", "metrics", "seconds", "versions", "code")},
         seed=get("seed", int),
-        thresholds=thresholds,
+        thresholds=None if thresholds is None else pair(thresholds),
         sets=tuple(entry(item) for item in get("sets", list)),
+        class_thresholds=tuple(pair(each) for each in content.get("class_thresholds", ())),
     )
 
 

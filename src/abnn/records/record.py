@@ -28,8 +28,9 @@ class NoArraysError(FileFormatError):
 class Record:
     """One run.
 
-    code        commit of the checkout that the package ran from and whether its files were changed; empty elsewhere
-    thresholds  (notice, reject); infinity where nothing is ever refused
+    code              commit of the checkout that the package ran from and whether its files were changed; empty elsewhere
+    thresholds        (notice, reject); infinity where nothing is ever refused
+    class_thresholds  the same for each predicted class, in their place; () if there are none
     """
 
     path: Path
@@ -49,6 +50,7 @@ class Record:
     code: dict[str, Any]
     arrays_file: str
     arrays_sha256: str
+    class_thresholds: tuple[tuple[float, float], ...] = ()
 
     @cached_property
     def numbers(self) -> dict[str, float]:
@@ -93,7 +95,8 @@ class Record:
                 f"{self.arrays_path} does not hold the arrays that {self.path} describes ({e!r}); restore both files "
                 "from one run, or run the experiment again."
             ) from None
-        return Evaluation(self.name, self.score, sets, self.thresholds, self.seed, self.config, self.seconds)
+        limits = self.thresholds, self.class_thresholds
+        return Evaluation(self.name, self.score, sets, limits[0], self.seed, self.config, self.seconds, limits[1])
 
     def recompute(self) -> Numbers:
         """All metrics again, from the arrays alone."""

@@ -59,6 +59,7 @@ def write_record(
         "score": evaluation.score,
         "config": _as_json("config", evaluation.config),
         "thresholds": _thresholds_out(evaluation.thresholds),
+        **({"class_thresholds": by_class} if (by_class := _class_thresholds_out(evaluation)) else {}),
         "sets": [{**vars(entry), "scores": list(entry.scores), "skipped": list(entry.skipped)} for entry in entries],
         "metrics": summarise(stored, by_score=arrays),
         "device": device,
@@ -99,6 +100,10 @@ def _thresholds_out(thresholds: tuple[float, float] | None) -> list[float | None
     if not -np.inf < notice <= reject:
         raise InputError(explain("thresholds", f"({notice}, {reject})", "two numbers, notice <= reject"))
     return [each if np.isfinite(each) else None for each in (notice, reject)]
+
+
+def _class_thresholds_out(evaluation: Evaluation) -> list[list[float | None] | None]:
+    return [_thresholds_out(each) for each in evaluation.class_thresholds]
 
 
 def _refuse_other_run(path: Path, experiment: str, name: str) -> None:

@@ -34,8 +34,9 @@ def _check_evaluation(evaluation: Evaluation, class_names: Sequence[str] | None)
         fix = "Evaluate the model on at least one set."
         raise InputError(explain(f"evaluation {evaluation.name!r}", "no sets", "at least one set", fix))
     _distinct([each.name for each in evaluation.sets], f"evaluation {evaluation.name!r}", "sets")
-    if evaluation.thresholds is not None:
-        TierThresholds(*evaluation.thresholds)
+    for each in (evaluation.thresholds, *evaluation.class_thresholds):
+        if each is not None:
+            TierThresholds(*each)
     for result in evaluation.sets:
         where = f"set {result.name!r} of {evaluation.name!r}"
         if evaluation.score not in result.scores:

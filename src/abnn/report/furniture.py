@@ -54,9 +54,12 @@ def draw_diagonal(axes: Axes) -> None:
 
 
 def draw_thresholds(axes: Axes, evaluation: Evaluation, which: str, limits: Limits) -> None:
-    """Lines where notice and reject begin, named outside the axes; a line beyond the limits is left out."""
+    """Lines where notice and reject begin, named outside the axes; a line beyond the limits is left out.
+
+    Thresholds that differ by class have no line: the predicted class, which the figure does not show, decides there.
+    """
     muted = PALETTE["muted"]
-    for number, value in enumerate(evaluation.thresholds or ()):
+    for number, value in enumerate(() if evaluation.class_thresholds else evaluation.thresholds or ()):
         if not limits[0] <= value <= limits[1]:
             continue
         look: dict[str, Any] = {"color": muted, "linewidth": 1, "linestyle": (0, (2, 2))}

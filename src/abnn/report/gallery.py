@@ -13,7 +13,6 @@ from PIL import Image
 from abnn.evaluation import Evaluation, SetResult
 from abnn.report.markup import details, note, short, text
 from abnn.report.texts import VERDICTS
-from abnn.report.verdicts import verdict_numbers
 
 PER_ROW = 6
 LARGEST_SIDE = 192
@@ -110,7 +109,7 @@ def _says(evaluation: Evaluation, result: SetResult, index: int, class_names: Se
     mark = "" if label < 0 else " \u2713" if predicted == label else " \u2717"
     verdict = ""
     if evaluation.thresholds is not None:
-        word = VERDICTS[int(verdict_numbers(np.array([score]), evaluation.thresholds)[0])]
+        word = VERDICTS[int(evaluation.levels(result)[index])]
         verdict = f' <span class="verdict {word}">{word}</span>'
     who = f"<strong>{text(short(evaluation.name, 26))}</strong><br>" if named else ""
     says = f"says {text(short(_class(predicted, class_names), 24))}{mark} ({100 * sure:.0f}\u202f%)"

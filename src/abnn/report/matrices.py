@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from abnn.evaluation import TIERS, Evaluation
-from abnn.metrics import TierConfusion, TierThresholds, cluster_confusion, tier_confusion
+from abnn.metrics import cluster_confusion
 from abnn.report.figures import tiers_of
 from abnn.report.markup import table, text
 from abnn.report.numbers import percent
@@ -20,9 +20,8 @@ def verdict_matrix(evaluation: Evaluation) -> str:
     tiers = tiers_of(evaluation)
     rows = [verdict_counts(evaluation, evaluation.tier(tier)) for tier in tiers]
     said = ""
-    if len(tiers) == len(TIERS) and evaluation.thresholds is not None:
-        low, middle, high = (evaluation.scores(tier) for tier in TIERS)
-        said = _balanced(tier_confusion(low, middle, high, TierThresholds(*evaluation.thresholds)))
+    if len(tiers) == len(TIERS):
+        said = _balanced(float(np.mean([row[number] / row.sum() for number, row in enumerate(rows)])))
     return _matrix(f"{evaluation.name}: verdicts", tiers, VERDICTS, rows, said)
 
 
@@ -31,12 +30,11 @@ def cluster_matrix(evaluation: Evaluation) -> str:
     confusion = cluster_confusion(*map(evaluation.scores, TIERS))
     rows = [np.array(row) for row in confusion.matrix]
     groups = ("lowest", "middle", "highest")
-    return _matrix(f"{evaluation.name}: three groups", TIERS, groups, rows, _balanced(confusion))
+    return _matrix(f"{evaluation.name}: three groups", TIERS, groups, rows, _balanced(confusion.balanced_accuracy))
 
 
-def _balanced(confusion: TierConfusion) -> str:
-    share = percent(confusion.balanced_accuracy)
-    return f"<p>Mean share of framed cells: {share} (balanced accuracy; chance gives {percent(1 / 3)}).</p>"
+def _balanced(accuracy: float) -> str:
+    return f"<p>Mean share of framed cells: {percent(accuracy)} (balanced accuracy; chance gives {percent(1 / 3)}).</p>"
 
 
 def _matrix(caption: str, tiers: Sequence[str], columns: Sequence[str], rows: Sequence[np.ndarray], said: str) -> str:

@@ -210,7 +210,11 @@ def provenance(evaluations: Sequence[Evaluation]) -> str:
     parts = []
     for each in evaluations:
         facts = [f"score: {text(each.score)}", f"seed: {text(each.seed)}"]
-        if each.thresholds is not None:
+        if each.class_thresholds:
+            notice, reject = zip(*each.class_thresholds)
+            ends = f"notice above {min(notice):.4g} to {max(notice):.4g}, reject above {min(reject):.4g} to {max(reject):.4g}"
+            facts.append(f"{ends}, by predicted class")
+        elif each.thresholds is not None:
             facts.append(f"notice above {each.thresholds[0]:.4g}, reject above {each.thresholds[1]:.4g}")
         if each.seconds:
             facts.append("seconds: " + ", ".join(f"{text(k)} {v:.1f}" for k, v in sorted(each.seconds.items())))

@@ -63,6 +63,7 @@ def gather(
     draws: int = 10,
     seed: int = 0,
     score: str | None = None,
+    value_range: tuple[Any, Any] | None = None,
 ) -> Gathered:
     """Scores of good inputs and of outliers; memory for one batch at a time.
 
@@ -74,7 +75,6 @@ def gather(
             explain("loader", "an iterator, which can be read once", "a DataLoader or a list of (x, y) batches")
         )
     draws = check_draws(draws)
-    maker = make_outliers(outliers)
     rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     names = [score] if score is not None else []
     drawn: list[int] = []
@@ -88,10 +88,8 @@ def gather(
             rows.append((_scores(prediction.score_by(names[0])), predicted.numpy(), (predicted == y.cpu()).numpy()))
             yield x
 
-    if maker.needs_range:
-        low, high = measure_range(_checked_first(first_pass()))
-        maker.prepare(low, high)
-    else:
+    maker = make_outliers(outliers).with_range(value_range, lambda: measure_range(_checked_first(first_pass())))
+    if not rows:
         for _ in _checked_first(first_pass()):
             pass
     generator = torch.Generator().manual_seed(seed)

@@ -87,6 +87,7 @@ class Triage:
         per_class: bool = False,
         costs: Costs | None = None,
         score: str | None = None,
+        value_range: tuple[Any, Any] | None = None,
     ) -> Triage:
         """Choose both thresholds with held-out good data that the model was not fitted on.
 
@@ -101,11 +102,13 @@ class Triage:
         per_class   thresholds for each predicted class, so that the promise holds within each of them
         costs       choose both thresholds by the least expected cost instead; nothing is promised then
         score       which score to put thresholds on; None: the model's own
+        value_range (low, high) of the inputs, for made-up outliers; None: that of ``outliers`` if its prepare() set one,
+                    else measured from ``loader``
         """
         from abnn.triage.calibrate import check_choice, choose, gather
 
         check_choice(noticed, rejected, confidence, per_class, costs)
-        gathered = gather(model, loader, outliers, draws, seed, score)
+        gathered = gather(model, loader, outliers, draws, seed, score, value_range)
         return choose(gathered, noticed, rejected, confidence=confidence, per_class=per_class, costs=costs)
 
     def __call__(self, prediction: Prediction) -> Verdicts:
