@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from abnn.errors import InputError, explain
+from abnn.files import tensor_digest
 from abnn.predict import check_inputs
 from abnn.randomness import number, seed_everything
 from abnn.resident import Resident, resident
@@ -85,12 +85,8 @@ class Batches:
         data = getattr(self.given, "dataset", None)
         known: dict[str, Any] = {"batches": self.length, "inputs": len(data) if isinstance(data, Sized) else None}
         if isinstance(data, TensorDataset):
-            digest = hashlib.sha256()
-            for tensor in data.tensors:
-                rows = tensor[:: max(1, len(tensor) // LOOKED_AT)].detach().cpu().contiguous()
-                digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-                digest.update(rows.flatten().view(torch.uint8).numpy().tobytes())
-            known["sha256"] = digest.hexdigest()
+            some = {str(n): each[:: max(1, len(each) // LOOKED_AT)] for n, each in enumerate(data.tensors)}
+            known["sha256"] = tensor_digest(some)
         return known
 
     def first(self, most: int) -> Iterator[Tensor]:

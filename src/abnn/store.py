@@ -8,7 +8,6 @@ my-attachment/
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +25,7 @@ from abnn.files import (
     check_replaceable,
     read_description,
     read_tensors,
+    tensor_digest,
     write_json,
     write_tensors,
     writing_directory,
@@ -153,7 +153,7 @@ def check_class_names(names: Any, classes: int, argument: str, fix: str) -> list
 
 def fingerprint(network: nn.Module) -> str:
     """sha256 over names, shapes, types and bytes of all parameters and buffers."""
-    return _digest(network.state_dict())
+    return tensor_digest(network.state_dict())
 
 
 def other_network(path: Path, description: dict[str, Any]) -> FileFormatError:
@@ -162,14 +162,6 @@ def other_network(path: Path, description: dict[str, Any]) -> FileFormatError:
         f"backbone: {path} was fitted on a network with other weights or layers; accepted: the network whose "
         f"fingerprint is {description['fingerprint'][:16]}... Load the weights that the attachments were fitted on."
     )
-
-
-def _digest(state: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name, value in sorted(state.items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _saved_backbone(path: Path, description: dict[str, Any]) -> nn.Module:
@@ -201,7 +193,7 @@ def _load_saved_weights(path: Path, description: dict[str, Any], network: nn.Mod
     if not file.exists():
         raise other_network(path, description)
     saved, own = read_tensors(file), network.state_dict()
-    if _digest(saved) != description["fingerprint"]:
+    if tensor_digest(saved) != description["fingerprint"]:
         raise FileFormatError(f"{path}: the saved backbone does not have the fingerprint that was saved with it.")
     if differing := sorted(name for name in saved.keys() | own.keys() if _form(saved, name) != _form(own, name)):
         raise FileFormatError(

@@ -216,6 +216,18 @@ def lookup(name: object) -> type[Outliers]:
     return REGISTRY[name]
 
 
+class Exchange(Change):
+    """A change that takes from other samples of the batch: alone in it, a sample stays as it is, with severity 0."""
+
+    @property
+    def uses_range(self) -> bool:
+        return False
+
+    def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
+        made, severity = super().generate(x, severity, rng)
+        return made, severity if len(x) > 1 else torch.zeros_like(severity)
+
+
 def positive(argument: str, value: float) -> None:
     if not (isinstance(value, int | float) and 0 < value < float("inf")):
         raise InputError(explain(argument, repr(value), "a positive finite number"))

@@ -22,7 +22,8 @@ class FromData(Change):
     ``data`` is a map-style data set, a loader over one (its batches and order are not used, its items are), or a tensor
     ``[N, C, ...]``. Items are inputs or tuples that begin with one, prepared like the in-distribution inputs: nothing is
     resized or converted here. A caller's severity below 1 blends ``(1 - severity) x + severity v``; tokens cannot be
-    blended: a sample with any severity is replaced as a whole, and has severity 1. Items are read again at every draw, except those of tensors and tensor data sets, which stay on the device of the inputs.
+    blended: a sample with any severity is replaced as a whole, and has severity 1. Items are read
+    again at every draw, except those of tensors and tensor data sets, which stay on the device of the inputs.
     """
 
     name: ClassVar[str] = "dataset"

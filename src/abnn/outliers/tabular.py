@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from abnn.outliers.base import Change, positive
+from abnn.outliers.base import Change, Exchange, positive
 from abnn.outliers.random import Rng
 
 
@@ -30,7 +30,7 @@ class FeatureNoise(Change):
 
 
 @dataclass(kw_only=True, eq=False)
-class FeatureShuffle(Change):
+class FeatureShuffle(Exchange):
     """A random share ``severity`` of a sample's features take the values that they have in other samples of the batch.
 
     Each feature keeps its distribution and loses its connection with the others. Alone in its batch, a sample has
@@ -39,14 +39,6 @@ class FeatureShuffle(Change):
 
     name: ClassVar[str] = "feature-shuffle"
     ranks: ClassVar[tuple[int, ...] | None] = (0,)
-
-    @property
-    def uses_range(self) -> bool:
-        return False
-
-    def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
-        made, severity = super().generate(x, severity, rng)
-        return made, severity if len(x) > 1 else torch.zeros_like(severity)
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         batch, features = x.shape

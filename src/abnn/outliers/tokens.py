@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain
-from abnn.outliers.base import Change
+from abnn.outliers.base import Exchange
 from abnn.outliers.random import Rng
 
 
 @dataclass(kw_only=True, eq=False)
-class Tokens(Change):
+class Tokens(Exchange):
     """A random share ``severity`` of a sample's positions get tokens from random places of other samples of the batch.
 
     At severity 1 nothing of the sample is left but its length. Tokens in ``keep``, such as padding, stay where they are
@@ -33,14 +33,6 @@ class Tokens(Change):
         if not isinstance(given, tuple | list) or not all(type(token) is int for token in given):
             raise InputError(explain("keep", repr(given), "a list of tokens, which are whole numbers"))
         self.keep = tuple(given)
-
-    @property
-    def uses_range(self) -> bool:
-        return False
-
-    def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
-        made, severity = super().generate(x, severity, rng)
-        return made, severity if len(x) > 1 else torch.zeros_like(severity)
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         batch, length = x.shape
