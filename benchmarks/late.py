@@ -24,7 +24,7 @@ import abnn
 from abnn.data.digits import DigitsData, Labelled, load_digits
 from abnn.evaluate import evaluate_set
 from abnn.evaluation import Evaluation
-from abnn.experiments.demo import BACKBONE, BATCH, COLUMNS, DRAWS, EPOCHS, LR, train_backbone
+from abnn.experiments.demo import BACKBONE, BATCH, COLUMNS, DRAWS, EPOCHS, train_backbone
 from abnn.files import read_json, write_json
 from abnn.predict import Plain
 from abnn.provenance import provenance
@@ -51,7 +51,7 @@ def run_seed(seed: int, blocks: int, lasts: tuple[int, ...], epochs: int, plan: 
     models: dict[str, Any] = {PLAIN: Plain(network, data.train.x[:1])}
     for last in lasts:
         model = abnn.attach(network, data.train.x[:1], last=last, seed=seed)
-        abnn.fit(model, loader(data.train, True), epochs=epochs, lr=LR, seed=seed, progress=False)
+        abnn.fit(model, loader(data.train, True), epochs=epochs, seed=seed, progress=False)
         models[name_of(last, blocks)] = model
     x = data.test.x[:BATCH]
     work = {name: lambda model=model: model.predict(x, draws=DRAWS) for name, model in models.items()}  # type: ignore[misc]

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from abnn.errors import InputError
 from abnn.lanes import to_end, together
-from abnn.methods import train_method, train_seeds
+from abnn.methods import make_method, train_method, train_seeds
 
 BACKBONE = {"name": "paper-resnet", "classes": 3, "in_channels": 1, "width": 32, "blocks": 1, "stem": "small"}
 CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))
@@ -95,3 +95,13 @@ def test_seeds_at_once_on_cuda_agree_with_single_runs() -> None:
         alone = train_method("threshold", BACKBONE, loader(), 6, seed=seed, progress=False)
         gap = abs(alone.history["train"].last["cross_entropy"] - at_once.history["train"].last["cross_entropy"])
         assert gap < 1e-2 * alone.history["train"].last["cross_entropy"] + 1e-4
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_replaced_blocks_need_not_be_on_the_device() -> None:
+    """The blocks that Bayesian ones replace are no part of what trains; they stay where they were."""
+    method = make_method(
+        "abnn", "authors", attach={"kind": "replace", "share": None}, objective={"outliers_update": "all"}
+    )
+    trained = train_seeds(method, BACKBONE, loader(), 1, seeds=[0], progress=False)[0]
+    assert len(trained.history["attachments"].rows) == 1

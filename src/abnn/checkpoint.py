@@ -33,9 +33,12 @@ class Run:
         self.good = {name: value.detach().clone() for name, value in self.trainable.values().items()}
 
     def finite(self) -> bool:
-        """Whether all values are numbers; waits for the device once."""
-        floats = [value.detach() for value in self.trainable.values().values() if value.is_floating_point()]
-        return not floats or bool(torch.stack([value.isfinite().all() for value in floats]).all())
+        """Whether all values are numbers; waits once for each device. Blocks that were replaced stay where they were."""
+        found: dict[torch.device, list[Tensor]] = {}
+        for value in self.trainable.values().values():
+            if value.is_floating_point():
+                found.setdefault(value.device, []).append(value.detach().isfinite().all())
+        return all(bool(torch.stack(each).all()) for each in found.values())
 
     def restore(self, values: dict[str, Tensor]) -> None:
         with torch.no_grad():

@@ -33,10 +33,10 @@ def fit(
     *,
     objective: Objective | None = None,
     epochs: int = 5,
-    lr: float = 1e-3,
+    lr: float | None = None,
     backbone_lr: float | None = None,
     optimizer: str | Callable[..., torch.optim.Optimizer] = "adam",
-    schedule: str | Schedule = "cosine",
+    schedule: str | Schedule | None = None,
     value_range: tuple[Any, Any] | None = None,
     gather_distance: bool | None = None,
     seed: int = 0,
@@ -58,9 +58,10 @@ def fit(
                       "preset": what the model's preset says
     freeze_backbone   None: what the preset says (the default preset freezes, "paper" and "authors" train it too)
     objective         the form of the losses; None: the preset's
+    lr, backbone_lr   learning rates of the attachments, and of a backbone that is not frozen; None: the preset's
     optimizer         "adam", "adam-l2", "adamw", "sgd" or "nesterov", or a function of (parameters, lr=...) that returns one
     schedule          a name in abnn.optimizers.SCHEDULES, such as "cosine" or "constant", or a function from progress in [0, 1)
-                      to a factor
+                      to a factor; None: the preset's. The default preset warms up ("cycle")
     value_range       (low, high) of the inputs, per channel or for all; None: that of ``outliers`` if its prepare() set one,
                       else measured from the first batches
     gather_distance   whether to gather the statistics of block features afterwards, in one pass; None: if the backbone
@@ -75,9 +76,13 @@ def fit(
     """
     if not isinstance(model, Attached):
         raise InputError(explain("model", type(model).__name__, "what abnn.attach() returned", "Attach first."))
-    if not lr > 0:
-        raise InputError(explain("lr", lr, "a positive number"))
+    for argument, given in (("lr", lr), ("backbone_lr", backbone_lr)):
+        if given is not None and not given > 0:
+            raise InputError(explain(argument, given, "a positive number, or None for the preset's"))
     chosen = preset(model.preset)
+    lr = chosen.lr if lr is None else lr
+    backbone_lr = chosen.backbone_lr if backbone_lr is None else backbone_lr
+    schedule = chosen.schedule if schedule is None else schedule
     goal = objective or chosen.objective
     freeze = chosen.freeze_backbone if freeze_backbone is None else freeze_backbone
     if goal.outliers_update == "all" and freeze:
@@ -93,7 +98,7 @@ def fit(
         optimizers = {"attachments": make_optimizer(optimizer, (p for _, p in model.attachment_parameters()), lr)}
         if not freeze:
             parameters = (p for _, p in model.backbone_parameters())
-            optimizers["backbone"] = make_optimizer(optimizer, parameters, backbone_lr or lr)
+            optimizers["backbone"] = make_optimizer(optimizer, parameters, backbone_lr)
         settings = {
             "objective": goal.to_dict(),
             "outliers": maker.to_config() if maker is not None else None,

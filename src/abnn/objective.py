@@ -137,7 +137,12 @@ class Objective:
 
 @dataclass(frozen=True)
 class Preset:
-    """All settings that belong to one way of using the method; each can be overridden where it is used."""
+    """All settings that belong to one way of using the method; each can be overridden where it is used.
+
+    lr, schedule  of the attachments. Adam's first steps all go the same way: without a warm-up they overwrite what a network
+                  knows before they have learnt anything
+    backbone_lr   of a backbone that is not frozen
+    """
 
     attach: dict[str, Any] = field(default_factory=dict)
     objective: Objective = field(default_factory=Objective)
@@ -145,6 +150,9 @@ class Preset:
     outlier_options: dict[str, Any] = field(default_factory=dict)
     freeze_backbone: bool = True
     score: str = "gated"
+    lr: float = 3e-3
+    schedule: str = "cycle"
+    backbone_lr: float = 1e-4
 
     def gathers(self, frozen: bool) -> bool:
         """Whether statistics of the plain network's features are gathered in the end: what is frozen can have them, and the
@@ -178,6 +186,9 @@ PRESETS = {
         outlier_options=AUTHORS_NOISE_OPTIONS,
         freeze_backbone=False,
         score="max-probability",
+        lr=1e-3,
+        schedule="steps",
+        backbone_lr=1e-3,
     ),
     # What the authors' code does.
     "authors": Preset(
@@ -204,6 +215,9 @@ PRESETS = {
         outlier_options=AUTHORS_NOISE_OPTIONS,
         freeze_backbone=False,
         score="max-probability",
+        lr=1e-3,
+        schedule="steps",
+        backbone_lr=1e-3,
     ),
 }
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +100,20 @@ def test_no_server(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="could not be downloaded.*refused"):
         fetch([closed.url("a.bin")], tmp_path / "a.bin", progress=False, pause=0.0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_connection_there_is_no_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every name is asked for once."""
+    asked: list[str] = []
+
+    def unknown_host(request: urllib.request.Request, timeout: float) -> None:
+        asked.append(request.full_url)
+        raise urllib.error.URLError(socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"))
+
+    monkeypatch.setattr(urllib.request, "urlopen", unknown_host)
+    with pytest.raises(FileFormatError, match="name resolution"):
+        fetch(["https://a.invalid/x", "https://b.invalid/x"], tmp_path / "x", progress=False, pause=60.0)
+    assert asked == ["https://a.invalid/x", "https://b.invalid/x"]
 
 
 def test_progress_is_shown_on_standard_error(

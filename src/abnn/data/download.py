@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import http.client
 import os
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -48,8 +49,8 @@ def fetch(
                 _go_on(url, part, file.name, progress)
             except (OSError, http.client.HTTPException) as error:
                 faults.append(f"{url}: {error}")
-                if isinstance(error, urllib.error.HTTPError) and error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR:
-                    break  # it would say the same again
+                if _is_final(error):
+                    break
                 time.sleep(pause * 2**attempt if attempt + 1 < ATTEMPTS else 0)
                 continue
             fault = _fault(part, md5, size)
@@ -61,6 +62,13 @@ def fetch(
             if not resumed:
                 break  # else what was there before may be at fault
     raise FileFormatError(f"{file.name} could not be downloaded: {'; '.join(dict.fromkeys(faults))}.")
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether another attempt would end the same: the server refuses, or there is no connection to ask for its name."""
+    if isinstance(error, urllib.error.HTTPError):
+        return error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR
+    return isinstance(getattr(error, "reason", None), socket.gaierror)
 
 
 def _go_on(url: str, part: Path, title: str, progress: bool) -> None:

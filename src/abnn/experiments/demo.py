@@ -23,6 +23,7 @@ from abnn.data.digits import DigitsData, Labelled, load_digits
 from abnn.evaluate import evaluate_set
 from abnn.evaluation import Evaluation
 from abnn.fit import fit
+from abnn.objective import preset
 from abnn.predict import Plain
 from abnn.tables import Column
 from abnn.triage import Triage
@@ -30,7 +31,7 @@ from abnn.watch import progress_bar
 
 BACKBONE: dict[str, Any] = {"width": 32, "blocks": 3, "stem": "small", "kaiming": False}
 BACKBONE_EPOCHS, BACKBONE_LR = 25, 1e-2
-EPOCHS, LR, BATCH = 20, 3e-3, 64
+EPOCHS, BATCH = 20, 64
 DRAWS = 10
 COLUMNS = [
     Column("accuracy", "accuracy.handwritten digits"),
@@ -61,7 +62,7 @@ def run_demo(seed: int = 0, progress: bool = True, validation: bool = False) -> 
         train_backbone(backbone, data, seed, progress)
     model = attach(backbone, data.train.x[:1], seed=seed)
     with _timed(seconds, "attachments"):
-        fit(model, _loader(data.train, shuffle=True), epochs=EPOCHS, lr=LR, seed=seed, progress=progress)
+        fit(model, _loader(data.train, shuffle=True), epochs=EPOCHS, seed=seed, progress=progress)
     plain = Plain(backbone, data.train.x[:1])
     held_out = _loader(data.val)
     triage = Triage.calibrate(model, held_out, draws=DRAWS)
@@ -133,13 +134,15 @@ def _config(model: Attached | None, data: DigitsData) -> dict[str, Any]:
         "backbone": {"name": "paper-resnet", **BACKBONE, "epochs": BACKBONE_EPOCHS, "lr": BACKBONE_LR, "batch": BATCH},
     }
     if model is not None:
+        chosen = preset(model.preset)
         config["attachments"] = {
             "preset": model.preset,
             "kind": model.spec.kind,
             "at": model.block_names,
             "size": model.attachment_size,
             "epochs": EPOCHS,
-            "lr": LR,
+            "lr": chosen.lr,
+            "schedule": chosen.schedule,
             "draws": DRAWS,
         }
     return config

@@ -74,9 +74,9 @@ class Attachments(Method):
     score: str = "gated"
     preset: str = "default"
     pretrain: float = 0.5
-    attachment_lr: float = 3e-3
+    attachment_lr: float = PRESETS["default"].lr
     attachment_optimizer: str = "adam"
-    attachment_schedule: str = "cosine"
+    attachment_schedule: str = PRESETS["default"].schedule
     outliers: Any = "auto"
     objective: dict[str, Any] = field(default_factory=dict)
     attach: dict[str, Any] = field(default_factory=dict)
