@@ -97,6 +97,7 @@ def test_a_start_that_fits_keeps_its_weights() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: build_backbone("vit_b_16", 2, small=True), "small: got True for .* patches of 16 pixels"),
         (lambda: build_backbone("resnet81", 2), "backbone: got 'resnet81'.*Did you mean 'resnet18'"),
         (
             lambda: build_backbone("timm/resnet10tt", 2),

@@ -216,3 +216,18 @@ def test_only_folders_of_the_same_kind_may_be_replaced(tmp_path: Path) -> None:
     files.check_replaceable(target, "mark.json")
     with pytest.raises(InputError, match="is not a saved model"):
         files.check_replaceable(target / "mine.txt", "mark.json")
+
+
+def test_places_where_nothing_can_be_written(tmp_path: Path) -> None:
+    files.check_writable("--output", tmp_path / "new" / "deep" / "model")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match=r"--output: got .*file is a file; accepted: a place in a folder of yours"):
+        files.check_writable("--output", tmp_path / "file" / "model")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_folders_of_others(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="cannot be written to"):
+        files.check_writable("--output", tmp_path / "model")

@@ -66,6 +66,14 @@ def check_replaceable(
         raise InputError(explain("path", given, f"a new folder, or {accepted} to replace"))
 
 
+def check_writable(argument: str, target: Path) -> None:
+    """Refuse a place where nothing can be written, before hours of work and not after."""
+    place = next(each for each in target.absolute().parents if each.exists())
+    trouble = "is a file" if not place.is_dir() else "cannot be written to"
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise InputError(explain(argument, f"{target}, where {place} {trouble}", "a place in a folder of yours"))
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write beside, flush to disk, then rename: a reader sees the old file or the new one, never a part."""
     path = Path(path)

@@ -24,9 +24,11 @@ def compare(
 ) -> None:
     """Train all methods on the embedded digits, score all three tiers, and print one table. Goes on where it stopped."""
     from abnn.experiments.compare import COLUMNS, METHODS, run_compare
+    from abnn.files import check_writable
     from abnn.records import read_record
     from abnn.tables import render
 
+    check_writable("--output", output / "compare-digits")
     scores = None if posthoc is None else [name for name in posthoc if name != "none"]
     paths = run_compare(
         method or METHODS,

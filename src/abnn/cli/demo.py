@@ -27,10 +27,12 @@ def demo(
     from rich.markdown import Markdown
 
     from abnn.experiments.demo import COLUMNS, run_demo
+    from abnn.files import check_writable
     from abnn.records import find_records, write_record
     from abnn.report import write_report
     from abnn.tables import render
 
+    check_writable("--output", output / "model")
     console = Console()
     for number in range(seed, seed + seeds):
         if seeds > 1:

@@ -65,10 +65,10 @@ def fit(
     from abnn.methods.base import check_positive
     from abnn.predict import Plain, device_of
     from abnn.triage import Triage
-    from abnn.triage.thresholds import check_share, least_count
+    from abnn.triage.thresholds import check_promise, least_count
 
-    check_share("--noticed", noticed)
-    check_share("--rejected", rejected)
+    check_promise("--noticed", noticed)
+    check_promise("--rejected", rejected)
     check_positive("--lr", lr)
     check_positive("--backbone-lr", backbone_lr)
     _check_output_folder(output / "model")
@@ -166,6 +166,9 @@ def fit(
 
 def _check_output_folder(path: Path) -> None:
     """Before hours of work, not after."""
+    from abnn.files import check_writable
+
+    check_writable("--output", path)
     if path.exists() and not (path / "abnn.json").exists():
         accepted = "a new folder, or one with a saved model to replace"
         raise InputError(explain("--output", f"{path}, which exists and is not a saved model", accepted))

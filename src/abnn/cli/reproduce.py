@@ -38,6 +38,7 @@ def reproduce(
     from abnn.errors import unknown
     from abnn.experiments.paper import MORE, TABLES, Runner
     from abnn.experiments.paper.page import write_page
+    from abnn.files import check_writable
 
     tables = {**TABLES, **MORE}
     for name in what:
@@ -45,6 +46,8 @@ def reproduce(
             raise unknown("what", name, [*tables, "all", "beyond", "page"])
     names = [name for name in tables if name in what or (name in TABLES and "all" in what)]
     if names:
+        for argument, folder in (("--output", output), ("--work", work)):
+            check_writable(argument, folder / "records")
         chosen = _chosen([each for name in names for each in tables[name].cells], cell, task)
         runner = Runner(
             output,

@@ -30,9 +30,11 @@ def train(
     """Train a method, evaluate it on all tiers, and save it. A run that was killed goes on when started again."""
     from abnn.experiments.compare import columns_of, run_method
     from abnn.experiments.tasks import load_task
+    from abnn.files import check_writable
     from abnn.records import read_record, write_record
     from abnn.tables import render
 
+    check_writable("--output", output / "model")
     task = load_task(data, seed, root=data_root)
     chosen = task.method(method, variant, **parse_settings(set or []))
     unfinished = output / "unfinished"

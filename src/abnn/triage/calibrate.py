@@ -22,7 +22,7 @@ from abnn.triage.thresholds import (
     Costs,
     best_split,
     cheapest_thresholds,
-    check_share,
+    check_promise,
     conformal_quantile,
     least_count,
 )
@@ -166,10 +166,10 @@ def check_choice(
     noticed: float, rejected: float, confidence: float | None, per_class: bool, costs: Costs | None
 ) -> None:
     """Errors about how thresholds are to be chosen, before anything is computed."""
-    check_share("noticed", noticed)
-    check_share("rejected", rejected)
+    check_promise("noticed", noticed)
+    check_promise("rejected", rejected)
     if confidence is not None:
-        check_share("confidence", confidence)
+        check_promise("confidence", confidence)
     if costs is not None and (per_class or confidence is not None):
         raise InputError(explain("costs", "costs together with per_class or confidence", "one or the other"))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from abnn.errors import InputError, explain
 from abnn.evaluation import TIERS, Evaluation, SetResult
-from abnn.triage.thresholds import check_share, conformal_rank, least_count
+from abnn.triage.thresholds import check_promise, conformal_rank, least_count
 from abnn.triage.verdicts import PLURALS, Triage
 
 MOST_POINTS = 512
@@ -162,7 +162,7 @@ def check_guarantee(
     A random split of any fixed data is exchangeable, so the promise must hold for the mean over splits exactly, whatever
     the data. ``calibration`` is the number of scores to calibrate on; None: half of them.
     """
-    check_share("share", share)
+    check_promise("share", share)
     values = np.asarray(scores)
     size = len(values) // 2 if calibration is None else calibration
     if values.ndim != 1 or not least_count(share) <= size < len(values) or splits < 2:

@@ -12,7 +12,7 @@ from abnn.errors import InputError, explain
 KINDS = ("right", "wrong", "far")
 
 
-def check_share(argument: str, share: object) -> float:
+def check_promise(argument: str, share: object) -> float:
     if not isinstance(share, int | float) or isinstance(share, bool) or not 0 < share < 1:
         raise InputError(explain(argument, repr(share), "a number between 0 and 1"))
     return float(share)
@@ -48,9 +48,9 @@ def conformal_quantile(
 
     Too few scores are an error that calls them ``what``; not ``strict``: the largest score is taken.
     """
-    check_share("share of good inputs", share)
+    check_promise("share of good inputs", share)
     if confidence is not None:
-        check_share("confidence", confidence)
+        check_promise("confidence", confidence)
     rank = conformal_rank(len(scores), share, confidence)
     if rank > len(scores):
         if strict or len(scores) == 0:
