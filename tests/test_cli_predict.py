@@ -98,7 +98,7 @@ def expected(folder: Path, paths: list[Path]) -> list[dict[str, Any]]:
         prediction = model.predict(x, draws=4, seed=3)
         verdicts = model.triage(prediction)
         label = int(prediction.label)
-        numbers = {"probability": prediction.probs.max().item(), "score": verdicts.score.item()}
+        numbers = {"probability": model.triage.probabilities(prediction).max().item(), "score": verdicts.score.item()}
         names = {"input": str(path), "label": label, "class_name": NAMES[label], "verdict": verdicts.verdict[0]}
         found.append({**names, **numbers})
     return found
@@ -311,9 +311,8 @@ def test_digits_on_paper_are_read_as_ink(tmp_path: Path) -> None:
     Image.fromarray(sheet).save(tmp_path / "one.png")
     Image.fromarray(np.full((9, 9), 255, np.uint8)).save(tmp_path / "empty.png")
     (found,) = rows(tmp_path / "model", tmp_path / "one.png", "--ink")
-    assert found["probability"] == pytest.approx(
-        float(abnn.load(tmp_path / "model").predict(read_drawing(sheet)[None], draws=2).probs.max()), abs=1e-5
-    )
+    prediction = abnn.load(tmp_path / "model").predict(read_drawing(sheet)[None], draws=2)
+    assert found["probability"] == pytest.approx(float(strict.probabilities(prediction).max()), abs=1e-5)
     assert "--ink" not in run(tmp_path / "model", tmp_path / "one.png", "--ink").stderr
     assert "digit written on paper: --ink" in run(tmp_path / "model", tmp_path / "one.png").stderr
     assert "no ink" in str(run(tmp_path / "model", tmp_path / "empty.png", "--ink").exception)

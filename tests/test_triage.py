@@ -215,6 +215,8 @@ def gathered(seed: int = 0, count: int = 120) -> Gathered:
         good=rng.random(count).astype(np.float32),
         predicted=np.arange(count) % 3,
         right=rng.random(count) < 0.9,
+        log_probs=np.log(rng.dirichlet(np.ones(3), count)),
+        labels=rng.integers(3, size=count),
         mild=rng.random(60).astype(np.float32) + 0.3,
         severe=rng.random(60).astype(np.float32) + 1,
         classes=3,

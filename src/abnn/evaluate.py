@@ -18,6 +18,7 @@ from abnn.scores import SAMPLE_SCORES
 
 Batch = tuple[Tensor, Tensor]
 Picture = Callable[[Tensor], np.ndarray]
+Stated = Callable[[Prediction], Tensor]
 
 
 def evaluate_set(
@@ -30,6 +31,7 @@ def evaluate_set(
     shown: int = 8,
     picture: Picture | None = None,
     on_batch: Callable[[int], None] | None = None,
+    stated: Stated | None = None,
 ) -> SetResult:
     """Predict every input of ``batches``, pairs of inputs and labels (-1: no class), and keep all its scores.
 
@@ -37,11 +39,12 @@ def evaluate_set(
     shown     keep pictures of so many of the most and the least uncertain inputs, and of as many at random
     picture   turns a batch into uint8 pictures [B, H, W] or [B, H, W, 3]; None: see :func:`as_pictures`
     on_batch  called with the number of inputs after each batch
+    stated    the probabilities to keep; None: those of the model, averaged over its draws
     """
     parts, pool = [], Pool(shown, seed)
     for x, y in batches:
         prediction = model.predict(x, draws=draws, seed=seed)
-        parts.append(Part.of(prediction, x, y))
+        parts.append(Part.of(prediction, x, y, stated))
         pool.add(prediction.score.cpu().numpy(), x, picture or as_pictures)
         if on_batch is not None:
             on_batch(len(x))
@@ -61,10 +64,10 @@ class Part:
     digests: np.ndarray
 
     @classmethod
-    def of(cls, prediction: Prediction, x: Tensor, y: Tensor) -> Part:
+    def of(cls, prediction: Prediction, x: Tensor, y: Tensor, stated: Stated | None = None) -> Part:
         labels = y.cpu().numpy().astype(np.int64)
-        probs = prediction.probs.cpu().numpy().astype(np.float32)
-        return cls(probs, labels, all_scores(prediction), _digests(x, labels))
+        probs = prediction.probs if stated is None else stated(prediction)
+        return cls(probs.cpu().numpy().astype(np.float32), labels, all_scores(prediction), _digests(x, labels))
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -27,6 +27,8 @@ from abnn.errors import FileFormatError, InputError, explain
 from abnn.evaluate import Part, Pool, as_result, join
 from abnn.evaluation import SetResult
 from abnn.files import read_tree, write_tree
+from abnn.predict import Prediction
+from abnn.triage.temperature import rescale
 
 BATCHES_PER_PART = 50
 
@@ -35,8 +37,9 @@ BATCHES_PER_PART = 50
 class Settings:
     """What the result of a set depends on, besides its data.
 
-    model  fingerprint of the model
-    shown  keep pictures of so many of the most and the least uncertain inputs, and of as many at random
+    model        fingerprint of the model
+    shown        keep pictures of so many of the most and the least uncertain inputs, and of as many at random
+    temperature  of the probabilities that are kept, see :mod:`abnn.triage.temperature`
     """
 
     model: str
@@ -45,6 +48,11 @@ class Settings:
     draws: int = 10
     seed: int = 0
     shown: int = 8
+    temperature: float = 1.0
+
+    def stated(self, prediction: Prediction) -> Tensor:
+        """The probabilities to keep."""
+        return prediction.probs if self.temperature == 1 else rescale(prediction.probs, self.temperature)
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,10 @@ def _evaluate(
             fresh, pool = state.fresh, replace(state.pool)
             if len(chunk.x):
                 prediction = model.predict(chunk.x, draws=settings.draws, seed=settings.seed, score=settings.score)
-                fresh = (*fresh, Part.of(prediction, chunk.x, torch.from_numpy(data.labels[chunk.rows])))
+                fresh = (
+                    *fresh,
+                    Part.of(prediction, chunk.x, torch.from_numpy(data.labels[chunk.rows]), settings.stated),
+                )
                 pool.add(prediction.score.cpu().numpy(), chunk.x, settings.form.pictures)
             done, skipped = chunk.last - state.last, state.skipped + chunk.unreadable
             # One assignment: an interrupt finds all of the batch in the state, or nothing of it.

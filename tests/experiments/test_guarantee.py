@@ -51,10 +51,23 @@ def test_all_in_distribution_inputs_are_split_and_nothing_else(tmp_path: Path) -
         guarantee.check_record(read_record(record(tmp_path, far, name="without")))
 
 
+def test_stated_probabilities_are_checked_on_the_other_half() -> None:
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.full(4, 0.3), 2001)
+    labels = (probs.cumsum(1) > rng.random((2001, 1))).argmax(1)
+    cautious = probs**0.5 / (probs**0.5).sum(1, keepdims=True)
+    found = guarantee.check_probabilities(cautious, labels, splits=5)
+    assert found is not None and (found["calibration"], found["test"]) == (1000, 1001)
+    assert found["temperature"] == pytest.approx(0.5, rel=0.1)
+    assert found["gap_after"] < 0.04 < found["gap_before"] and found["nll_after"] < found["nll_before"]
+    assert guarantee.check_probabilities(cautious[:1], labels[:1]) is None
+
+
 def test_records_are_checked_and_rendered_into_a_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = record(tmp_path / "runs", result("a", "id", 1000, 0))
     document, output = tmp_path / "page.md", tmp_path / "checks"
-    document.write_text("before\n<!-- abnn:table guarantee -->\n<!-- /abnn:table -->\nafter\n")
+    places = [f"<!-- abnn:table {name} -->\n<!-- /abnn:table -->\n" for name in ("guarantee", "stated")]
+    document.write_text(f"before\n{'between'.join(places)}after\n")
     main(["--record", str(path), "--output", str(output), "--into", str(document)])
     written = output / "any-experiment-some-model-seed3.json"
     assert str(written) in capsys.readouterr().out

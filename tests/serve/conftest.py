@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from fastapi.testclient import TestClient
 from PIL import Image
 from torch.utils.data import DataLoader, TensorDataset
@@ -24,6 +25,7 @@ DIGITS = [str(digit) for digit in range(10)]
 def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Fitted for a moment only: its answers are poor, but of every kind, and the same in every process."""
     data = load_digits()
+    torch.manual_seed(0)
     network = abnn.build_backbone("paper-resnet", 10, 1, width=8, blocks=2, stem="small", kaiming=False).eval()
     model = abnn.attach(network, data.train.x[:1])
     abnn.fit(model, DataLoader(TensorDataset(*data.train), batch_size=128), epochs=1, progress=False)

@@ -23,12 +23,12 @@ def test_numbers_are_the_models_own(model: Any) -> None:
     x = torch.cat([data.test.x[:5], data.full.x[:5]])
     answers = Answerer(model)(x)
     prediction = model.predict(x, draws=model.triage.draws, seed=model.triage.seed)
-    verdicts = model.triage(prediction)
+    verdicts, stated = model.triage(prediction), model.triage.probabilities(prediction)
     for row, answer in enumerate(answers):
         assert answer["verdict"] == verdicts.verdict[row]
         assert answer["label"] == prediction.label[row]
         assert answer["score"] == pytest.approx(float(verdicts.score[row]), abs=1e-6)
-        assert answer["probabilities"] == pytest.approx(prediction.probs[row].tolist(), abs=1e-6)
+        assert answer["probabilities"] == pytest.approx(stated[row].tolist(), abs=1e-6)
         assert answer["probability"] == max(answer["probabilities"])
         own = prediction.samples[:, row]
         assert answer["draws"]["labels"] == own.argmax(1).tolist()
@@ -94,6 +94,9 @@ def test_thresholds_of_a_class_come_first(model: Any) -> None:
 
         def __call__(self, prediction: Prediction) -> Any:
             return SimpleNamespace(verdict=["accept"] * len(prediction), score=prediction.score_by("entropy"))
+
+        def probabilities(self, prediction: Prediction) -> torch.Tensor:
+            return prediction.probs
 
     stand_in = SimpleNamespace(predict=model.predict, triage=ByClass(), classes=10, extra={})
     (answer,) = Answerer(stand_in)(torch.zeros(1, 1, 8, 8))

@@ -49,7 +49,7 @@ def write_own_report(
     evaluations = []
     for name, (model, triage) in models.items():
         sets = [
-            evaluate_set(model, batches, title, tier, draws, seed, picture=form.pictures)
+            evaluate_set(model, batches, title, tier, draws, seed, picture=form.pictures, stated=triage.probabilities)
             for title, tier, batches in (
                 ("held-out images", "id", loader),
                 (SEMI, "semi", made_up(loader, Style(severity=(0.15, 0.3)), value_range, seed, labelled=True)),

@@ -69,7 +69,8 @@ def evaluate(
     seed = seed if seed is not None else (triage.seed if triage is not None else 0)
     chosen = _choose_score(model, form, score, draws)
     sets = _open({"id": id, "semi": semi, "full": full}, data_root, model, form)
-    settings = Settings(fingerprint(checkpoint, backbone), form, chosen, draws, seed)
+    temperature = triage.temperature if triage is not None else 1.0
+    settings = Settings(fingerprint(checkpoint, backbone), form, chosen, draws, seed, temperature=temperature)
 
     results = []
     with progress_bar(disable=quiet) as bar:

@@ -151,11 +151,11 @@ def _predicted(model: Any, batch: Any, draws: int, seed: int, class_names: list[
 
     prediction = model.predict(batch.x, draws=draws, seed=seed)
     triage = getattr(model, "triage", None)
-    score, verdicts = prediction.score, [None] * len(batch.names)
+    score, verdicts, probs = prediction.score, [None] * len(batch.names), prediction.probs
     if triage is not None:
         found = triage(prediction)
-        score, verdicts = found.score, found.verdict
-    top, labels = prediction.probs.max(-1)
+        score, verdicts, probs = found.score, found.verdict, triage.probabilities(prediction)
+    top, labels = probs.max(-1)
     columns = zip(batch.names, labels.tolist(), top.tolist(), score.tolist(), verdicts)
     return [
         Row(name, label, class_names[label] if class_names else None, p, s, verdict)

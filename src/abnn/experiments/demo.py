@@ -74,7 +74,8 @@ def run_demo(seed: int = 0, progress: bool = True, validation: bool = False) -> 
             spent["attachments"] = seconds["attachments"]
         with _timed(spent, "evaluation"):
             sets = _sets(data, validation)
-            results = [evaluate_set(each, _loader(s), title, tier, DRAWS) for title, tier, s in sets]
+            stated = thresholds.probabilities
+            results = [evaluate_set(each, _loader(s), title, tier, DRAWS, stated=stated) for title, tier, s in sets]
         evaluations[name] = Evaluation(
             name,
             each.score,

@@ -23,9 +23,11 @@ from abnn.evaluate import evaluate_set
 from abnn.evaluation import Evaluation
 from abnn.files import read_json, write_json
 from abnn.methods import make_method, train_method
+from abnn.metrics.calibration import calibration
 from abnn.provenance import provenance
 from abnn.records import Record, read_record, slug, write_record
 from abnn.triage import check_guarantee
+from abnn.triage.temperature import choose_temperature, rescale
 
 SHARES = (0.01, 0.05, 0.1, 0.2)
 SPLITS = 200
@@ -49,6 +51,7 @@ def check_record(record: Record, splits: int = SPLITS, seed: int = 0) -> dict[st
         raise InputError(explain("record", f"{record.path} with {found}", "a record with in-distribution data"))
     good = np.concatenate([each.scores[record.score] for each in sets])
     checks = [check_guarantee(good, share, splits, seed) for share in SHARES]
+    probs, labels = np.concatenate([each.probs for each in sets]), np.concatenate([each.labels for each in sets])
     kept = ("experiment", "name", "seed", "config", "device", "seconds", "written", "code", "arrays_sha256")
     return {
         "experiment": "guarantee",
@@ -62,9 +65,31 @@ def check_record(record: Record, splits: int = SPLITS, seed: int = 0) -> dict[st
             "good": len(good),
         },
         "guarantee": [{**asdict(check), "holds": check.holds} for check in checks],
+        "probabilities": check_probabilities(probs[labels >= 0], labels[labels >= 0], seed=seed),
         "record": {name: getattr(record, name) for name in kept},
         **provenance(),
     }
+
+
+def check_probabilities(
+    probs: np.ndarray, labels: np.ndarray, splits: int = 20, seed: int = 0
+) -> dict[str, Any] | None:
+    """Whether stated probabilities come true on one half of the inputs if the temperature was chosen on the other; means over
+    random splits. None without labels."""
+    rng, half, found = np.random.default_rng(seed), len(labels) // 2, []
+    if not half:
+        return None
+    for _ in range(splits):
+        order = rng.permutation(len(labels))
+        chosen, counted = order[:half], order[half:]
+        with np.errstate(divide="ignore"):
+            temperature = choose_temperature(np.log(probs[chosen]), labels[chosen])
+        stated = rescale(torch.from_numpy(probs[counted]).double(), temperature).numpy()
+        before, after = (calibration(each, labels[counted]) for each in (probs[counted], stated))
+        found.append((temperature, before.ece, after.ece, before.nll, after.nll))
+    means = (float(f"{value:.6g}") for value in np.mean(found, axis=0))
+    names = ("temperature", "gap_before", "gap_after", "nll_before", "nll_after")
+    return {"splits": splits, "calibration": half, "test": len(labels) - half, **dict(zip(names, means))}
 
 
 def check_records(paths: Sequence[Path], output: Path) -> list[Path]:
@@ -93,6 +118,21 @@ def guarantee_table(folder: Path) -> str:
         first = checks[SHARES[0]]
         cells = [data["name"], content["model"], f"{first['calibration']:,}", f"{first['test']:,}", *measured]
         lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def stated_table(folder: Path) -> str:
+    """One line for each check in a folder: how far stated probabilities are from what comes true, without and with T."""
+    head = ["data", "model", "T chosen on", "counted on", "T", "gap as the model gives them", "gap as stated"]
+    lines = ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 2)]
+    for path in sorted(folder.glob("*.json")):
+        content = read_json(path)
+        found = content.get("probabilities") if isinstance(content, dict) else None
+        if found is not None:
+            counts = [f"{found[name]:,}" for name in ("calibration", "test")]
+            gaps = [f"{100 * found[name]:.2f} %" for name in ("gap_before", "gap_after")]
+            cells = [content["data"]["name"], content["model"], *counts, f"{found['temperature']:.2f}", *gaps]
+            lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

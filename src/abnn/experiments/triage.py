@@ -23,7 +23,7 @@ import numpy as np
 from abnn.data.digits import load_digits
 from abnn.drift import DriftMonitor
 from abnn.experiments.demo import DRAWS, Demo, run_demo
-from abnn.experiments.guarantee import SHARES, SPLITS, check_records, guarantee_table, train_on_mnist
+from abnn.experiments.guarantee import SHARES, SPLITS, check_records, guarantee_table, stated_table, train_on_mnist
 from abnn.files import read_json, write_json
 from abnn.provenance import provenance
 from abnn.tables import update_between_markers
@@ -105,7 +105,7 @@ def _verdicts(triage: Triage, demo: Demo) -> dict[str, Any]:
 
 def tables(folder: Path) -> dict[str, str]:
     """What a document shows, by the marker of its place: all checks, and of the digits, seed 0, verdicts and drift."""
-    found = {"guarantee": guarantee_table(folder)}
+    found = {"guarantee": guarantee_table(folder), "stated": stated_table(folder)}
     if (folder / "digits-seed0.json").exists():
         digits = read_json(folder / "digits-seed0.json")
         rows = [Row(**each) for each in digits["verdicts"]["default"]["sets"]]

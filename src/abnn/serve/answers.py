@@ -51,7 +51,7 @@ class Answerer:
         scores = decided.score.float().cpu()
         if not (torch.isfinite(samples).all() and torch.isfinite(scores).all()):
             raise FloatingPointError("the model gave NaN or infinite values")
-        probs = samples.mean(0).numpy()
+        probs = self.triage.probabilities(prediction).float().cpu().numpy()
         reach, misfit = _reach(prediction), _misfit(prediction)
         return [
             self._one(samples[:, row].numpy(), probs[row], float(scores[row]), verdict, reach[row], misfit[row])

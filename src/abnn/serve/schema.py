@@ -45,7 +45,7 @@ class Answer(BaseModel):
 
     label: int = Field(ge=0)
     class_name: str
-    probability: float = Field(ge=0, le=1)
+    probability: float = Field(ge=0, le=1, description="Of the predicted class, made to come true on calibration data.")
     probabilities: list[float] = Field(description="Of all classes, in the order of class_names of GET /model.")
     score: float = Field(description="Larger = more uncertain.")
     verdict: Verdict = Field(description="accept: use it; notice: use it with care; reject: do not use it.")

@@ -17,6 +17,7 @@ from abnn.drift import LEAST_SCORES, split_reference
 from abnn.errors import InputError, explain
 from abnn.outliers import make_outliers, measure_range
 from abnn.predict import Plain
+from abnn.triage.temperature import choose_temperature
 from abnn.triage.thresholds import (
     KINDS,
     Costs,
@@ -39,6 +40,7 @@ class Gathered:
     """Everything that choosing thresholds needs.
 
     good, predicted, right   of each held-out input: its score, predicted class, and whether that is its label
+    log_probs, labels        of each held-out input: ln of its averaged prediction [N, K], and its label
     mild, severe             scores of outliers with severity at most, and above, one half
     classes, score, draws, seed   of the model and its predictions
     drawn                    how many draws the predictions had, whatever was asked for
@@ -47,6 +49,8 @@ class Gathered:
     good: np.ndarray
     predicted: np.ndarray
     right: np.ndarray
+    log_probs: np.ndarray
+    labels: np.ndarray
     mild: np.ndarray
     severe: np.ndarray
     classes: int
@@ -75,7 +79,7 @@ def gather(
             explain("loader", "an iterator, which can be read once", "a DataLoader or a list of (x, y) batches")
         )
     draws = check_draws(draws)
-    rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    rows: list[tuple[np.ndarray, ...]] = []
     names = [score] if score is not None else []
     drawn: list[int] = []
 
@@ -84,8 +88,9 @@ def gather(
             prediction = model.predict(x, draws=draws, seed=seed)
             names.append(prediction.default)
             drawn.append(len(prediction.samples))
-            predicted = prediction.label.cpu()
-            rows.append((_scores(prediction.score_by(names[0])), predicted.numpy(), (predicted == y.cpu()).numpy()))
+            predicted, labels = prediction.label.cpu(), y.cpu()
+            scores, log_probs = _scores(prediction.score_by(names[0])), prediction.probs.float().log().cpu().numpy()
+            rows.append((scores, predicted.numpy(), (predicted == labels).numpy(), log_probs, labels.numpy()))
             yield x
 
     maker = make_outliers(outliers).with_range(value_range, lambda: measure_range(_checked_first(first_pass())))
@@ -94,18 +99,20 @@ def gather(
             pass
     generator = torch.Generator().manual_seed(seed)
     mild, severe = [], []
-    rounds = math.ceil(LEAST_OUTLIERS / sum(len(scores) for scores, _, _ in rows))
+    rounds = math.ceil(LEAST_OUTLIERS / sum(len(scores) for scores, *_ in rows))
     for x, y in itertools.chain.from_iterable(_batches(model, loader) for _ in range(rounds)):
         made = maker(x, y, generator)
         scores = _scores(model.predict(made.x, draws=draws, seed=seed).score_by(names[0]))
         far = made.severity.cpu().numpy() > 0.5
         mild.append(scores[~far])
         severe.append(scores[far])
-    good, predicted, right = (np.concatenate(parts) for parts in zip(*rows))
+    good, predicted, right, log_probs, labels = (np.concatenate(parts) for parts in zip(*rows))
     return Gathered(
         good=good,
         predicted=predicted,
         right=right,
+        log_probs=log_probs,
+        labels=labels,
         mild=np.concatenate(mild),
         severe=np.concatenate(severe),
         classes=model.classes,
@@ -159,6 +166,7 @@ def choose(
         costs=costs,
         reference=split_reference(good, gathered.seed) if len(good) >= LEAST_SCORES else ((), ()),
         drawn=gathered.drawn,
+        temperature=choose_temperature(gathered.log_probs, gathered.labels),
     )
 
 

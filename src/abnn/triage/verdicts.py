@@ -14,6 +14,7 @@ import torch
 from abnn.errors import AbnnWarning, FileFormatError, InputError, NotFittedError, explain
 from abnn.outliers import Outliers
 from abnn.predict import Plain, Prediction
+from abnn.triage.temperature import rescale
 from abnn.triage.thresholds import Costs
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Triage:
     costs           the costs that chose the thresholds. Then ``noticed`` and ``rejected`` promise nothing: they are the
                     shares that were seen on calibration data
     reference       edges and counts that a drift monitor starts from, see :meth:`monitor`
+    temperature     of :meth:`probabilities`, see :mod:`abnn.triage.temperature`; 1: as the model gives them
     """
 
     notice: float
@@ -66,8 +68,11 @@ class Triage:
     costs: Costs | None = None
     reference: tuple[tuple[float, ...], tuple[int, ...]] = ((), ())
     drawn: int | None = None
+    temperature: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.temperature < math.inf:
+            raise InputError(explain("temperature", self.temperature, "a positive number"))
         for notice, reject in ((self.notice, self.reject), *self.by_class):
             if not (math.isfinite(notice) and math.isfinite(reject) and notice <= reject):
                 raise InputError(explain("notice, reject", f"{notice}, {reject}", "finite numbers, notice <= reject"))
@@ -132,6 +137,10 @@ class Triage:
             notice, reject = limits[prediction.label].unbind(1)
         levels = (score > notice).int() + (score > reject).int()
         return Verdicts([VERDICTS[level] for level in levels.tolist()], score)
+
+    def probabilities(self, prediction: Prediction) -> torch.Tensor:
+        """[B, K]: the averaged prediction, made to come true on calibration data; the order of classes is the same."""
+        return rescale(prediction.probs, self.temperature)
 
     def levels(self, scores: np.ndarray, predicted: np.ndarray | None = None) -> np.ndarray:
         """Numbers into ``VERDICTS`` for scores that are at hand already; with ``by_class`` the predicted classes decide."""

@@ -1,0 +1,68 @@
+"""Stated probabilities come true, whatever a network does to them, and nothing else changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from abnn.errors import InputError
+from abnn.metrics.calibration import calibration
+from abnn.predict import Prediction
+from abnn.triage import Triage
+from abnn.triage.temperature import FLATTEST, SHARPEST, choose_temperature, rescale
+
+
+def honest(count: int, classes: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """ln p and labels that are drawn from p."""
+    rng = np.random.default_rng(seed)
+    probs = rng.dirichlet(np.full(classes, 0.3), count)
+    labels = (probs.cumsum(1) > rng.random((count, 1))).argmax(1)
+    return np.log(np.maximum(probs, 1e-300)), labels
+
+
+@pytest.mark.parametrize("power", [0.3, 0.7, 1.0, 2.5])
+def test_what_a_network_does_to_probabilities_is_undone(power: float) -> None:
+    log_probs, labels = honest(4000)
+    bent = power * log_probs - np.log(np.exp(power * log_probs).sum(1, keepdims=True))
+    temperature = choose_temperature(bent, labels)
+    assert temperature == pytest.approx(power, rel=0.06)
+    before, after = (
+        calibration(probs.numpy(), labels).ece
+        for probs in (torch.from_numpy(bent).exp(), rescale(torch.from_numpy(bent).exp(), temperature))
+    )
+    assert after < 0.02 and after <= before + 0.005
+
+
+def test_few_inputs_and_none_wrong_do_not_make_certainty() -> None:
+    sure = np.log(np.full((20, 2), [0.8, 0.2]))
+    labels = np.zeros(20, int)
+    temperature = choose_temperature(sure, labels)
+    assert SHARPEST < temperature < 1
+    assert 0.9 < rescale(torch.tensor([0.8, 0.2]), temperature)[0] < 0.9999
+    assert choose_temperature(sure, 1 - labels) > 3  # all wrong
+    assert choose_temperature(np.log(np.full((9, 3), 1 / 3)), np.zeros(9, int)) == pytest.approx(1)  # nothing to learn
+
+
+def test_classes_without_probability_keep_none() -> None:
+    probs = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
+    assert torch.allclose(rescale(probs, 0.5), probs) and torch.allclose(rescale(probs, 7.0), probs)
+    assert 0 < choose_temperature(probs.log().numpy(), np.array([2, 1])) <= FLATTEST
+
+
+def test_the_order_of_classes_and_the_verdicts_stay() -> None:
+    samples = torch.rand(5, 64, 10, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    prediction = Prediction(samples)
+    plain = Triage(0.999, 0.9995, 0.1, 0.1, "entropy", 5, 0, 64)
+    sharp = Triage(0.999, 0.9995, 0.1, 0.1, "entropy", 5, 0, 64, temperature=0.2)
+    assert torch.allclose(plain.probabilities(prediction), prediction.probs)
+    stated = sharp.probabilities(prediction)
+    assert torch.equal(stated.argsort(1), prediction.probs.argsort(1))
+    assert torch.allclose(stated.sum(1), torch.ones(64)) and (stated.amax(1) > prediction.probs.amax(1)).all()
+    assert plain(prediction).verdict == sharp(prediction).verdict
+    assert Triage.from_dict(sharp.to_dict()) == sharp
+    older = sharp.to_dict()
+    del older["temperature"]
+    assert Triage.from_dict(older).temperature == 1
+    with pytest.raises(InputError, match="temperature: got 0"):
+        Triage(0.1, 0.2, 0.1, 0.1, "entropy", 5, 0, 64, temperature=0)
