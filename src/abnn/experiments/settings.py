@@ -54,10 +54,8 @@ SVHN_EPOCHS = {
     "abnn:authors": 25,
 }
 
-# Without a warm-up, faster attachments overwrite what a network knows of cats and dogs; results/probes/forgetting-cpu.jsonl.
 CAT_DOG: Settings = {
     "woods:authors": {"tune_lr": 1e-2},
     "abnn:authors": {"objective": {"alpha": 0.2}},
-    "abnn:reference": {"attachment_lr": 1e-3, **NO_WARM_UP},
 }
 CAT_DOG_EPOCHS = {"default": 40, "bbp": 80, "sde-net": 80}
