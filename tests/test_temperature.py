@@ -34,6 +34,12 @@ def test_what_a_network_does_to_probabilities_is_undone(power: float) -> None:
     assert after < 0.02 and after <= before + 0.005
 
 
+def test_a_part_of_many_inputs_is_enough() -> None:
+    log_probs, labels = honest(60_000)
+    assert choose_temperature(0.5 * log_probs, labels) == pytest.approx(0.5, rel=0.05)
+    assert choose_temperature(log_probs[:1], labels[:1]) > 0
+
+
 def test_few_inputs_and_none_wrong_do_not_make_certainty() -> None:
     sure = np.log(np.full((20, 2), [0.8, 0.2]))
     labels = np.zeros(20, int)

@@ -69,7 +69,7 @@ def gather(
     score: str | None = None,
     value_range: tuple[Any, Any] | None = None,
 ) -> Gathered:
-    """Scores of good inputs and of outliers; memory for one batch at a time.
+    """Scores of good inputs and of outliers; memory for one batch at a time, and for the predictions of good inputs.
 
     ``loader`` is read once for good inputs, and then as often as it takes to make ``LEAST_OUTLIERS`` outliers, at least
     once: the best split is flat, and with a few hundred outliers chance decides where in the flat part it lies.
