@@ -431,7 +431,7 @@ def test_the_experiment_measures_what_it_says(
     monkeypatch.setattr(experiment.measure, "__defaults__", (200, 4))
     document = tmp_path / "page.md"
     markers = "".join(
-        f"<!-- abnn:table {name} -->\n<!-- /abnn:table -->\n" for name in ("verdicts", "guarantee", "drift")
+        f"<!-- abnn:table {name} -->\n<!-- /abnn:table -->\n" for name in ("verdicts", "guarantee", "stated", "drift")
     )
     document.write_text(markers)
     experiment.main(["--output", str(tmp_path), "--quiet", "--into", str(document)])
