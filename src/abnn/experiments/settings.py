@@ -54,7 +54,9 @@ SVHN_EPOCHS = {
     "abnn:authors": 25,
 }
 
+# Without a warm-up, faster attachments overwrite what a network knows of cats and dogs; results/probes/forgetting-cpu.jsonl.
 CAT_DOG: Settings = {
+    "abnn:reference": {"attachment_lr": 1e-3, **NO_WARM_UP},
     "woods:authors": {"tune_lr": 1e-2},
     "abnn:authors": {"objective": {"alpha": 0.2}},
 }
