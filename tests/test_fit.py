@@ -417,6 +417,7 @@ def test_bad_loaders(batches: Any, message: str) -> None:
     [
         ({"epochs": 0}, "epochs"),
         ({"lr": 0.0}, "lr"),
+        ({"backbone_lr": -1.0}, "backbone_lr: got -1.0; accepted: a positive number, or None for the preset's"),
         ({"precision": "16"}, "precision"),
         ({"optimizer": "adma"}, "Did you mean 'adam'"),
         ({"schedule": "cosin"}, "Did you mean 'cosine'"),

@@ -69,9 +69,11 @@ def check_replaceable(
 def check_writable(argument: str, target: Path) -> None:
     """Refuse a place where nothing can be written, before hours of work and not after."""
     place = next(each for each in target.absolute().parents if each.exists())
-    trouble = "is a file" if not place.is_dir() else "cannot be written to"
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise InputError(explain(argument, f"{target}, where {place} {trouble}", "a place in a folder of yours"))
+    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+        return
+    trouble = "cannot be written to" if place.is_dir() else "is a file"
+    fix = "Choose another place, or change its permissions."
+    raise InputError(explain(argument, f"{target}, where {place} {trouble}", "a place in a folder of yours", fix))
 
 
 def write_bytes(path: Path, content: bytes) -> None:

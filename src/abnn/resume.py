@@ -52,7 +52,7 @@ class Settings:
 
     def stated(self, prediction: Prediction) -> Tensor:
         """The probabilities to keep."""
-        return prediction.probs if self.temperature == 1 else rescale(prediction.probs, self.temperature)
+        return rescale(prediction.probs, self.temperature)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def fit(
     backbone_epochs: Annotated[
         int | None, typer.Option(min=1, help="Of the backbone; default: by the amount of data.")
     ] = None,
-    lr: Annotated[float, typer.Option(help="Learning rate of the attachments.")] = 3e-3,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of the attachments; default: the preset's.")] = None,
     backbone_lr: Annotated[float, typer.Option(help="Learning rate of the backbone.")] = 1e-3,
     batch_size: Annotated[int, typer.Option(min=2, help="Images in a step.")] = 64,
     size: Annotated[int | None, typer.Option(min=1, help="Side of the inputs; default: see the docs.")] = None,
@@ -69,7 +69,8 @@ def fit(
 
     check_promise("--noticed", noticed)
     check_promise("--rejected", rejected)
-    check_positive("--lr", lr)
+    if lr is not None:
+        check_positive("--lr", lr)
     check_positive("--backbone-lr", backbone_lr)
     _check_output_folder(output / "model")
     source, given = open_folders(data)

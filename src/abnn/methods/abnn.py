@@ -41,10 +41,10 @@ from abnn.trainable import Trainable
 
 JOINT = {
     "pretrain": 0.0,
-    "lr": 1e-3,
+    "lr": PRESETS["authors"].backbone_lr,
     "optimizer": "adam",
-    "attachment_lr": 1e-3,
-    "attachment_schedule": "steps",
+    "attachment_lr": PRESETS["authors"].lr,
+    "attachment_schedule": PRESETS["authors"].schedule,
     "outliers": AUTHORS_NOISE,
     "score": "max-probability",
     "kaiming": False,

@@ -22,7 +22,7 @@ MOST = 10_000  # inputs; one number does not get better by more
 
 def rescale(probs: Tensor, temperature: float) -> Tensor:
     """q of p, in the last dimension; classes without any probability keep none."""
-    return (probs.log() / temperature).softmax(-1)
+    return probs if temperature == 1 else (probs.log() / temperature).softmax(-1)
 
 
 def choose_temperature(log_probs: np.ndarray, labels: np.ndarray) -> float:

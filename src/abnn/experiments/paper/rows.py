@@ -6,9 +6,12 @@ from typing import Any
 
 from abnn.experiments.paper.cells import Cell
 from abnn.methods.posthoc import POSTHOC
+from abnn.objective import PRESETS
 
 FIT_EPOCHS = 5
-WARM_UP = {"attachment_schedule": "cycle"}  # what tasks with older records leave out, see abnn.experiments.settings
+WARM_UP = {
+    "attachment_schedule": PRESETS["default"].schedule
+}  # what tasks with older records leave out, see abnn.experiments.settings
 
 
 def fit_epochs(task: str) -> int:
