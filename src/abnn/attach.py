@@ -17,6 +17,7 @@ from abnn.layers import Init
 from abnn.objective import Preset
 from abnn.objective import preset as choose_preset
 from abnn.priors import Prior
+from abnn.views import can_move, check_views
 
 
 def attach(
@@ -34,6 +35,7 @@ def attach(
     init: Init | None = None,
     draws: int = 10,
     seed: int = 0,
+    views: int | None = None,
 ) -> Attached:
     """Clip a Bayesian attachment beside each block of a network.
 
@@ -48,6 +50,8 @@ def attach(
     last      attach to the last so many blocks only
     budget    attach to as many of the last blocks as this number of learned numbers pays for
     draws     how many draws the model holds at first
+    views     how many views of an image predictions look at, see :mod:`abnn.views`. None: what the preset says, 1 for
+              other inputs and for small images
     seed      of the attachments' initial values and first draws; the global random state is left alone
     """
     kinds = (Attached, AttachedBlock, ReplacedBlock)
@@ -67,6 +71,8 @@ def attach(
             raise InputError(explain(argument, repr(number), "a whole number, or None"))
     example = check_example(backbone, example)
     chosen = choose_preset(preset)
+    form = example.shape[1:], example.dtype
+    views = (chosen.views if can_move(*form) else 1) if views is None else check_views(views, *form)
     spec = _spec(chosen, {"kind": kind, "width": width, "share": share, "prior": prior, "init": init})
     found = probe(backbone, example)
     blocks = found.blocks(at)
@@ -79,7 +85,7 @@ def attach(
         if budget is not None:
             blocks = _within_budget(blocks, spec, budget)
         model = Attached(backbone, example, blocks, spec, found)
-        model.preset, model.score = preset, chosen.score
+        model.preset, model.score, model.views = preset, chosen.score, views
         choose_fold(model, example)
     model.resample(draws, seed=seed)
     known = set(backbone.modules())

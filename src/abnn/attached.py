@@ -23,6 +23,7 @@ from abnn.graft import graft
 from abnn.heap import keep_heap
 from abnn.layers import MeanField, bayesian_layers, kl_of
 from abnn.replay import Replay
+from abnn.views import spread
 
 if TYPE_CHECKING:
     from abnn.predict import Prediction
@@ -60,6 +61,7 @@ class Attached(nn.Module):
         self.distance = FeatureDistance(backbone, blocks, self.classes).to(device)
         self.preset = "default"
         self.score = "gated"
+        self.views = 1
         self.triage: Triage | None = None  # thresholds and further notes, as kept by save() and load()
         self.extra: dict[str, Any] = {}
         self.backbone_changed = False  # whether the backbone has weights that it was not given with
@@ -69,6 +71,7 @@ class Attached(nn.Module):
         self._modes = {name: module.training for name, module in backbone.named_modules()}
         self._layers = [layer for part in attachments for layer in bayesian_layers(part)]
         self._layers = list(dict.fromkeys(self._layers))
+        self._seen: tuple[int, ...] = ()
         self.carries = False  # whether a pass of the draws can carry the plain network, see Carried
         self.kept_draws, self.replay = KeptDraws(), Replay()
         self.compiled: CompiledPass | None = None
@@ -155,9 +158,9 @@ class Attached(nn.Module):
         """The network's output for every held draw, [S, B, classes, ...]."""
         if self.__dict__["_backbone"] is None:
             raise AttachError("model: its attachments were taken off with detach(); attach again to use it.")
-        draws, batch = self.draws, x.shape[0]
+        draws, batch = self.draws, x.shape[0] // (max(self._seen, default=0) + 1)
         if self.folds_at_input and draws > 1:
-            x = x.unsqueeze(0).expand(draws, *x.shape).flatten(0, 1)
+            x = spread(x, self._seen or (0,) * draws)
         logits = logits_of(self.net(x, *args, **kwargs))
         assert logits is not None
         return logits.unflatten(0, (draws, batch))
@@ -173,6 +176,16 @@ class Attached(nn.Module):
         finally:
             for block in blocks:
                 block.carried = None
+
+    @contextlib.contextmanager
+    def looking(self, seen: tuple[int, ...]) -> Iterator[None]:
+        """Inside, inputs come as several views, see :mod:`abnn.views`, and draw s looks at number ``seen[s]``."""
+        first = self.attached_blocks[0]
+        self._seen, first.seen = seen, seen if first.unfolds else ()
+        try:
+            yield
+        finally:
+            self._seen = first.seen = ()
 
     @contextlib.contextmanager
     def keeping_weights(self) -> Iterator[None]:

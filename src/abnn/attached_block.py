@@ -11,6 +11,7 @@ from abnn.attachments import Attachment
 from abnn.blocks import Block, first_tensor
 from abnn.features import note
 from abnn.graft import StandIn
+from abnn.views import spread
 
 
 class Carried:
@@ -34,6 +35,7 @@ class AttachedBlock(StandIn):
     unfolds = False  # whether this is where one row per input becomes one row per draw and input
     ends = False  # whether this is the last attachment
     carried: Carried | None = None
+    seen: tuple[int, ...] = ()  # where one row per view and input comes in: which view each draw looks at
 
     def __init__(self, block: Block, attachment: Attachment) -> None:
         super().__init__(block.module)
@@ -52,6 +54,8 @@ class AttachedBlock(StandIn):
         return added
 
     def _add(self, x: Tensor, main: Tensor) -> Tensor:
+        if self.seen:
+            return spread(main, self.seen) + self.attachment(spread(x, self.seen), main.shape[1:], folded=True)
         side = self.attachment(x, main.shape[1:], folded=not self.unfolds)
         if self.unfolds:
             return (main.unsqueeze(0) + side.unflatten(0, (-1, main.shape[0]))).flatten(0, 1)
@@ -59,9 +63,9 @@ class AttachedBlock(StandIn):
 
     def _add_after_plain(self, x: Tensor, main: Tensor, carried: Carried) -> Tensor:
         if self.unfolds:
-            carried.rows = len(main)
-            carried.noted.append(note(x, self.layout))
-            plain, added = main, self._add(x, main)
+            carried.rows = len(main) // (max(self.seen, default=0) + 1)
+            carried.noted.append(note(x[: carried.rows], self.layout))
+            plain, added = main[: carried.rows], self._add(x, main)
         else:
             plain, added = main[: carried.rows], self._add(x[carried.rows :], main[carried.rows :])
         carried.noted.append(note(plain, self.layout))
@@ -72,6 +76,7 @@ class ReplacedBlock(nn.Module):
     """A Bayesian block in the place of a block, once for every held draw."""
 
     unfolds = False
+    seen: tuple[int, ...] = ()
 
     def __init__(self, attachment: Attachment, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -80,4 +85,6 @@ class ReplacedBlock(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         x = args[0] if args else next(iter(kwargs.values()))
+        if self.seen:
+            return self.attachment(spread(x, self.seen), self.shape, folded=True)
         return self.attachment(x, self.shape, folded=not self.unfolds)

@@ -41,15 +41,15 @@ class Chunks:
     inputs: list[slice]
 
 
-def plan(model: Attached, x: Tensor, draws: int, memory_limit: int | None = None) -> Chunks:
-    """The passes for the inputs ``x``, on any device, and so many draws."""
+def plan(model: Attached, x: Tensor, draws: int, memory_limit: int | None = None, views: int = 1) -> Chunks:
+    """The passes for the inputs ``x``, on any device, and so many draws, which look at so many views."""
     device = model.layers[0].weight_mean.device
     if memory_limit is None:
         memory_limit = default_limit(device)
     elif not memory_limit > 0:
         raise InputError(explain("memory_limit", memory_limit, "a positive number of bytes, or None"))
     scale = max(1.0, x[0].numel() / max(1, math.prod(model.input_shape)))  # inputs may be larger than the example
-    shared, folded = LIVE_SHARED * model.shared_bytes * scale, LIVE * model.folded_bytes * scale
+    shared, folded = views * LIVE_SHARED * model.shared_bytes * scale, LIVE * model.folded_bytes * scale
     if model.folds_at_input:
         shared, folded = 0.0, max(LIVE / LIVE_SHARED * shared, folded)
     rows = memory_limit / max(1.0, folded)

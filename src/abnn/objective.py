@@ -142,6 +142,7 @@ class Preset:
     lr, schedule  of the attachments. Adam's first steps all go the same way: without a warm-up they overwrite what a network
                   knows before they have learnt anything
     backbone_lr   of a backbone that is not frozen
+    views         of an image that a prediction looks at, see :mod:`abnn.views`
     """
 
     attach: dict[str, Any] = field(default_factory=dict)
@@ -153,6 +154,7 @@ class Preset:
     lr: float = 3e-3
     schedule: str = "cycle"
     backbone_lr: float = 1e-4
+    views: int = 5
 
     def gathers(self, frozen: bool) -> bool:
         """Whether statistics of the plain network's features are gathered in the end: what is frozen can have them, and the
@@ -189,6 +191,7 @@ PRESETS = {
         lr=1e-3,
         schedule="steps",
         backbone_lr=1e-3,
+        views=1,
     ),
     # What the authors' code does.
     "authors": Preset(
@@ -218,6 +221,7 @@ PRESETS = {
         lr=1e-3,
         schedule="steps",
         backbone_lr=1e-3,
+        views=1,
     ),
 }
 

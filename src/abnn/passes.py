@@ -12,6 +12,7 @@ from abnn.attached_block import Carried
 from abnn.blocks import evaluating, summary
 from abnn.draws import Noise
 from abnn.errors import InputError, explain
+from abnn.views import side_by_side
 
 if TYPE_CHECKING:
     from abnn.attached import Attached
@@ -19,19 +20,23 @@ if TYPE_CHECKING:
 Outputs = tuple[Tensor, Tensor | None]
 
 
-def one_pass(model: Attached, noise: Noise, plain: bool, x: Tensor) -> Outputs:
-    """softmax(z_s) for every draw, [S, B, K]; with ``plain``, also the places of the inputs, [B, 1 + K]."""
+def one_pass(model: Attached, noise: Noise, plain: bool, seen: tuple[int, ...], x: Tensor) -> Outputs:
+    """softmax(z_s) for every draw, [S, B, K]; with ``plain``, also the places of the inputs, [B, 1 + K].
+
+    seen  which view each draw looks at, see :func:`abnn.views.views_of`
+    """
     from abnn.attached import hold_noise, set_noise
 
     held = hold_noise(model)
     set_noise(model, noise)
+    shown, seen = side_by_side(x, seen)
     try:
-        with evaluating(model):
+        with evaluating(model), model.looking(seen):
             make_kept_weights(model)
             if plain and model.carries:
                 with model.carrying() as carried:
-                    return _run(model, carried, x)
-            probs, _ = _run(model, None, x)
+                    return _run(model, carried, shown)
+            probs, _ = _run(model, None, shown)
             return probs, model.distance.places(x, model.distance.features(x)) if plain else None
     finally:
         set_noise(model, held)
@@ -44,7 +49,9 @@ def outputs(model: Attached, carried: Carried | None, x: Tensor) -> Outputs:
         given = f"a network with outputs of shape {tuple(logits.shape[2:])} for each input"
         raise InputError(explain("model", given, "one logit for each of two or more classes"))
     probs = logits.float().softmax(2)
-    return probs, None if carried is None else model.distance.places(x, model.distance.join(carried.noted))
+    if carried is None:
+        return probs, None
+    return probs, model.distance.places(x[: carried.rows], model.distance.join(carried.noted))
 
 
 def moved(x: Tensor, device: torch.device) -> Tensor:

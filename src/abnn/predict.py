@@ -18,6 +18,7 @@ from abnn.distance import Gate
 from abnn.errors import InputError, NotFittedError, explain, unknown
 from abnn.passes import modules_of, moved, one_pass
 from abnn.scores import DISTANCE_SCORES, SAMPLE_SCORES, SCORES, entropy, gated
+from abnn.views import can_move, check_views, views_of
 
 if TYPE_CHECKING:
     from abnn.attached import Attached
@@ -141,6 +142,7 @@ def predict(
     score: str | None = None,
     memory_limit: int | None = None,
     replay: bool = True,
+    views: int | None = None,
 ) -> Prediction:
     """Predict ``x`` with ``draws`` weight draws.
 
@@ -151,6 +153,8 @@ def predict(
                   gathered, else "entropy"
     memory_limit  bytes that activations may take; inputs and draws are processed in chunks that stay below, see
                   :mod:`abnn.chunks`. None: 1 GiB, on CUDA a sixteenth of the device's memory
+    views         how many views of each image the draws look at, see :mod:`abnn.views`; 1: the image as it is. None: the
+                  model's
     replay        on CUDA, run repeated passes of one shape as one graph, see :mod:`abnn.replay`
     """
     from abnn.attached import check_draws
@@ -166,7 +170,9 @@ def predict(
         raise unknown("score", default, SCORES)
     if default in DISTANCE_SCORES and gate is None:
         raise _without_statistics(default)
-    chunks = plan(model, x, draws, memory_limit)
+    views = model.views if views is None else check_views(views, model.input_shape, model.input_dtype)
+    views = min(views, draws) if can_move(x.shape[1:], x.dtype) else 1  # images may be smaller than the example
+    chunks = plan(model, x, draws, memory_limit, views)
     number = int(torch.randint(2**62, ())) if seed is None else seed
     device = model.layers[0].weight_mean.device
     samples = torch.empty(draws, len(x), model.classes, dtype=torch.float32, device=device)
@@ -177,11 +183,12 @@ def predict(
         for wanted in chunks.draws:
             noise = model.kept_draws.get(model.layers, wanted, number, fresh=seed is None)
             plain = places is not None and wanted.start == 0
-            run = partial(one_pass, model, noise, plain)
+            seen = views_of(wanted, views)
+            run = partial(one_pass, model, noise, plain, seen)
             with model.keeping_weights() if repeated else contextlib.nullcontext():
                 for rows in chunks.inputs:
                     if replay and device.type == "cuda":
-                        probs, far = model.replay(modules_of(model), run, x[rows], noise, plain, model.compiled)
+                        probs, far = model.replay(modules_of(model), run, x[rows], noise, plain, seen, model.compiled)
                     else:
                         probs, far = run(moved(x[rows], device))
                     samples[wanted.start : wanted.stop, rows] = probs

@@ -82,6 +82,7 @@ def save(
         "input_dtype": str(model.input_dtype).removeprefix("torch."),
         "classes": model.classes,
         "draws": model.draws,
+        "views": model.views,
         "fingerprint": fingerprint(network),
         "backbone": getattr(network, "abnn_recipe", None),
         "triage": triage.to_dict() if triage is not None else None,
@@ -127,6 +128,7 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
             prior=_prior_from_json(spec["prior"]),
             init=None if spec["init"] is None else Init(**spec["init"]),
             draws=description["draws"],
+            views=description.get("views", 1),  # there were none before
         )
         _fill(model, tensors)
         model.backbone_changed = changed

@@ -38,6 +38,7 @@ from abnn.predict import Prediction
 from abnn.scores import SCORES
 from abnn.steps import Steps
 from abnn.trainable import Trainable
+from abnn.views import can_move, check_number
 
 JOINT = {
     "pretrain": 0.0,
@@ -48,6 +49,7 @@ JOINT = {
     "outliers": AUTHORS_NOISE,
     "score": "max-probability",
     "kaiming": False,
+    "views": PRESETS["authors"].views,
 }
 
 
@@ -58,7 +60,8 @@ class Attachments(Method):
     lr, optimizer and schedule are the backbone's, the others those of the attachments. ``objective`` and ``attach``
     change single fields of the preset's :class:`abnn.objective.Objective` and of what :func:`abnn.attach` is told.
     freeze: whether the backbone stays as it is while the attachments learn; None: what the preset says. Not frozen, it
-    learns beside them, with the schedule of the attachments.
+    learns beside them, with the schedule of the attachments. views: of an image that a prediction looks at, see
+    :mod:`abnn.views`; images too small to be moved have one.
     """
 
     name: ClassVar[str] = "abnn"
@@ -81,6 +84,7 @@ class Attachments(Method):
     objective: dict[str, Any] = field(default_factory=dict)
     attach: dict[str, Any] = field(default_factory=dict)
     freeze: bool | None = None
+    views: int = PRESETS["default"].views
 
     def __post_init__(self) -> None:
         check_choice("preset", self.preset, PRESETS)
@@ -93,6 +97,7 @@ class Attachments(Method):
         check_positive("attachment_lr", self.attachment_lr)
         check_choice("attachment_optimizer", self.attachment_optimizer, OPTIMIZERS)
         check_choice("attachment_schedule", self.attachment_schedule, SCHEDULES)
+        check_number(self.views)
         if self.freeze is not None and not isinstance(self.freeze, bool):
             raise InputError(explain("freeze", repr(self.freeze), "True, False or None", "None: what the preset says."))
         if self.frozen and self.goal.outliers_update == "all":
@@ -121,10 +126,13 @@ class Attachments(Method):
         config = super().to_config()
         if self.freeze is None:
             del config["freeze"]
+        if self.views == 1 and self.preset != "default":  # as the variant says
+            del config["views"]
         return config
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> Attached:
-        return attach(make_backbone(), example, preset=self.preset, **self.attach)
+        views = self.views if can_move(example.shape[1:], example.dtype) else 1
+        return attach(make_backbone(), example, preset=self.preset, views=views, **self.attach)
 
     def stages(self, run: Run) -> list[Stage]:
         model = run.network

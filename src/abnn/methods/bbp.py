@@ -34,7 +34,7 @@ def elbo_terms(nll: Tensor, kl: Tensor, size: float, temperature: float = 1.0) -
 
 def bayesian_blocks(make_backbone: Callable[[], nn.Module], example: Tensor, prior: Prior) -> Attached:
     """The network with every block replaced by a Bayesian one; the posterior starts where the authors' does."""
-    return attach(make_backbone(), example, kind="replace", prior=prior)
+    return attach(make_backbone(), example, kind="replace", prior=prior, views=1)
 
 
 def draw_nll(run: Run, x: Tensor, y: Tensor, draws: int) -> Tensor:

@@ -6,12 +6,8 @@ from typing import Any
 
 from abnn.experiments.paper.cells import Cell
 from abnn.methods.posthoc import POSTHOC
-from abnn.objective import PRESETS
 
 FIT_EPOCHS = 5
-WARM_UP = {
-    "attachment_schedule": PRESETS["default"].schedule
-}  # what tasks with older records leave out, see abnn.experiments.settings
 
 
 def fit_epochs(task: str) -> int:
@@ -35,7 +31,7 @@ def joint(task: str) -> tuple[Cell, Cell]:
 
     Without a warm-up of the attachments such networks die, see results/probes/joint-collapse.jsonl.
     """
-    free: dict[str, Any] = {"pretrain": 0.0, "freeze": False, **WARM_UP}
+    free: dict[str, Any] = {"pretrain": 0.0, "freeze": False}
     beside = {**free, "lr": 1e-4 if task == "digits" else 1e-3}
     return (
         Cell("abnn (joint)", task, "abnn", options=beside, epochs=fit_epochs(task), start=threshold(task)),
@@ -99,8 +95,7 @@ def alphas(task: str) -> tuple[Cell, ...]:
 def backbones(task: str) -> tuple[Cell, ...]:
     """Other networks: plain, and with our attachments.
 
-    SqueezeNet has no normalisation, and a ReLU after its last layer: large steps end whole classes there. The records of
-    MobileNetV3 were made without a warm-up of the attachments.
+    SqueezeNet has no normalisation, and a ReLU after its last layer: large steps end whole classes there.
     """
     cells = []
     for name in ("resnet18", "mobilenet_v3_small", "efficientnet_v2_s", "squeezenet1_1"):
@@ -108,7 +103,7 @@ def backbones(task: str) -> tuple[Cell, ...]:
         careful = {"optimizer": "adam", "lr": 3e-4, "schedule": "cycle"}
         options = careful if name == "squeezenet1_1" else {"lr": 0.05, "schedule": "cosine"}
         plain = Cell(f"{name}, plain", task, backbone=recipe, options=options, epochs=10)
-        ours = {"pretrain": 0.0} if name == "mobilenet_v3_small" else {"pretrain": 0.0, **WARM_UP}
+        ours = {"pretrain": 0.0}
         attached = Cell(f"{name}, abnn", task, "abnn", options=ours, epochs=FIT_EPOCHS, start=plain, backbone=recipe)
         cells += [plain, attached]
     return tuple(cells)
