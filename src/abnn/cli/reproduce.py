@@ -28,7 +28,8 @@ def reproduce(
     quiet: Annotated[bool, typer.Option(help="For tables: no progress bars.")] = False,
     inputs: Annotated[int, typer.Option(min=0, help="For beyond: test inputs of each set; 0: all.")] = 1000,
     part: Annotated[
-        list[str] | None, typer.Option(help="For beyond: only severity, far, draws or corrupted; may be repeated.")
+        list[str] | None,
+        typer.Option(help="For beyond: only severity, far, draws, views or corrupted; may be repeated."),
     ] = None,
 ) -> None:
     """Train and evaluate every cell of the paper's tables that has no record yet, and print the tables beside the paper's

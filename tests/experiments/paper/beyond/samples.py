@@ -24,7 +24,7 @@ class Fake:
 
     def __init__(self, random: bool, gain: float = 1.0, seed: int = 0) -> None:
         self.method = SimpleNamespace(random=random)
-        self.gain, self.seed, self.asked = gain, seed, 0
+        self.gain, self.seed, self.asked, self.network = gain, seed, 0, None
 
     def predict(self, x: Tensor, draws: int, seed: int) -> Prediction:
         self.asked += len(x)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from abnn.attach import attach
+from abnn.backbones import PaperResNet
 from abnn.data.digits import Labelled
 from abnn.experiments.paper.beyond import parts
 from abnn.experiments.paper.beyond.parts import (
@@ -13,18 +15,24 @@ from abnn.experiments.paper.beyond.parts import (
     FAR_KINDS,
     GENERATORS,
     PARTS,
+    SEED,
     SEVERITIES,
+    VIEWS,
     Inputs,
     changed,
     far_inputs,
     first_draws,
+    look,
     predict,
     quality,
     rank_correlation,
 )
+from abnn.experiments.tasks import DRAWS
+from abnn.methods import Trained, make_method
 from abnn.metrics import auroc, calibration
 from abnn.outliers import make_outliers
 from abnn.predict import Prediction
+from abnn.views import moved
 from tests.experiments.paper.beyond.samples import fake_inputs, fake_models
 
 
@@ -86,6 +94,27 @@ def test_the_first_draws_are_a_prediction_with_fewer() -> None:
             assert found["abnn"][f"auroc {other}"][place] == auroc(few.score, score)
 
 
+def test_views_of_networks_with_and_without_draws() -> None:
+    models, inputs = fake_models(), fake_inputs()
+    found = PARTS["views"].measure(models, inputs)
+    x, y = inputs.known
+    assert found["threshold"]["views"] == found["abnn"]["views"] == list(VIEWS)
+    for name, model in models.items():
+        assert found[name]["nll"][0] == quality(look(model, x, 1), y)["nll"]
+        assert found[name]["nll"][2] == quality(look(model, x, 5), y)["nll"]
+    plain = models["threshold"]
+    looks = torch.cat([predict(plain, moved(x, view)).samples for view in range(3)])
+    assert torch.equal(look(plain, x, 3).samples, looks)
+
+
+def test_attachments_have_their_usual_views_afterwards() -> None:
+    x = torch.rand(3, 1, 28, 28)
+    network = attach(PaperResNet(1, 3, 8, 2, "small").eval(), x[:1])
+    trained = Trained(make_method("abnn", score="entropy"), network, x, 3)
+    assert torch.equal(look(trained, x, 3).samples, network.predict(x, DRAWS, SEED, views=3, score="entropy").samples)
+    assert network.views == 5
+
+
 def test_corrupted_begins_with_the_unchanged_inputs() -> None:
     models, inputs = fake_models(), fake_inputs()
     found = PARTS["corrupted"].measure(models, inputs)
@@ -115,10 +144,10 @@ def test_rank_correlation() -> None:
     assert rank_correlation([0.0, 5.0, 1.0, 9.0]) == pytest.approx(float(np.corrcoef(ranks, range(4))[0, 1]))
 
 
-def test_only_one_part_looks_at_other_sets() -> None:
+def test_two_parts_look_at_other_sets() -> None:
     inputs = fake_inputs(size=4)
     alone = Inputs(Labelled(*inputs.known), {})
     for part in PARTS.values():
         if not part.others:
             assert part.measure(fake_models(), alone) == part.measure(fake_models(), inputs)
-    assert [name for name, part in PARTS.items() if part.others] == ["draws"]
+    assert [name for name, part in PARTS.items() if part.others] == ["draws", "views"]

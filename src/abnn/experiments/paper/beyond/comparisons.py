@@ -10,9 +10,10 @@ import numpy as np
 
 from abnn.experiments.paper.beyond.corruptions import CORRUPTIONS
 from abnn.experiments.paper.beyond.measured import Measured
-from abnn.experiments.paper.beyond.parts import COUNTS, FAR_KINDS, GENERATORS, SEVERITIES
+from abnn.experiments.paper.beyond.parts import COUNTS, FAR_KINDS, GENERATORS, SEVERITIES, VIEWS
 from abnn.experiments.paper.rows import ours, threshold
 from abnn.experiments.tasks import DRAWS
+from abnn.objective import PRESETS
 from abnn.tables import MISSING
 
 PLAIN, OURS = threshold("").name, ours("").name
@@ -84,10 +85,22 @@ def far(measured: Measured, task: str) -> list[Comparison]:
 
 def draws(measured: Measured, task: str) -> list[Comparison]:
     """The plain network against the usual number of draws."""
-    return [
-        Comparison("draws", f"test inputs, {DRAWS} draws", headed(name), _at_draws(measured, task, name), **_look(name))
-        for name in draw_columns(measured, task)
-    ]
+    return _counted(measured, task, "draws", f"test inputs, {DRAWS} draws", (0, COUNTS.index(DRAWS)))
+
+
+def views(measured: Measured, task: str) -> list[Comparison]:
+    """Both networks with the usual number of views."""
+    usual = PRESETS["default"].views
+    return _counted(measured, task, "views", f"test inputs, both with {usual} views", (VIEWS.index(usual),) * 2)
+
+
+def _counted(measured: Measured, task: str, part: str, row: str, places: tuple[int, int]) -> list[Comparison]:
+    found = []
+    for name in counted_columns(measured, task, part):
+        plain, ours = (measured.mean(task, part, model, name) for model in (PLAIN, OURS))
+        both = plain[places[0]], ours[places[1]]
+        found.append(Comparison(part, row, headed(name), both, **_look(name)))
+    return found
 
 
 def corrupted(measured: Measured, task: str) -> list[Comparison]:
@@ -102,31 +115,26 @@ def corrupted(measured: Measured, task: str) -> list[Comparison]:
     return found
 
 
-COMPARISONS = {"severity": severity, "far": far, "draws": draws, "corrupted": corrupted}
+COMPARISONS = {"severity": severity, "far": far, "draws": draws, "views": views, "corrupted": corrupted}
 
 
-def draw_columns(measured: Measured, task: str) -> list[str]:
-    """What was measured over the number of draws."""
-    names = measured.of(task, "draws")[0]["results"][OURS]
+def counted_columns(measured: Measured, task: str, part: str) -> list[str]:
+    """What was measured over a number of draws or views."""
+    names = measured.of(task, part)[0]["results"][OURS]
     return ["accuracy", "nll", "ece", "errors_auroc", *sorted(name for name in names if name.startswith("auroc "))]
 
 
-def draw_texts(measured: Measured, task: str, model: str) -> Iterable[tuple[int, list[str]]]:
-    """The numbers of a model for each number of draws."""
-    names = draw_columns(measured, task)
-    lists = [measured.mean(task, "draws", model, name) for name in names]
-    for place, count in enumerate(COUNTS if model == OURS else (1,)):
-        looks = [Comparison("draws", "", "", (each[place], None), **_look(name)) for name, each in zip(names, lists)]
+def counted_texts(measured: Measured, task: str, part: str, model: str) -> Iterable[tuple[int, list[str]]]:
+    """The numbers of a model for each number of draws or views."""
+    names = counted_columns(measured, task, part)
+    lists = [measured.mean(task, part, model, name) for name in names]
+    for place, count in enumerate(measured.of(task, part)[0]["results"][model][part]):
+        looks = [Comparison(part, "", "", (each[place], None), **_look(name)) for name, each in zip(names, lists)]
         yield count, [look.texts[0] for look in looks]
 
 
 def heads(names: Sequence[str]) -> list[str]:
     return [f"{headed(name)} {'↓' if _look(name).get('better') == 'lower' else '↑'}" for name in names]
-
-
-def _at_draws(measured: Measured, task: str, name: str) -> list[Any]:
-    plain, ours = (measured.mean(task, "draws", model, name) for model in (PLAIN, OURS))
-    return [plain[0], ours[COUNTS.index(DRAWS)]]
 
 
 def headed(name: str) -> str:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from abnn.experiments.paper.beyond.comparisons import OURS, PLAIN, draw_columns, headed
+from abnn.experiments.paper.beyond.comparisons import OURS, PLAIN, counted_columns, headed
 from abnn.experiments.paper.beyond.corruptions import CORRUPTIONS
 from abnn.experiments.paper.beyond.measured import Measured
 from abnn.experiments.paper.beyond.parts import COUNTS, GENERATORS, SEVERITIES, STRENGTHS
@@ -66,7 +66,7 @@ def severity(measured: Measured, task: str) -> Drawing:
 def draws(measured: Measured, task: str) -> Drawing:
     """Accuracy, NLL and AUROCs over the number of draws, with the plain network as dotted lines."""
     figure, told = new_figure(9.2, 3.2), []
-    sets = [name for name in draw_columns(measured, task) if name.startswith("auroc ")]
+    sets = [name for name in counted_columns(measured, task, "draws") if name.startswith("auroc ")]
     panels: dict[str, list[str]] = {"accuracy": ["accuracy"], "NLL": ["nll"], "AUROC": sets}
     colours = dict(zip(sets, (PALETTE[name] for name in ("vermillion", "orange", "blue")), strict=False))
     for number, (title, names) in enumerate(panels.items()):

@@ -10,8 +10,8 @@ from abnn.experiments.paper.beyond.comparisons import (
     OURS,
     PLAIN,
     Comparison,
-    draw_columns,
-    draw_texts,
+    counted_columns,
+    counted_texts,
     heads,
 )
 from abnn.experiments.paper.beyond.figures import write_figures
@@ -74,7 +74,9 @@ def _table(measured: Measured, part: str, task: str) -> str:
         return f"**{TITLES[task]}**: not run.\n"
     seeds = f"{len(entries)} seed{'s' if len(entries) > 1 else ''}"
     title = f"**{TITLES[task]}**, {seeds}, {measured.inputs(task, part)} inputs\n\n"
-    return title + (_draws(measured, task) if part == "draws" else _pairs(COMPARISONS[part](measured, task)))
+    return title + (
+        _counted(measured, task, part) if part in ("draws", "views") else _pairs(COMPARISONS[part](measured, task))
+    )
 
 
 def _pairs(found: Sequence[Comparison]) -> str:
@@ -86,10 +88,15 @@ def _pairs(found: Sequence[Comparison]) -> str:
     return markdown_table(["", *(f"{name} {arrow}" for name, arrow in columns.items())], list(rows.values()))
 
 
-def _draws(measured: Measured, task: str) -> str:
-    plain = [["plain network", *texts] for _, texts in draw_texts(measured, task, PLAIN)]
-    rows = [[f"{count} draw{'s' if count > 1 else ''}", *texts] for count, texts in draw_texts(measured, task, OURS)]
-    return markdown_table(["", *heads(draw_columns(measured, task))], [*plain, *rows])
+def _counted(measured: Measured, task: str, part: str) -> str:
+    """One row for each number of draws or views; a network without draws has one of these."""
+    rows = []
+    for model, title in ((PLAIN, "plain network"), (OURS, "ours")):
+        found = list(counted_texts(measured, task, part, model))
+        for count, texts in found:
+            name = f"{title}, {count} {part if count > 1 else part.removesuffix('s')}" if len(found) > 1 else title
+            rows.append([name, *texts])
+    return markdown_table(["", *heads(counted_columns(measured, task, part))], rows)
 
 
 def _shown(drawings: Sequence[Drawing]) -> str:

@@ -1,4 +1,4 @@
-"""The four measurements. Each takes the same models and test inputs, and gives numbers as JSON can hold them.
+"""The five measurements. Each takes the same models and test inputs, and gives numbers as JSON can hold them.
 
 The random numbers of a change are the same for all severities, strengths, models and seeds of training, so that what
 differs between two numbers is what they are about.
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from abnn.attached import Attached
 from abnn.data.digits import Labelled
 from abnn.experiments.paper.beyond.corruptions import CORRUPTIONS, corrupt
 from abnn.experiments.tasks import DRAWS
@@ -22,6 +23,7 @@ from abnn.methods.base import AUTHORS_NOISE
 from abnn.metrics import auroc, calibration, misclassification, severity_correlation
 from abnn.outliers import Outliers, make_outliers
 from abnn.predict import Prediction, concatenate
+from abnn.views import moved
 
 SEED = 0
 """Of everything random here."""
@@ -40,6 +42,7 @@ FAR = 5000.0
 FAR_KINDS = (f"inputs x {FAR:g}", f"constants x {FAR:g}", "inputs + noise 16")
 QUANTILE = 0.99
 COUNTS = (1, 2, 3, 5, 10, 20, 50)
+VIEWS = (1, 3, 5, 9)
 STRENGTHS = (1, 2, 3, 4, 5)
 
 Models = Mapping[str, Trained]
@@ -124,12 +127,25 @@ def numbers_of_draws(models: Models, inputs: Inputs) -> dict[str, Any]:
         others = {other: predict(model, each, counts[-1]) for other, each in inputs.others.items()}
         rows = []
         for count in counts:
-            first = first_draws(known, count)
-            aurocs = {
-                f"auroc {other}": auroc(first.score, first_draws(each, count).score) for other, each in others.items()
-            }
-            rows.append({**quality(first, y), **aurocs})
+            first = {other: first_draws(each, count) for other, each in others.items()}
+            rows.append(overall(first_draws(known, count), y, first))
         found[name] = {"draws": list(counts), **columns(rows)}
+    return found
+
+
+def numbers_of_views(models: Models, inputs: Inputs) -> dict[str, Any]:
+    """The same over the number of views that a prediction looks at, see :mod:`abnn.views`.
+
+    Draws of attachments take turns; a network without draws is averaged over the views.
+    """
+    x, y = inputs.known
+    found: dict[str, Any] = {}
+    for name, model in models.items():
+        rows = []
+        for count in VIEWS:
+            others = {other: look(model, each, count) for other, each in inputs.others.items()}
+            rows.append(overall(look(model, x, count), y, others))
+        found[name] = {"views": list(VIEWS), **columns(rows)}
     return found
 
 
@@ -157,6 +173,7 @@ PARTS: dict[str, Part] = {
     ),
     "far": Part(far_away, {"draws": DRAWS, "seed": SEED, "factor": FAR, "quantile": QUANTILE, "noise": AUTHORS_NOISE}),
     "draws": Part(numbers_of_draws, {"draws": list(COUNTS), "seed": SEED}, others=True),
+    "views": Part(numbers_of_views, {"draws": DRAWS, "views": list(VIEWS), "seed": SEED}, others=True),
     "corrupted": Part(
         corrupted,
         {"draws": DRAWS, "seed": SEED, "amounts": {name: list(amounts) for name, (_, amounts) in CORRUPTIONS.items()}},
@@ -166,6 +183,19 @@ PARTS: dict[str, Part] = {
 
 def predict(model: Trained, x: Tensor, draws: int = DRAWS) -> Prediction:
     return concatenate([model.predict(part, draws, SEED).apply(Tensor.cpu) for part in x.split(CHUNK)])
+
+
+def look(model: Trained, x: Tensor, views: int) -> Prediction:
+    """What a prediction that looks at so many views is."""
+    network = model.network
+    if not isinstance(network, Attached):
+        looks = [predict(model, moved(x, view)) for view in range(views)]
+        return replace(looks[0], samples=torch.cat([each.samples for each in looks]))
+    usual, network.views = network.views, views
+    try:
+        return predict(model, x)
+    finally:
+        network.views = usual
 
 
 def first_draws(prediction: Prediction, count: int) -> Prediction:
@@ -198,6 +228,11 @@ def quality(prediction: Prediction, y: Tensor) -> dict[str, float | None]:
         "nll": numbers.nll,
         "errors_auroc": misclassification(prediction.score, right).auroc if mixed else None,
     }
+
+
+def overall(known: Prediction, y: Tensor, others: Mapping[str, Prediction]) -> dict[str, float | None]:
+    """The quality of predictions, and how well every other set is told from the known one."""
+    return quality(known, y) | {f"auroc {name}": auroc(known.score, each.score) for name, each in others.items()}
 
 
 def accuracy(prediction: Prediction, y: Tensor) -> float:
