@@ -85,7 +85,7 @@ def test_draws_take_turns() -> None:
 @pytest.mark.parametrize("kind", ["conv", "bottleneck", "chain", "replace"])
 @pytest.mark.parametrize("last", [None, 1])
 def test_each_draw_looks_at_its_view(kind: str, last: int | None) -> None:
-    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small")), kind=kind, last=last)
+    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small")), kind=kind, last=last, views=5)
     assert model.views == 5
     check(model, images(3, seed=2))
     check(model, images(3, seed=2), draws=3)
@@ -95,7 +95,7 @@ def test_each_draw_looks_at_its_view(kind: str, last: int | None) -> None:
 def test_networks_that_fold_at_the_input() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AbnnWarning)
-        model = fitted(LongSkip(), at=["down", "up"])
+        model = fitted(LongSkip(), at=["down", "up"], views=5)
     assert model.folds_at_input
     check(model, images(3, seed=2))
 
@@ -138,6 +138,10 @@ def test_defaults() -> None:
         assert abnn.attach(PaperResNet(1, 3, 8, 2, "small"), images(1), preset=preset).views == 1
     assert abnn.attach(PaperResNet(1, 3, 8, 2, "small"), images(1, side=8)).views == 1
     assert abnn.attach(mlp(), torch.rand(1, 6)).views == 1
+    for few in ({"last": 1}, {"budget": 10_000}, {"at": "blocks.*"}):  # which are to be cheap
+        network = PaperResNet(1, 3, 8, 2, "small")
+        assert abnn.attach(network, images(1), **few).views == 1
+        assert abnn.attach(network, images(1), views=3, **few).views == 3
 
 
 def test_smaller_images_than_the_example_are_looked_at_once() -> None:

@@ -50,8 +50,8 @@ def attach(
     last      attach to the last so many blocks only
     budget    attach to as many of the last blocks as this number of learned numbers pays for
     draws     how many draws the model holds at first
-    views     how many views of an image predictions look at, see :mod:`abnn.views`. None: what the preset says, 1 for
-              other inputs and for small images
+    views     how many views of an image predictions look at, see :mod:`abnn.views`. None: what the preset says where all
+              blocks have attachments; 1 with ``at``, ``last`` or ``budget``, for small images and for other inputs
     seed      of the attachments' initial values and first draws; the global random state is left alone
     """
     kinds = (Attached, AttachedBlock, ReplacedBlock)
@@ -72,7 +72,10 @@ def attach(
     example = check_example(backbone, example)
     chosen = choose_preset(preset)
     form = example.shape[1:], example.dtype
-    views = (chosen.views if can_move(*form) else 1) if views is None else check_views(views, *form)
+    if views is None:
+        # What lies before the first attachment is computed once for every view: attachments on few blocks are to be cheap.
+        views = chosen.views if can_move(*form) and at is last is budget is None else 1
+    views = check_views(views, *form)
     spec = _spec(chosen, {"kind": kind, "width": width, "share": share, "prior": prior, "init": init})
     found = probe(backbone, example)
     blocks = found.blocks(at)

@@ -47,6 +47,9 @@ def fit(
     kind: Annotated[str | None, typer.Option(help="Of the attachments: conv, bottleneck, chain.")] = None,
     last: Annotated[int | None, typer.Option(min=1, help="Attach to the last so many blocks only.")] = None,
     draws: Annotated[int, typer.Option(min=1, help="Weight draws for each prediction.")] = 10,
+    views: Annotated[
+        int | None, typer.Option(help="Small shifts that a prediction looks at; default: 5, or 1 with --last.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the split, initial values, outliers and draws.")] = 0,
     accelerator: Annotated[str, typer.Option(help='"auto", "cpu", "cuda" or "mps".')] = "auto",
     checkpoint: Annotated[
@@ -98,7 +101,7 @@ def fit(
     loader = _loader(images.train, batch_size, shuffle=True, drop_last=len(images.train_labels) > batch_size)
     example = images.train[0][0][None]
     if train_backbone:
-        detach(attach(network, example, kind=kind, last=last, seed=seed))  # a wrong option is an error now, not later
+        detach(attach(network, example, kind=kind, last=last, views=views))  # a wrong option is an error now, not later
         if new:
             say(f"Not taken from {weights}, because the shapes differ: {', '.join(new)}")
         network = _train_backbone(
@@ -116,7 +119,7 @@ def fit(
     if chance is not None:
         say(_chance_text(accuracy, chance, train_backbone), warning=True)
 
-    model = attach(network, example, kind=kind, last=last, seed=seed)
+    model = attach(network, example, kind=kind, last=last, seed=seed, views=views)
     with warnings.catch_warnings():
         # What counts is the accuracy on held-out images, which is looked at below.
         warnings.filterwarnings("ignore", "The attachments cost accuracy")
