@@ -190,9 +190,8 @@ def test_methods() -> None:
 
     assert build("abnn").views == 5 and build("abnn", views=2).views == 2
     assert build("abnn", side=8).views == 1 and build("abnn", variant="authors").views == 1
+    assert build("abnn", attach={"last": 1}).views == 1
     assert build("bbp").views == 1 and build("vboe", variant="authors").views == 1
-    assert make_method("abnn").to_config()["views"] == 5
-    assert make_method("abnn", views=1).to_config()["views"] == 1
-    assert "views" not in make_method("abnn", "authors").to_config()
-    for method in (make_method("abnn", views=1), make_method("abnn", "authors"), make_method("abnn", "paper", views=4)):
+    assert "views" not in make_method("abnn").to_config()
+    for method in (make_method("abnn"), make_method("abnn", views=1), make_method("abnn", "paper", views=4)):
         assert make_method(**method.to_config()) == method

@@ -38,7 +38,7 @@ from abnn.predict import Prediction
 from abnn.scores import SCORES
 from abnn.steps import Steps
 from abnn.trainable import Trainable
-from abnn.views import can_move, check_number
+from abnn.views import check_number
 
 JOINT = {
     "pretrain": 0.0,
@@ -49,7 +49,6 @@ JOINT = {
     "outliers": AUTHORS_NOISE,
     "score": "max-probability",
     "kaiming": False,
-    "views": PRESETS["authors"].views,
 }
 
 
@@ -60,8 +59,8 @@ class Attachments(Method):
     lr, optimizer and schedule are the backbone's, the others those of the attachments. ``objective`` and ``attach``
     change single fields of the preset's :class:`abnn.objective.Objective` and of what :func:`abnn.attach` is told.
     freeze: whether the backbone stays as it is while the attachments learn; None: what the preset says. Not frozen, it
-    learns beside them, with the schedule of the attachments. views: of an image that a prediction looks at, see
-    :mod:`abnn.views`; images too small to be moved have one.
+    learns beside them, with the schedule of the attachments. views: of an image that a prediction looks at; None: what
+    :func:`abnn.attach` chooses.
     """
 
     name: ClassVar[str] = "abnn"
@@ -84,7 +83,7 @@ class Attachments(Method):
     objective: dict[str, Any] = field(default_factory=dict)
     attach: dict[str, Any] = field(default_factory=dict)
     freeze: bool | None = None
-    views: int = PRESETS["default"].views
+    views: int | None = None
 
     def __post_init__(self) -> None:
         check_choice("preset", self.preset, PRESETS)
@@ -97,7 +96,8 @@ class Attachments(Method):
         check_positive("attachment_lr", self.attachment_lr)
         check_choice("attachment_optimizer", self.attachment_optimizer, OPTIMIZERS)
         check_choice("attachment_schedule", self.attachment_schedule, SCHEDULES)
-        check_number(self.views)
+        if self.views is not None:
+            check_number(self.views)
         if self.freeze is not None and not isinstance(self.freeze, bool):
             raise InputError(explain("freeze", repr(self.freeze), "True, False or None", "None: what the preset says."))
         if self.frozen and self.goal.outliers_update == "all":
@@ -124,15 +124,13 @@ class Attachments(Method):
 
     def to_config(self) -> dict[str, Any]:
         config = super().to_config()
-        if self.freeze is None:
-            del config["freeze"]
-        if self.views == 1 and self.preset != "default":  # as the variant says
-            del config["views"]
+        for option in ("freeze", "views"):
+            if config[option] is None:
+                del config[option]
         return config
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> Attached:
-        views = self.views if can_move(example.shape[1:], example.dtype) else 1
-        return attach(make_backbone(), example, preset=self.preset, views=views, **self.attach)
+        return attach(make_backbone(), example, preset=self.preset, views=self.views, **self.attach)
 
     def stages(self, run: Run) -> list[Stage]:
         model = run.network
