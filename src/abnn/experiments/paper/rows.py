@@ -29,7 +29,7 @@ def joint(task: str) -> tuple[Cell, Cell]:
     """The default without freezing: the networks of "threshold" learn on beside the attachments, at a hundredth of the rate
     they were trained with, which was chosen on the validation part of the digits; and everything from the beginning.
 
-    Without a warm-up of the attachments such networks die, see results/probes/joint-collapse.jsonl.
+    On MNIST and SVHN they lose what they knew, see docs/beyond.md.
     """
     free: dict[str, Any] = {"pretrain": 0.0, "freeze": False}
     beside = {**free, "lr": 1e-4 if task == "digits" else 1e-3}
