@@ -374,6 +374,8 @@ def test_what_is_wrong_is_said_before_training(place: Path, tmp_path: Path, monk
     for options, text in (
         (("--kind", "convex"), "kind: got 'convex'"),
         (("--last", 9), "last: got 9; accepted: 1 to"),
+        (("--views", 10), "views: got 10; accepted: a whole number from 1 to 9"),
+        (("--views", 5), "views: got 5 for inputs of shape (1, 8, 8)"),
         (("--lr", 0), "--lr: got 0.0; accepted: a positive number"),
         (("--lr", "nan"), "--lr: got nan"),
         (("--backbone-lr", -1), "--backbone-lr: got -1.0"),
@@ -386,6 +388,15 @@ def test_what_is_wrong_is_said_before_training(place: Path, tmp_path: Path, monk
         result = run(*base, *options)
         assert isinstance(result.exception, InputError) and text in str(result.exception), (text, result.exception)
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(("options", "views"), [((), 5), (("--views", 3), 3), (("--last", 1), 1)])
+def test_views(place: Path, tmp_path: Path, options: tuple[object, ...], views: int) -> None:
+    base = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--size", 28)
+    assert run(*base, "--output", tmp_path / "o", "--epochs", 1, "--no-report", *options).exit_code == 0
+    network = own_network()
+    load_weights(network, place / "weights.pt")
+    assert abnn.load(tmp_path / "o" / "model", network.eval()).views == views
 
 
 def test_looking_ahead_leaves_the_backbone_alone(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
