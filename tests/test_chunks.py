@@ -103,3 +103,24 @@ def test_passes_on_the_cpu_fit_into_a_cache() -> None:
     model, x = network(), torch.zeros(1000, 1, 28, 28)
     rows = len(plan(model, x, 10).draws[0]) * plan(model, x, 10).inputs[0].stop
     assert chunks.CACHE / 2 < rows * model.folded_bytes <= chunks.CACHE
+
+
+def test_views_are_kept_before_the_first_attachment() -> None:
+    model, x = network(), torch.zeros(4096, 1, 28, 28)
+    limit = 2**26
+    one, five = (plan(model, x, 10, limit, views).inputs[0].stop for views in (1, 5))
+    assert 5 * LIVE_SHARED * model.shared_bytes * five <= limit < 5 * LIVE_SHARED * model.shared_bytes * one
+
+
+def test_views_share_nothing_where_draws_are_folded_at_the_input() -> None:
+    with pytest.warns(abnn.errors.AbnnWarning):
+        model = abnn.attach(LongSkip(), torch.zeros(1, 1, 28, 28), at=["down", "up"])
+    x = torch.zeros(64, 1, 28, 28)
+    assert plan(model, x, 10, 2**24, 5) == plan(model, x, 10, 2**24)
+
+
+@pytest.mark.parametrize(("draws", "views"), [(100, 5), (100, 3), (23, 9), (12, 5), (7, 5)])
+def test_passes_begin_with_the_first_view(draws: int, views: int) -> None:
+    found = plan(network(blocks=2), torch.zeros(8, 1, 28, 28), draws, views=views).draws
+    assert {number for each in found for number in each} == set(range(draws))
+    assert all(each.start % views == 0 for each in found[:-1])  # the last one ends with the last draw

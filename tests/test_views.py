@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ import abnn
 from abnn.attached import Attached
 from abnn.backbones import PaperResNet
 from abnn.errors import AbnnWarning, InputError
-from abnn.methods import make_method
+from abnn.methods import Trained, load_trained, make_method
 from abnn.views import STEPS, can_move, moved, side_by_side, spread, step, views_of
 
 from .conftest import SmallBatchNormNet, generator, mlp, random_head, randomise_attachments
@@ -123,6 +124,44 @@ def test_replayed() -> None:
     assert len(model.replay) > 0
 
 
+def test_one_compilation_serves_all_passes_of_many_draws() -> None:
+    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small")))
+    x, compiled = images(2, seed=2), []
+
+    def backend(graph: Any, _: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    model.compile(backend=backend)
+    found = model.predict(x, draws=100).samples
+    once = len(compiled)  # with the plain network in the first pass, and without it in the others
+    assert 0 < once <= 2
+    model.predict(x, draws=50)
+    assert len(compiled) == once
+    model.compile(disable=True)
+    torch.testing.assert_close(found, model.predict(x, draws=100).samples, rtol=1e-4, atol=1e-6)
+
+
+def test_held_draws_outlive_images_that_do_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small")))
+    model.resample(3, seed=7)
+    x = images(2)
+    before = model(x)
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr("abnn.passes.side_by_side", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        model.predict(x)
+    assert model.draws == 3 and torch.equal(model(x), before)
+
+
+def test_channels_last() -> None:
+    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small"))).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    check(model, images(3, seed=2).contiguous(memory_format=torch.channels_last))
+
+
 def test_results_do_not_depend_on_the_batch() -> None:
     model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small")))
     x = images(6, seed=4)
@@ -148,6 +187,10 @@ def test_smaller_images_than_the_example_are_looked_at_once() -> None:
     model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small")))
     small = images(2, side=12)
     assert torch.equal(model.predict(small).samples, model.predict(small, views=1).samples)
+    with pytest.raises(InputError, match=r"views: got 5 for inputs of shape \(1, 12, 12\)"):
+        model.predict(small, views=5)
+    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small")), views=1)
+    assert not torch.equal(model.predict(images(2), views=np.int64(3)).samples, model.predict(images(2)).samples)
 
 
 @pytest.mark.parametrize("views", [0, 10, 2.0, True, "5", None])
@@ -190,8 +233,26 @@ def test_methods() -> None:
 
     assert build("abnn").views == 5 and build("abnn", views=2).views == 2
     assert build("abnn", side=8).views == 1 and build("abnn", variant="authors").views == 1
-    assert build("abnn", attach={"last": 1}).views == 1
+    assert build("abnn", attach={"last": 1}).views == 1 and build("abnn", attach={"views": 2}).views == 2
     assert build("bbp").views == 1 and build("vboe", variant="authors").views == 1
     assert "views" not in make_method("abnn").to_config()
     for method in (make_method("abnn"), make_method("abnn", views=1), make_method("abnn", "paper", views=4)):
         assert make_method(**method.to_config()) == method
+
+
+def test_saved_methods_keep_them(tmp_path: Path) -> None:
+    def trained(**options: Any) -> Trained:
+        method, network = make_method("abnn", score="entropy", **options), PaperResNet(1, 3, 8, 2, "small")
+        return Trained(method, method.build(lambda: network, images(1)), images(1), 3)
+
+    for name, each, views in (("a", trained(), 5), ("b", trained(views=2), 2), ("c", trained(), 1)):
+        assert isinstance(each.network, Attached)
+        each.network.views = views
+        each.save(tmp_path / name)
+        loaded = load_trained(tmp_path / name, PaperResNet(1, 3, 8, 2, "small")).network
+        assert isinstance(loaded, Attached) and loaded.views == views
+        description = json.loads((tmp_path / name / "method.json").read_text())
+        del description["views"]  # as methods were saved before it was noted
+        (tmp_path / name / "method.json").write_text(json.dumps(description))
+        loaded = load_trained(tmp_path / name, PaperResNet(1, 3, 8, 2, "small")).network
+        assert isinstance(loaded, Attached) and loaded.views == (2 if name == "b" else 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from abnn.blocks import Block, Probe, logits_of
 from abnn.compiled_pass import CompiledPass
 from abnn.distance import FeatureDistance
 from abnn.draws import KeptDraws, Noise, draw_seed
-from abnn.errors import AttachError, InputError, explain
+from abnn.errors import AttachError, InputError, explain, whole_number
 from abnn.graft import graft
 from abnn.heap import keep_heap
 from abnn.layers import MeanField, bayesian_layers, kl_of
@@ -260,11 +259,8 @@ def mean_logits(draw_logits: Tensor) -> Tensor:
 
 def check_draws(draws: object) -> int:
     """The number of draws as an int, whichever library the whole number comes from."""
-    try:
-        number = 0 if isinstance(draws, bool) else operator.index(draws)  # type: ignore[arg-type]
-    except TypeError:
-        number = 0
-    if number < 1:
+    number = whole_number(draws)
+    if number is None or number < 1:
         raise InputError(explain("draws", repr(draws), "a whole number of at least 1", "Ten is a good start."))
     return number
 

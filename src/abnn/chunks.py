@@ -2,9 +2,9 @@
 
 A pass of s draws and b inputs holds about
 
-    s · 2 · noise + max(s · 4 · folded · b, 2 · shared · b)   bytes,
+    s · 2 · noise + max(s · 4 · folded · b, v · 2 · shared · b)   bytes,
 
-where ``noise`` is that of one draw, beside which its weights are made, and ``shared`` and ``folded`` are what the widest
+where ``noise`` is that of one draw, beside which its weights are made, v the number of views, and ``shared`` and ``folded`` are what the widest
 module reads and writes for one input before the first attachment, and for one input and draw from there on. From this:
 
 * a pass stays below the memory limit;
@@ -49,9 +49,10 @@ def plan(model: Attached, x: Tensor, draws: int, memory_limit: int | None = None
     elif not memory_limit > 0:
         raise InputError(explain("memory_limit", memory_limit, "a positive number of bytes, or None"))
     scale = max(1.0, x[0].numel() / max(1, math.prod(model.input_shape)))  # inputs may be larger than the example
-    shared, folded = views * LIVE_SHARED * model.shared_bytes * scale, LIVE * model.folded_bytes * scale
+    shared, folded = LIVE_SHARED * model.shared_bytes * scale, LIVE * model.folded_bytes * scale
     if model.folds_at_input:
         shared, folded = 0.0, max(LIVE / LIVE_SHARED * shared, folded)
+    shared *= views
     rows = memory_limit / max(1.0, folded)
     if device.type == "cpu":
         rows = min(rows, max(FEWEST, LIVE * CACHE / max(1.0, folded)))
@@ -64,6 +65,8 @@ def plan(model: Attached, x: Tensor, draws: int, memory_limit: int | None = None
         most = min(most / (noise + after), (most - before) / noise, memory_limit / max(1.0, after))
         at_once = max(TEN, min(draws, int(most)))
     size = parts(draws, at_once)
+    if views <= size < draws:  # every pass begins with the first view: what is compiled or captured serves all of them
+        size -= size % views
     wanted = [range(first, first + size) for first in starts(draws, size)]
     size = parts(len(x), batch)
     return Chunks(wanted, [slice(first, first + size) for first in starts(len(x), size)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 
 
@@ -38,6 +39,14 @@ class MissingExtraError(AbnnError, ImportError):
 
 class AbnnWarning(UserWarning):
     """Something works, but not in the way that the caller may expect."""
+
+
+def whole_number(value: object) -> int | None:
+    """A whole number as an int, whichever library it comes from; None for anything else."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def explain(argument: str, given: object, accepted: str, fix: str = "") -> str:

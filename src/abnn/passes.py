@@ -27,9 +27,9 @@ def one_pass(model: Attached, noise: Noise, plain: bool, seen: tuple[int, ...], 
     """
     from abnn.attached import hold_noise, set_noise
 
+    shown, seen = side_by_side(x, seen)
     held = hold_noise(model)
     set_noise(model, noise)
-    shown, seen = side_by_side(x, seen)
     try:
         with evaluating(model), model.looking(seen):
             make_kept_weights(model)

@@ -170,8 +170,10 @@ def predict(
         raise unknown("score", default, SCORES)
     if default in DISTANCE_SCORES and gate is None:
         raise _without_statistics(default)
-    views = model.views if views is None else check_views(views, model.input_shape, model.input_dtype)
-    views = min(views, draws) if can_move(x.shape[1:], x.dtype) else 1  # images may be smaller than the example
+    form = x.shape[1:], x.dtype
+    if views is None:
+        views = model.views if can_move(*form) else 1  # images may be smaller than the example
+    views = min(check_views(views, *form), draws)
     chunks = plan(model, x, draws, memory_limit, views)
     number = int(torch.randint(2**62, ())) if seed is None else seed
     device = model.layers[0].weight_mean.device

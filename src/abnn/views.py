@@ -1,9 +1,8 @@
 """Views: a prediction looks at an image as it is and moved by a little, each draw of the weights at one of them.
 
-What a network is sure of should not hang on a pixel. Where a small shift changes the prediction, that is most often because it
-is wrong; the mean over views is right more often, and its entropy tells errors better than that of any single look. Draws
-need passes of their own anyway, so that views cost next to nothing where the first block has an attachment: draw s looks at
-view s mod V, and only what comes before the first attachment is computed once for every view.
+What a network is sure of should not hang on a pixel: the mean over views is right more often. Draws need passes of their own
+anyway, so that views cost little where the first block has an attachment: draw s looks at view s mod V, and only what comes
+before the first attachment is computed once for every view.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from abnn.errors import InputError, explain
+from abnn.errors import InputError, explain, whole_number
 
 STEPS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, -1), (1, -1), (-1, 1))
 """Down and to the right, in steps; the first view is the image as it is."""
@@ -33,9 +32,10 @@ def can_move(shape: Sequence[int], dtype: torch.dtype) -> bool:
 
 def check_number(views: object) -> int:
     """A number of views as an int, or an error."""
-    if not isinstance(views, int) or isinstance(views, bool) or not 1 <= views <= len(STEPS):
+    number = whole_number(views)
+    if number is None or not 1 <= number <= len(STEPS):
         raise InputError(explain("views", repr(views), f"a whole number from 1 to {len(STEPS)}", "1: no shifts."))
-    return views
+    return number
 
 
 def check_views(views: object, shape: Sequence[int], dtype: torch.dtype) -> int:

@@ -48,7 +48,7 @@ def fit(
     last: Annotated[int | None, typer.Option(min=1, help="Attach to the last so many blocks only.")] = None,
     draws: Annotated[int, typer.Option(min=1, help="Weight draws for each prediction.")] = 10,
     views: Annotated[
-        int | None, typer.Option(help="Small shifts that a prediction looks at; default: 5, or 1 with --last.")
+        int | None, typer.Option(help="Views of an image, moved by a little, for a prediction; default: see the docs.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the split, initial values, outliers and draws.")] = 0,
     accelerator: Annotated[str, typer.Option(help='"auto", "cpu", "cuda" or "mps".')] = "auto",

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from abnn._version import __version__
-from abnn.attached import check_draws
+from abnn.attached import Attached, check_draws
 from abnn.backbones import build_backbone
 from abnn.blocks import evaluating
 from abnn.errors import AbnnError, FileFormatError, InputError, explain, unknown
@@ -94,6 +94,8 @@ class Trained:
             "score": self.score,
             "extra": self.extra,
         }
+        if isinstance(self.network, Attached):
+            description["views"] = self.network.views
         with writing_directory(path) as folder:
             write_json(folder / "method.json", description)
             write_tensors(folder / "network.safetensors", state_of(self.network))
@@ -123,6 +125,8 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
         with torch.random.fork_rng(devices=[]):
             network = method.build(maker(recipe if backbone is None else backbone, example, None, method), example)
         _fill(network, tensors)
+        if isinstance(network, Attached):  # whose predictions had one view before there were more
+            network.views = int(description.get("views") or config.get("views") or 1)
         trained = Trained(method, network, example, description["classes"], recipe)
         trained.score, trained.extra = description["score"], description["extra"]
     except (KeyError, TypeError, AttributeError, RuntimeError, AbnnError) as error:

@@ -130,7 +130,7 @@ class Attachments(Method):
         return config
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> Attached:
-        return attach(make_backbone(), example, preset=self.preset, views=self.views, **self.attach)
+        return attach(make_backbone(), example, preset=self.preset, **{"views": self.views, **self.attach})
 
     def stages(self, run: Run) -> list[Stage]:
         model = run.network
