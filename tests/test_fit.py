@@ -25,6 +25,8 @@ from abnn.objective import PRESETS
 from tests.conftest import SmallBatchNormNet, mlp
 
 QUIET: dict[str, Any] = {"progress": False, "accelerator": "cpu"}
+# A few steps of the authors' preset cost a trained network its accuracy, which is said.
+may_forget = pytest.mark.filterwarnings("ignore:Training the backbone with the attachments cost accuracy")
 
 
 def data(count: int = 96, classes: int = 3, size: int = 8) -> tuple[Tensor, Tensor]:
@@ -118,6 +120,7 @@ def test_joint_training_changes_the_backbone_too() -> None:
     assert model.predict(data()[0][:4]).default == "max-probability"
 
 
+@may_forget
 @pytest.mark.parametrize("name", ["default", "paper", "authors"])
 def test_same_seed_gives_the_same_bits_and_another_seed_does_not(name: str) -> None:
     runs = []
@@ -157,6 +160,7 @@ class Interrupted:
             yield batch
 
 
+@may_forget
 @pytest.mark.parametrize("preset", ["default", "authors"])
 @pytest.mark.parametrize("after", [3, 12, 17])
 def test_an_interrupted_run_ends_bit_identical(tmp_path: Path, preset: str, after: int) -> None:
@@ -165,9 +169,10 @@ def test_an_interrupted_run_ends_bit_identical(tmp_path: Path, preset: str, afte
     history = abnn.fit(whole, loader(), **settings)
     file = tmp_path / "fit.safetensors"
     cut = attached(preset=preset)
-    with pytest.raises(KeyboardInterrupt):  # six batches go into measuring the range of values where that is needed
-        extra = 6 if preset == "default" else 0
-        abnn.fit(cut, Interrupted(after + extra), checkpoint=file, checkpoint_every=2, **settings)
+    with pytest.raises(
+        KeyboardInterrupt
+    ):  # six batches go into the range of values, or what a backbone knows that learns along
+        abnn.fit(cut, Interrupted(after + 6), checkpoint=file, checkpoint_every=2, **settings)
     assert file.exists()
     resumed = attached(preset=preset)
     again = abnn.fit(resumed, loader(), checkpoint=file, checkpoint_every=2, **settings)

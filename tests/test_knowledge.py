@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 import abnn
 from abnn.errors import AbnnWarning
-from abnn.knowledge import BATCHES, Knowledge, compare, warn_if_lost
+from abnn.knowledge import BATCHES, Knowledge, compare, recall, warn_if_lost
 from abnn.methods import make_method, train_method
 from tests.conftest import randomise_attachments
 from tests.test_fit import QUIET, attached, backbone, data, loader
@@ -83,11 +83,23 @@ def test_so_does_the_method() -> None:
         train_method(method, backbone(), loader(), 1, **QUIET)
 
 
-def test_a_good_fit_and_one_that_trains_the_backbone_are_quiet() -> None:
+def test_a_backbone_that_learns_along_is_compared_with_what_it_was() -> None:
+    model = attached()
+    known = recall(model, batches())
+    assert sum(int(each.sum()) for each in known) == compare(model, batches()).plain
+    text = (
+        r"Training the backbone with the attachments cost accuracy: of 96 training inputs, .* now and .* before. Freeze"
+    )
+    with pytest.warns(AbnnWarning, match=text):
+        abnn.fit(model, loader(), freeze_backbone=False, epochs=1, lr=0.3, backbone_lr=1.0, **QUIET)
+    assert not compare(model, batches()).lost  # which looks at the backbone as it is now
+
+
+def test_good_fits_are_quiet() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", AbnnWarning)
         abnn.fit(attached(), loader(), epochs=3, **QUIET)
-        abnn.fit(attached(), loader(), freeze_backbone=False, epochs=1, lr=0.1, **QUIET)
+        abnn.fit(attached(), loader(), freeze_backbone=False, epochs=3, **QUIET)
 
 
 def test_modes_and_draws_are_left_alone() -> None:

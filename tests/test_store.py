@@ -13,7 +13,7 @@ import abnn
 from abnn.backbones import PaperResNet
 from abnn.errors import AbnnWarning, FileFormatError, InputError
 from abnn.store import fingerprint
-from tests.test_fit import QUIET, attached, backbone, data, loader
+from tests.test_fit import QUIET, attached, backbone, data, loader, may_forget
 
 X = data()[0]
 
@@ -135,6 +135,7 @@ def test_a_network_that_is_refused_is_left_as_it_was(fitted: abnn.Attached, tmp_
     assert fingerprint(fresh) == before
 
 
+@may_forget
 @pytest.mark.parametrize("preset,freeze", [("default", False), ("authors", None)])
 def test_a_trained_backbone_is_not_left_out_without_a_word(preset: str, freeze: bool | None, tmp_path: Path) -> None:
     model = attached(preset=preset)

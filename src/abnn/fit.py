@@ -13,7 +13,7 @@ from abnn.attached import Attached
 from abnn.batches import Batches
 from abnn.compiling import compiled
 from abnn.errors import InputError, explain
-from abnn.knowledge import warn_if_lost
+from abnn.knowledge import recall, warn_if_lost
 from abnn.lanes import to_end
 from abnn.loop import make_fabric, training
 from abnn.objective import Objective, preset
@@ -94,6 +94,7 @@ def fit(
         batches = Batches(loader, model, fabric, seed)
         if maker is not None:
             maker = maker.with_range(value_range, lambda: measure_range(batches.first(10)))
+        known = None if freeze else recall(model, batches.once())
         stack.enter_context(compiled([model.net], compile))
         optimizers = {"attachments": make_optimizer(optimizer, (p for _, p in model.attachment_parameters()), lr)}
         if not freeze:
@@ -120,8 +121,7 @@ def fit(
         stack.close()  # compiled for training alone
         if chosen.gathers(freeze) if gather_distance is None else gather_distance:
             model.distance.fit(batches.once())
-        if freeze:
-            warn_if_lost(model, batches.once())
+        warn_if_lost(model, batches.once(), known)
     model.eval()
     return history
 

@@ -1,4 +1,4 @@
-"""Whether a frozen network still knows what it knew: its accuracy with attachments and without.
+"""Whether a network still knows what it knew: its accuracy with attachments and without; where it learns along, before.
 
 Attachments that learn too fast first overwrite what the blocks say and then have to learn the task anew, in the few epochs of
 a fit. Their losses do not show that: the same loss may come from cautious predictions or from wrong ones.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -23,6 +23,7 @@ BATCHES, DRAWS, TOLERANCE = 10, 4, 0.02
 ADVICE = (
     "They have overwritten what the network knew; fit again with a lower lr, more epochs, or fewer blocks (last=...)."
 )
+ADVICE_JOINT = "Freeze the backbone (freeze_backbone=True), or fit again with a lower lr and backbone_lr."
 
 
 @dataclass(frozen=True)
@@ -51,16 +52,27 @@ class Knowledge:
 
 
 @torch.no_grad()
-def compare(model: Attached, batches: Iterable[tuple[Tensor, Tensor]], most: int | None = None) -> Knowledge:
-    """Look at all batches, or at the first ones."""
+def recall(model: Attached, batches: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """Which inputs of the first batches the network classifies right without attachments, to :func:`compare` with later."""
+    device = model.layers[0].weight_mean.device
+    with evaluating(model.backbone):
+        return [_right(model, x.to(device), y.to(device)) for x, y in islice(batches, BATCHES)]
+
+
+@torch.no_grad()
+def compare(
+    model: Attached,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    most: int | None = None,
+    known: Sequence[Tensor] | None = None,
+) -> Knowledge:
+    """Look at all batches, or at the first ones. ``known``: what the network said about them, if it has changed since."""
     device = model.layers[0].weight_mean.device
     inputs = plain = attached = forgotten = learnt = 0
     with evaluating(model), evaluating(model.backbone):
-        for x, y in islice(batches, most):
+        for number, (x, y) in enumerate(islice(batches, most)):
             x, y = x.to(device), y.to(device)
-            logits = logits_of(model.backbone(x))
-            assert logits is not None  # attach() has seen that there are some
-            before = logits.argmax(1) == y
+            before = _right(model, x, y) if known is None else known[number]
             after = model.predict(x, draws=DRAWS, score="max-probability", replay=False).label == y
             inputs += len(y)
             plain += int(before.sum())
@@ -70,9 +82,23 @@ def compare(model: Attached, batches: Iterable[tuple[Tensor, Tensor]], most: int
     return Knowledge(inputs, plain, attached, forgotten, learnt)
 
 
-def warn_if_lost(model: Attached, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Warn where attachments cost accuracy on the first batches of training data."""
-    found = compare(model, batches, BATCHES)
-    if found.lost:
+def _right(model: Attached, x: Tensor, y: Tensor) -> Tensor:
+    logits = logits_of(model.backbone(x))
+    assert logits is not None  # attach() has seen that there are some
+    return logits.argmax(1) == y
+
+
+def warn_if_lost(
+    model: Attached, batches: Iterable[tuple[Tensor, Tensor]], known: Sequence[Tensor] | None = None
+) -> None:
+    """Warn where attachments, or with ``known`` training both, cost accuracy on the first batches of training data."""
+    found = compare(model, batches, BATCHES, known)
+    if not found.lost:
+        return
+    if known is None:
         text = f"The attachments cost accuracy: of {found.inputs:,} training inputs, {found}. {ADVICE}"
-        warnings.warn(text, AbnnWarning, stacklevel=3)
+    else:
+        before, now = (count / found.inputs for count in (found.plain, found.attached))
+        text = f"Training the backbone with the attachments cost accuracy: of {found.inputs:,} training inputs, {now:.1%} are "
+        text += f"classified right now and {before:.1%} were before. {ADVICE_JOINT}"
+    warnings.warn(text, AbnnWarning, stacklevel=3)
