@@ -17,7 +17,7 @@ from abnn.attached import Attached
 from abnn.backbones import PaperResNet
 from abnn.errors import AbnnWarning, InputError
 from abnn.methods import Trained, load_trained, make_method
-from abnn.views import STEPS, can_move, moved, side_by_side, spread, step, views_of
+from abnn.views import STEPS, can_move, shifted, side_by_side, spread, step, views_of
 
 from .conftest import SmallBatchNormNet, generator, mlp, random_head, randomise_attachments
 from .test_attach import LongSkip
@@ -36,7 +36,7 @@ def fitted(network: nn.Module, **options: Any) -> Attached:
 
 def check(model: Attached, x: Tensor, draws: int = 7, **options: Any) -> None:
     """Draw s says about the inputs what it says about view s mod V of them; the distance is that of the first view."""
-    alone = [model.predict(moved(x, view), draws, views=1) for view in range(model.views)]
+    alone = [model.predict(shifted(x, view), draws, views=1) for view in range(model.views)]
     found = model.predict(x, draws, **options)
     wanted = torch.stack([alone[s % model.views].samples[s] for s in range(draws)])
     torch.testing.assert_close(found.samples, wanted, rtol=1e-4, atol=1e-6)
@@ -52,16 +52,16 @@ def test_moving() -> None:
     x = images(2)
     for view, (down, right) in enumerate(STEPS):
         inner = (slice(None), slice(None), slice(1, -1), slice(1, -1))
-        assert torch.equal(moved(x, view)[inner], x.roll((down, right), (2, 3))[inner])
-    assert moved(x, 0) is x
-    lower = moved(x, 1)  # down by one pixel: the first row is there twice, the last one is gone
+        assert torch.equal(shifted(x, view)[inner], x.roll((down, right), (2, 3))[inner])
+    assert shifted(x, 0) is x
+    lower = shifted(x, 1)  # down by one pixel: the first row is there twice, the last one is gone
     assert torch.equal(lower[:, :, 0], x[:, :, 0]) and torch.equal(lower[:, :, 1:], x[:, :, :-1])
 
 
 def test_steps_grow_with_the_image() -> None:
     assert [step(side) for side in (8, 14, 15, 28, 32, 64, 224)] == [0, 0, 1, 1, 1, 2, 8]
     wide = torch.rand(1, 3, 10, 56, generator=generator())  # too low to be moved down
-    assert torch.equal(moved(wide, 1), wide) and torch.equal(moved(wide, 3)[..., 2:], wide[..., :-2])
+    assert torch.equal(shifted(wide, 1), wide) and torch.equal(shifted(wide, 3)[..., 2:], wide[..., :-2])
 
 
 def test_which_inputs_can_be_moved() -> None:
@@ -77,7 +77,7 @@ def test_draws_take_turns() -> None:
     x = images(2)
     rows, seen = side_by_side(x, (2, 0, 2))  # the second view is seen by nobody
     assert len(rows) == 4 and seen == (1, 0, 1)
-    assert torch.equal(spread(rows, seen), torch.cat([moved(x, 2), x, moved(x, 2)]))
+    assert torch.equal(spread(rows, seen), torch.cat([shifted(x, 2), x, shifted(x, 2)]))
 
 
 # -- predictions -------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from abnn.graft import graft
 from abnn.heap import keep_heap
 from abnn.layers import MeanField, bayesian_layers, kl_of
 from abnn.replay import Replay
-from abnn.views import spread
+from abnn.views import batches_in, spread
 
 if TYPE_CHECKING:
     from abnn.predict import Prediction
@@ -157,7 +157,7 @@ class Attached(nn.Module):
         """The network's output for every held draw, [S, B, classes, ...]."""
         if self.__dict__["_backbone"] is None:
             raise AttachError("model: its attachments were taken off with detach(); attach again to use it.")
-        draws, batch = self.draws, x.shape[0] // (max(self._seen, default=0) + 1)
+        draws, batch = self.draws, x.shape[0] // batches_in(self._seen)
         if self.folds_at_input and draws > 1:
             x = spread(x, self._seen or (0,) * draws)
         logits = logits_of(self.net(x, *args, **kwargs))
@@ -179,7 +179,7 @@ class Attached(nn.Module):
     @contextlib.contextmanager
     def looking(self, seen: tuple[int, ...]) -> Iterator[None]:
         """Inside, inputs come as several views, see :mod:`abnn.views`, and draw s looks at number ``seen[s]``."""
-        first = self.attached_blocks[0]
+        first: Any = self.net.get_submodule(self.block_names[0])
         self._seen, first.seen = seen, seen if first.unfolds else ()
         try:
             yield

@@ -11,7 +11,7 @@ from abnn.attachments import Attachment
 from abnn.blocks import Block, first_tensor
 from abnn.features import note
 from abnn.graft import StandIn
-from abnn.views import spread
+from abnn.views import batches_in, spread
 
 
 class Carried:
@@ -63,7 +63,7 @@ class AttachedBlock(StandIn):
 
     def _add_after_plain(self, x: Tensor, main: Tensor, carried: Carried) -> Tensor:
         if self.unfolds:
-            carried.rows = len(main) // (max(self.seen, default=0) + 1)
+            carried.rows = len(main) // batches_in(self.seen)
             carried.noted.append(note(x[: carried.rows], self.layout))
             plain, added = main[: carried.rows], self._add(x, main)
         else:

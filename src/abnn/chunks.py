@@ -4,8 +4,9 @@ A pass of s draws and b inputs holds about
 
     s · 2 · noise + max(s · 4 · folded · b, v · 2 · shared · b)   bytes,
 
-where ``noise`` is that of one draw, beside which its weights are made, v the number of views, and ``shared`` and ``folded`` are what the widest
-module reads and writes for one input before the first attachment, and for one input and draw from there on. From this:
+where ``noise`` is that of one draw, beside which its weights are made, v the number of views, and ``shared`` and ``folded``
+are what the widest module reads and writes for one input before the first attachment, and for one input and draw from there
+on. From this:
 
 * a pass stays below the memory limit;
 * many draws take at most a quarter more than ten at a time do, so that a hundred need hardly more memory than ten;

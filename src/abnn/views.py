@@ -59,10 +59,10 @@ def side_by_side(x: Tensor, seen: tuple[int, ...]) -> tuple[Tensor, tuple[int, .
     if not seen:
         return x, seen
     wanted = sorted(set(seen))
-    return torch.cat([moved(x, view) for view in wanted]), tuple(wanted.index(view) for view in seen)
+    return torch.cat([shifted(x, view) for view in wanted]), tuple(wanted.index(view) for view in seen)
 
 
-def moved(x: Tensor, view: int) -> Tensor:
+def shifted(x: Tensor, view: int) -> Tensor:
     """A batch of images moved by the steps of a view; what comes in at the border is the border's value."""
     down, right = (times * step(side) for times, side in zip(STEPS[view], x.shape[2:]))
     if not down and not right:
@@ -73,7 +73,12 @@ def moved(x: Tensor, view: int) -> Tensor:
     return padded[:, :, max(-down, 0) : max(-down, 0) + height, max(-right, 0) : max(-right, 0) + width]
 
 
+def batches_in(seen: tuple[int, ...]) -> int:
+    """How many views :func:`side_by_side` has put one after the other."""
+    return max(seen, default=0) + 1
+
+
 def spread(x: Tensor, seen: tuple[int, ...]) -> Tensor:
     """From the rows of all views to the rows of all draws, each those of its view."""
-    batches = x.unflatten(0, (max(seen) + 1, -1))
+    batches = x.unflatten(0, (batches_in(seen), -1))
     return torch.cat([batches[view] for view in seen])

@@ -26,6 +26,7 @@ from abnn.methods import make_method, train_method
 from abnn.metrics.calibration import calibration
 from abnn.provenance import provenance
 from abnn.records import Record, read_record, slug, write_record
+from abnn.tables import markdown_table
 from abnn.triage import check_guarantee
 from abnn.triage.temperature import choose_temperature, rescale
 
@@ -106,7 +107,7 @@ def check_records(paths: Sequence[Path], output: Path) -> list[Path]:
 def guarantee_table(folder: Path) -> str:
     """One line for each check in a folder: the share of good inputs not accepted, mean and standard error over splits."""
     head = ["data", "model", "calibrated on", "counted on", *(f"at most {100 * share:.0f} %" for share in SHARES)]
-    lines = ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 2)]
+    rows = []
     for path in sorted(folder.glob("*.json")):
         content = read_json(path)
         if not isinstance(content, dict) or "guarantee" not in content:
@@ -117,14 +118,14 @@ def guarantee_table(folder: Path) -> str:
         ]
         first = checks[SHARES[0]]
         cells = [data["name"], content["model"], f"{first['calibration']:,}", f"{first['test']:,}", *measured]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append(cells)
+    return markdown_table(head, rows, left=2)
 
 
 def stated_table(folder: Path) -> str:
     """One line for each check in a folder: how far stated probabilities are from what comes true, without and with T."""
     head = ["data", "model", "T chosen on", "counted on", "T", "gap as the model gives them", "gap as stated"]
-    lines = ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 2)]
+    rows = []
     for path in sorted(folder.glob("*.json")):
         content = read_json(path)
         found = content.get("probabilities") if isinstance(content, dict) else None
@@ -132,8 +133,8 @@ def stated_table(folder: Path) -> str:
             counts = [f"{found[name]:,}" for name in ("calibration", "test")]
             gaps = [f"{100 * found[name]:.2f} %" for name in ("gap_before", "gap_after")]
             cells = [content["data"]["name"], content["model"], *counts, f"{found['temperature']:.2f}", *gaps]
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+            rows.append(cells)
+    return markdown_table(head, rows, left=2)
 
 
 def train_on_mnist(

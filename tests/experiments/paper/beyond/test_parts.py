@@ -32,7 +32,7 @@ from abnn.methods import Trained, make_method
 from abnn.metrics import auroc, calibration
 from abnn.outliers import make_outliers
 from abnn.predict import Prediction
-from abnn.views import moved
+from abnn.views import shifted
 from tests.experiments.paper.beyond.samples import fake_inputs, fake_models
 
 
@@ -103,7 +103,7 @@ def test_views_of_networks_with_and_without_draws() -> None:
         assert found[name]["nll"][0] == quality(look(model, x, 1), y)["nll"]
         assert found[name]["nll"][2] == quality(look(model, x, 5), y)["nll"]
     plain = models["threshold"]
-    looks = torch.cat([predict(plain, moved(x, view)).samples for view in range(3)])
+    looks = torch.cat([predict(plain, shifted(x, view)).samples for view in range(3)])
     assert torch.equal(look(plain, x, 3).samples, looks)
 
 

@@ -23,7 +23,7 @@ from abnn.methods.base import AUTHORS_NOISE
 from abnn.metrics import auroc, calibration, misclassification, severity_correlation
 from abnn.outliers import Outliers, make_outliers
 from abnn.predict import Prediction, concatenate
-from abnn.views import moved
+from abnn.views import shifted
 
 SEED = 0
 """Of everything random here."""
@@ -189,7 +189,7 @@ def look(model: Trained, x: Tensor, views: int) -> Prediction:
     """What a prediction that looks at so many views is."""
     network = model.network
     if not isinstance(network, Attached):
-        looks = [predict(model, moved(x, view)) for view in range(views)]
+        looks = [predict(model, shifted(x, view)) for view in range(views)]
         return replace(looks[0], samples=torch.cat([each.samples for each in looks]))
     usual, network.views = network.views, views
     try:
