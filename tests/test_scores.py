@@ -95,8 +95,8 @@ def test_gated_counts_misfit_inside_distance_outside_and_not_beyond() -> None:
     distance = torch.tensor([0.0, 1.0, 1.25, 2.0, 19.0])
     misfit = torch.tensor([-9.0, 0.1, 0.2, 0.3, 9.0])
     score = gated(entropy, distance, misfit, GATE)
-    torch.testing.assert_close(score, entropy + torch.tensor([-0.4, 0.0, 0.15, 2.4, 2.4]))
-    torch.testing.assert_close(outside(distance, GATE), torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0]))
+    torch.testing.assert_close(score, entropy + torch.tensor([-0.4, 0.0, 0.15 + 2 / 64, 2.4, 2.4]))
+    torch.testing.assert_close(outside(distance, GATE), torch.tensor([0.0, 0.0, 1 / 64, 1.0, 1.0]))
 
 
 @given(st.lists(st.floats(0, 10, width=32), min_size=2, max_size=8))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def test_damaged_and_foreign_files(fitted: abnn.Attached, tmp_path: Path) -> Non
     with pytest.raises(FileFormatError, match=r"by abnn 9\.0.*Update abnn"):
         abnn.load(path, backbone())
     change(path, version=1, abnn="0.0.1")
-    with pytest.raises(FileFormatError, match=r"format 1, by abnn 0\.0\.1.*formats from 2 to 2.*Fit the model again"):
+    with pytest.raises(FileFormatError, match=r"format 1, by abnn 0\.0\.1.*formats from 2 to 3.*Fit the model again"):
         abnn.load(path, backbone())
     change(path, version=2, at=["blocks.0"])
     with pytest.raises(FileFormatError, match="missing or not expected"):
@@ -188,6 +189,23 @@ def test_damaged_and_foreign_files(fitted: abnn.Attached, tmp_path: Path) -> Non
         abnn.load(path, backbone())
     (path / "abnn.json").write_text('{"format": "abnn-model", ')
     with pytest.raises(FileFormatError, match="not valid JSON"):
+        abnn.load(path, backbone())
+
+
+def test_thresholds_of_an_older_score_are_said_to_be_so(
+    fitted: abnn.Attached, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    triage = abnn.Triage.calibrate(fitted, loader())
+    path = fitted.save(tmp_path / "model", triage=triage)
+    change(path, version=2)
+    with pytest.warns(AbnnWarning, match="Calibrate anew"):
+        assert abnn.load(path, backbone()).triage == triage
+    monkeypatch.setattr(fitted, "score", "entropy")  # which has not changed
+    change(fitted.save(path, triage=triage), version=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        abnn.load(path, backbone())
+        change(fitted.save(path), version=2)
         abnn.load(path, backbone())
 
 

@@ -15,7 +15,7 @@ from abnn.errors import InputError, explain
 from abnn.saved import class_names_of
 from abnn.scores import outside, unfit
 
-OUTSIDE = 0.5  # share of the way through the distance gate from which an input counts as unlike the training data
+OUTSIDE = 0.25  # how far outside, see abnn.scores.outside, an input must be to count as unlike the training data
 DIFFERENT = 0.1  # the same for "looks different": there the distance is most of the score already
 UNFIT = 0.5  # share of what is rare among good inputs from which an input counts as unlike its class
 
@@ -111,7 +111,7 @@ class Facts:
     """What a sentence about one prediction is made of.
 
     agreeing, draws  how many draws name the predicted class on their own, and how many there are
-    reach            how far the features lie through the distance gate, 0 inside to 1 outside; None: not known
+    reach            how far the features lie outside, 0 to 1, see :func:`abnn.scores.outside`; None: not known
     misfit           how badly they fit to the predicted class, -1 to 1, see :func:`abnn.scores.unfit`; None: not known
     place            share of the calibration scores that lie below; None: not known
     """

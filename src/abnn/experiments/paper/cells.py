@@ -286,4 +286,11 @@ class Runner:
 
     def _kept(self, cell: Cell, seed: int, config: dict[str, Any]) -> bool:
         description = self._folder(cell, seed) / "method.json"
-        return description.exists() and read_json(description).get("extra", {}).get("config") == config
+        if not description.exists():
+            return False
+        return _trains(read_json(description).get("extra", {}).get("config", {})) == _trains(config)
+
+
+def _trains(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a cell's networks depend on: all but the constants of the score."""
+    return {name: value for name, value in config.items() if name != "gated"}
