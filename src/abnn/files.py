@@ -53,17 +53,22 @@ def writing_directory(target: Path) -> Iterator[Path]:
 
 
 def check_replaceable(
-    target: Path, mark: str, other: str = "is not a saved model", accepted: str = "a saved model"
+    target: Path,
+    mark: str,
+    other: str = "is not a saved model",
+    accepted: str = "a saved model",
+    argument: str = "path",
 ) -> None:
     """Refuse to replace a folder of another kind, which may hold a user's own files.
 
     mark      the file that tells a folder of the right kind
     other     what is said of a folder without it
     accepted  what would be replaced
+    argument  what the user gave it as
     """
     if target.exists() and not (target / mark).exists():
         given = f"{target}, which exists and {other}"
-        raise InputError(explain("path", given, f"a new folder, or {accepted} to replace"))
+        raise InputError(explain(argument, given, f"a new folder, or {accepted} to replace"))
 
 
 def check_writable(argument: str, target: Path) -> None:

@@ -63,6 +63,7 @@ def fit(
     from abnn.attach import attach, detach
     from abnn.cli import _own_backbone as own
     from abnn.cli._image_data import look, open_folders, read_outliers
+    from abnn.files import check_replaceable, check_writable
     from abnn.fit import fit as fit_attachments
     from abnn.knowledge import ADVICE, compare
     from abnn.methods.base import check_positive
@@ -75,7 +76,8 @@ def fit(
     if lr is not None:
         check_positive("--lr", lr)
     check_positive("--backbone-lr", backbone_lr)
-    _check_output_folder(output / "model")
+    check_writable("--output", output / "model")  # before hours of work, not after
+    check_replaceable(output / "model", "abnn.json", argument="--output")
     source, given = open_folders(data)
     seen = look(source)
     names = source.class_names or ()
@@ -166,16 +168,6 @@ def fit(
         say(f"Page: {page}")
     call = f" --backbone {backbone}" if ":" in backbone else ""
     say(f"Next: abnn predict {saved} IMAGE...{call}")
-
-
-def _check_output_folder(path: Path) -> None:
-    """Before hours of work, not after."""
-    from abnn.files import check_writable
-
-    check_writable("--output", path)
-    if path.exists() and not (path / "abnn.json").exists():
-        accepted = "a new folder, or one with a saved model to replace"
-        raise InputError(explain("--output", f"{path}, which exists and is not a saved model", accepted))
 
 
 def _read(source: Any, given: Any, form: Any, held_out: float, seed: int, skip_unreadable: bool, quiet: bool) -> Any:
