@@ -117,7 +117,10 @@ def test_one_line_is_enough(place: Path, tmp_path: Path) -> None:
     )
 
 
-def test_attachments_that_make_the_network_forget_are_named(place: Path, tmp_path: Path) -> None:
+def test_attachments_that_make_the_network_forget_are_named(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("abnn.checkpoint.TIMES", 0)  # or the fit would begin again
     weights, images, output = place / "weights.pt", place / "images", tmp_path / "out"
     result = run("--backbone", HERE, "--weights", weights, "--data", images, "--output", output, "--lr", 1.0)
     assert result.exit_code == 0, result.exception

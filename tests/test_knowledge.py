@@ -72,12 +72,18 @@ def test_only_the_first_batches_of_training_data_are_looked_at() -> None:
     assert seen == BATCHES
 
 
-def test_fit_warns_when_the_network_forgets() -> None:
+@pytest.fixture
+def unrescued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits do not begin again."""
+    monkeypatch.setattr("abnn.checkpoint.TIMES", 0)
+
+
+def test_fit_warns_when_the_network_forgets(unrescued: None) -> None:
     with pytest.warns(AbnnWarning, match=r"cost accuracy: of 96 training inputs, .*with attachments and .*lower lr"):
         abnn.fit(attached(), loader(), epochs=1, lr=0.3, **QUIET)
 
 
-def test_so_does_the_method() -> None:
+def test_so_does_the_method(unrescued: None) -> None:
     method = make_method("abnn", pretrain=0.0, attachment_lr=0.3)
     with pytest.warns(AbnnWarning, match="cost accuracy"):
         train_method(method, backbone(), loader(), 1, **QUIET)

@@ -271,7 +271,7 @@ def test_without_outliers_only_id_data_teaches(batch: tuple[Tensor, Tensor], tog
     reference = make(Objective(together=False, kl_weight=0.01))
     expected = updates(reference, lambda: reference.id_step(x, y))
     check(updates(steps, lambda: steps.step(x, y, generator())), expected)
-    assert set(steps.step(x, y, generator())) == {"id", "weighted_kl"}
+    assert set(steps.step(x, y, generator())) == {"id", "weighted_kl", "accuracy"}
 
 
 def test_kept_gradient_of_step_1_joins_step_2(batch: tuple[Tensor, Tensor]) -> None:

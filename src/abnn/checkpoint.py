@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from abnn.errors import FileFormatError, InputError, explain
+from abnn.errors import AbnnWarning, FileFormatError, InputError, explain
 from abnn.files import read_tree, write_tree
+from abnn.rescue import SLOWER, TIMES, Rescue
 from abnn.trainable import History, Trainable
 
-FORMAT = "abnn-checkpoint-1"
+FORMAT = "abnn-checkpoint-2"
 
 
 class Run:
@@ -26,7 +28,10 @@ class Run:
         self.epoch, self.step = 0, 0
         self.sums: dict[str, float] = {}
         self.history = History()
+        self.rescue: Rescue | None = None
+        self.pace = 1.0  # a factor of all rates
         self.keep()
+        self.start, self.more = self.good, trainable.more()  # for a run that begins again
 
     def keep(self) -> None:
         """Remember the values as the last good ones."""
@@ -45,9 +50,34 @@ class Run:
             for name, value in self.trainable.values().items():
                 value.copy_(values[name])
 
+    def begin_again(self, trouble: str) -> bool:
+        """Go back to the start, for smaller steps; False where that has been done too often."""
+        if self.pace * SLOWER**TIMES < 1.5:
+            return False
+        warnings.warn(
+            f"Epoch {self.epoch + 1} has overwritten what the network knew: {trouble}. The fit begins again at a rate "
+            f"{SLOWER:g} times lower; give a lower lr to avoid this.",
+            AbnnWarning,
+            stacklevel=4,
+        )
+        self.pace /= SLOWER
+        self.restore(self.start)
+        self.trainable.restore_more(self.more)
+        with torch.no_grad():  # in place: captured steps know where things lie
+            for optimizer in self.trainable.optimizers.values():
+                for state in optimizer.state.values():
+                    for value in state.values():
+                        if isinstance(value, Tensor):
+                            value.zero_()
+        self.epoch, self.step, self.sums, self.history = 0, 0, {}, History()
+        self.keep()
+        return True
+
     def broadcast(self, fabric: Any) -> None:
         """Start from the first process's values everywhere."""
         self.restore({name: fabric.broadcast(value.detach()) for name, value in self.trainable.values().items()})
+        self.keep()
+        self.start = self.good
 
     def save(self) -> None:
         if self.path is not None:
@@ -61,6 +91,9 @@ class Run:
                 "values": self.trainable.values(),
                 "more": self.trainable.more(),
                 "optimizers": {name: each.state_dict() for name, each in self.trainable.optimizers.items()},
+                "pace": self.pace,
+                "rescue": self.rescue.state() if self.rescue is not None else None,
+                "start": self.start if self.rescue is not None else None,
             }
             write_tree(self.path, tree)
 
@@ -85,4 +118,8 @@ class Run:
             optimizer.load_state_dict(tree["optimizers"][name])
         self.epoch, self.step, self.sums = tree["epoch"], tree["step"], tree["sums"]
         self.history = History(tree["history"])
+        self.pace = tree["pace"]
+        if self.rescue is not None:
+            self.rescue.restore(tree["rescue"])
+            self.start = tree["start"]
         self.keep()

@@ -21,6 +21,7 @@ from abnn.checkpoint import Run
 from abnn.errors import DivergedError, InputError, explain, unknown
 from abnn.optimizers import SCHEDULES, Rates, Schedule, name_of
 from abnn.randomness import seeded
+from abnn.rescue import Rescue
 from abnn.trainable import History, Trainable
 from abnn.watch import Watch, make_loggers
 
@@ -70,6 +71,8 @@ def training(
     if fabric.world_size > 1:
         run.broadcast(fabric)
     rates = Rates(trainable.optimizers, fabric.device)
+    if trainable.knows is not None:
+        run.rescue = Rescue(trainable.knows, trainable.chance, trainable.known(batches.once()), fabric)
     run.resume()
     on_cuda = fabric.device.type == "cuda"
     captured = None
@@ -79,14 +82,14 @@ def training(
     watch = Watch(trainable.title, epochs, batches.length, run.epoch, progress and fabric.is_global_zero)
     watch.sums = dict(run.sums)
     with watch.bar, _fastest_kernels(on_cuda):
-        for epoch in range(run.epoch, epochs):
-            started, factor = time.perf_counter(), 1.0
+        while run.epoch < epochs:
+            epoch, started, factor = run.epoch, time.perf_counter(), 1.0
             if run.step == 0:
                 trainable.begin_epoch(epoch, batches.once)
             for step, x, y in batches.epoch(epoch, skip=run.step):
                 share = step / batches.length if batches.length else 0.0
                 factor = factor_at((epoch + share) / epochs)
-                rates.set(factor)
+                rates.set(factor * run.pace)
                 if on_cuda:
                     losses = captured(x, y) if captured is not None else trainable.step(x, y, None)
                 else:
@@ -94,6 +97,8 @@ def training(
                 trainable.after_step()
                 watch.step(losses)
                 run.step = step + 1
+                if run.rescue is not None:
+                    run.rescue.see(losses, len(y))
                 if not on_cuda or step % LOOK_EVERY == 0:  # looking at a loss makes the host wait for the device
                     watch.flush()
                     _stop_if_diverged(run, losses, epoch, step % 20 == 0)
@@ -103,7 +108,11 @@ def training(
                 yield
             means = watch.end_epoch()
             _stop_if_diverged(run, {name: torch.tensor(mean) for name, mean in means.items()}, epoch, whole=True)
-            row = {"epoch": epoch + 1, **means, **trainable.end_epoch(epoch, means), "lr_factor": factor}
+            trouble = run.rescue.lost() if run.rescue is not None else None
+            if trouble is not None and run.begin_again(trouble):
+                watch.begin_again()
+                continue
+            row = {"epoch": epoch + 1, **means, **trainable.end_epoch(epoch, means), "lr_factor": factor * run.pace}
             run.history.rows.append({**row, "seconds": time.perf_counter() - started})
             for logger in loggers:
                 logger.log_metrics(run.history.last, step=epoch)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from abnn.attached import Attached
 from abnn.blocks import evaluating
 from abnn.compiling import is_compiled, with_network
+from abnn.knowledge import recall
 from abnn.layers import drawn, kl_of
 from abnn.objective import Objective
 from abnn.outliers import Outliers
@@ -44,6 +45,8 @@ class Steps(Trainable):
         self.attachment_optimizer = optimizers["attachments"]
         self.backbone_optimizer = optimizers.get("backbone")  # None: the backbone is frozen
         model.backbone_changed |= self.backbone_optimizer is not None
+        if self.backbone_optimizer is None:  # what is frozen knows something
+            self.knows, self.chance = "accuracy", 1 / model.classes
         self.lowest = float("inf")
         self.compiled = is_compiled(model.net)
         self.id_loss = with_network(self._id_loss, model.net, repr(objective))
@@ -72,7 +75,7 @@ class Steps(Trainable):
         for _ in range(rounds):
             self.model.resample(1 if goal.update_per_draw else draws)
             with touching(self.backbone + self.attachments if goal.keep_gradient else self.backbone, self._all):
-                loss, _ = self.id_loss(x, y, with_kl=False)
+                loss, _, _ = self.id_loss(x, y, with_kl=False)
                 self.fabric.backward(loss)
             self._update(self.backbone_optimizer, self.backbone)
             total = total + loss.detach() / rounds
@@ -83,11 +86,11 @@ class Steps(Trainable):
         goal = self.objective
         self.model.resample(goal.draws[1])
         with touching(self.attachments, self._all):
-            loss, kl = self.id_loss(x, y, with_kl=True)
+            loss, kl, right = self.id_loss(x, y, with_kl=True)
             self.fabric.backward(loss + kl)
         if not goal.together:
             self._update(self.attachment_optimizer, self.attachments)
-        return {"id": loss.detach(), "weighted_kl": kl.detach()}
+        return {"id": loss.detach(), "weighted_kl": kl.detach(), "accuracy": right}
 
     def outlier_step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
         """3. Teach the attachments what outliers deserve; normalisation statistics never see them."""
@@ -103,6 +106,9 @@ class Steps(Trainable):
         if everything and self.backbone_optimizer is not None:
             self._update(self.backbone_optimizer, self.backbone)
         return loss.detach()
+
+    def known(self, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
+        return torch.cat(recall(self.model, batches)).double().mean().item()
 
     def values(self) -> dict[str, Tensor]:
         values: dict[str, Tensor] = {f"attachments.{name}": p for name, p in self.model.attachment_parameters()}
@@ -143,8 +149,11 @@ class Steps(Trainable):
     def _all(self) -> list[nn.Parameter]:
         return self.backbone + self.attachments
 
-    def _id_loss(self, x: Tensor, y: Tensor, with_kl: bool) -> tuple[Tensor, Tensor]:
-        return self.objective.id_term(self._logits(x), y), self._kl(x, with_kl)
+    def _id_loss(self, x: Tensor, y: Tensor, with_kl: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss, the weighted KL, and the share of inputs that the mean over the draws classifies right."""
+        logits = self._logits(x)
+        right = (logits.detach().softmax(2).mean(0).argmax(1) == y).float().mean()
+        return self.objective.id_term(logits, y), self._kl(x, with_kl), right
 
     def _outlier_loss(
         self, x: Tensor, y: Tensor, severity: Tensor, generator: torch.Generator | None

@@ -20,6 +20,15 @@ class Trainable(ABC):
     capturable: bool = False
     """Whether a step is the same sequence of operations on the device every time, so that it can be captured on CUDA."""
 
+    knows: str | None = None
+    """Among what a step returns, the share of inputs classified right, where it must not be lost; see :mod:`abnn.rescue`."""
+    chance: float = 0.0
+    """What that share would be by chance."""
+
+    def known(self, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
+        """What it is before training; asked only where there is one."""
+        raise NotImplementedError
+
     @abstractmethod
     def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         """Update by one batch; returns losses to show. Random numbers: torch's global state, or ``generator``."""
