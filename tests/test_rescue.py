@@ -74,6 +74,7 @@ def test_the_method_does_so_too() -> None:
         trained = train_method(make_method("abnn", pretrain=0.0, attachment_lr=0.3), backbone(), loader(), 4, **QUIET)
     x, y = data()
     assert (trained.predict(x).label == y).float().mean() > 0.95
+    assert trained.again == {"times it began again": 1}  # and so says its record
 
 
 def test_it_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +84,9 @@ def test_it_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
         warnings.simplefilter("always")
         _, history = fit(1e-3)
     assert sum(AGAIN in str(each.message) for each in said) == TIMES
-    assert len(history.rows) == 4 and history.rows[0]["lr_factor"] < 1.01 / SLOWER**TIMES
+    assert (
+        history.begun_again == TIMES and len(history.rows) == 4 and history.rows[0]["lr_factor"] < 1.01 / SLOWER**TIMES
+    )
 
 
 def test_good_fits_and_joint_ones_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

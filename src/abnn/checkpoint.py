@@ -29,7 +29,6 @@ class Run:
         self.sums: dict[str, float] = {}
         self.history = History()
         self.rescue: Rescue | None = None
-        self.pace = 1.0  # a factor of all rates
         self.keep()
         self.start, self.more = self.good, trainable.more()  # for a run that begins again
 
@@ -50,9 +49,15 @@ class Run:
             for name, value in self.trainable.values().items():
                 value.copy_(values[name])
 
+    @property
+    def pace(self) -> float:
+        """A factor of all rates."""
+        return SLOWER**-self.history.begun_again
+
     def begin_again(self, trouble: str) -> bool:
         """Go back to the start, for smaller steps; False where that has been done too often."""
-        if self.pace * SLOWER**TIMES < 1.5:
+        before = self.history.begun_again
+        if before >= TIMES:
             return False
         warnings.warn(
             f"Epoch {self.epoch + 1} has overwritten what the network knew: {trouble}. The fit begins again at a rate "
@@ -60,7 +65,6 @@ class Run:
             AbnnWarning,
             stacklevel=4,
         )
-        self.pace /= SLOWER
         self.restore(self.start)
         self.trainable.restore_more(self.more)
         with torch.no_grad():  # in place: captured steps know where things lie
@@ -69,7 +73,7 @@ class Run:
                     for value in state.values():
                         if isinstance(value, Tensor):
                             value.zero_()
-        self.epoch, self.step, self.sums, self.history = 0, 0, {}, History()
+        self.epoch, self.step, self.sums, self.history = 0, 0, {}, History(begun_again=before + 1)
         self.keep()
         return True
 
@@ -91,7 +95,7 @@ class Run:
                 "values": self.trainable.values(),
                 "more": self.trainable.more(),
                 "optimizers": {name: each.state_dict() for name, each in self.trainable.optimizers.items()},
-                "pace": self.pace,
+                "begun_again": self.history.begun_again,
                 "rescue": self.rescue.state() if self.rescue is not None else None,
                 "start": self.start if self.rescue is not None else None,
             }
@@ -117,8 +121,7 @@ class Run:
         for name, optimizer in self.trainable.optimizers.items():
             optimizer.load_state_dict(tree["optimizers"][name])
         self.epoch, self.step, self.sums = tree["epoch"], tree["step"], tree["sums"]
-        self.history = History(tree["history"])
-        self.pace = tree["pace"]
+        self.history = History(tree["history"], tree["begun_again"])
         if self.rescue is not None:
             self.rescue.restore(tree["rescue"])
             self.start = tree["start"]

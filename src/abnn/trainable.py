@@ -61,9 +61,13 @@ class Trainable(ABC):
 
 @dataclass
 class History:
-    """One row for each epoch: mean losses, learning rate, seconds, and what the trained thing adds."""
+    """One row for each epoch: mean losses, learning rate, seconds, and what the trained thing adds.
+
+    begun_again  how often the run has begun again, see :mod:`abnn.rescue`; rows are those of the last time
+    """
 
     rows: list[dict[str, float]] = field(default_factory=list)
+    begun_again: int = 0
 
     @property
     def last(self) -> dict[str, float]:

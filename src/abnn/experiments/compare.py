@@ -59,7 +59,7 @@ def run_method(
     epochs = task.epochs_of(method) if epochs is None else epochs
     started = time.perf_counter()
     trained = train_method(method, task.backbone, task.loader(), epochs, seed=seed, progress=progress, **options)
-    seconds = {"training": time.perf_counter() - started}
+    seconds = {"training": time.perf_counter() - started, **trained.again}
     started = time.perf_counter()
     sets = task.evaluate(trained)
     seconds["evaluation"] = time.perf_counter() - started

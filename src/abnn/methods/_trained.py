@@ -56,6 +56,12 @@ class Trained:
         self.extra: dict[str, Any] = {}
 
     @property
+    def again(self) -> dict[str, int]:
+        """For the record of a run: how often it began again, see :mod:`abnn.rescue`; nothing if it did not."""
+        times = sum(history.begun_again for history in self.history.values())
+        return {"times it began again": times} if times else {}
+
+    @property
     def size(self) -> int:
         """How many numbers the network learns."""
         return sum(parameter.numel() for parameter in self.network.parameters())

@@ -168,7 +168,7 @@ class Runner:
             )
             seconds = {"training, all seeds at once": time.perf_counter() - started, "seeds at once": len(wanted)}
             for seed, each in zip(wanted, trained):
-                each.extra |= {"config": config, "seconds": seconds, "device": self.device_name}
+                each.extra |= {"config": config, "seconds": {**seconds, **each.again}, "device": self.device_name}
                 each.recipe = each.recipe or dict(cell.backbone or task.backbone)
                 each.save(self._folder(cell, seed))
             for seed in wanted:
