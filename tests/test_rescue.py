@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,9 @@ import abnn
 from abnn.checkpoint import Run
 from abnn.errors import AbnnWarning
 from abnn.methods import make_method, train_method
+from abnn.objective import PRESETS
 from abnn.rescue import SLOWER, TIMES, WINDOW, Rescue, forgotten
+from abnn.steps import Steps
 from tests.test_fit import QUIET, Interrupted, attached, backbone, data, equal, loader, values
 
 AGAIN = "has overwritten what the network knew"
@@ -37,7 +40,7 @@ def test_half_of_what_was_known(before: float, now: float, chance: float, inputs
 
 
 def test_only_the_last_steps_of_an_epoch_count() -> None:
-    rescue = Rescue("accuracy", 0.1, 0.99, SimpleNamespace(world_size=1, device=torch.device("cpu")))
+    rescue = Rescue(0.99, 0.1, SimpleNamespace(world_size=1, device=torch.device("cpu")))
     for step in range(30):
         rescue.see({"accuracy": torch.tensor(0.1 if step < 30 - WINDOW else 0.95)}, 128)
     assert rescue.lost() is None
@@ -45,7 +48,14 @@ def test_only_the_last_steps_of_an_epoch_count() -> None:
     for _ in range(30):
         rescue.see({"accuracy": shares}, 128)
         shares.fill_(0.3)  # as a captured step does
-    assert rescue.lost() == "30.0% of the training inputs are classified right with attachments, and 99.0% without"
+    assert rescue.lost() == "30.0% of the training inputs are classified right, 99.0% were before"
+
+
+def test_inputs_count_not_batches() -> None:
+    rescue = Rescue(0.99, 0.1, SimpleNamespace(world_size=1, device=torch.device("cpu")))
+    rescue.see({"accuracy": torch.tensor(0.98)}, 128)
+    rescue.see({"accuracy": torch.tensor(0.0)}, 1)  # the rest of the data
+    assert rescue.lost() is None
 
 
 def fit(lr: float, **options: Any) -> tuple[abnn.Attached, Any]:
@@ -95,6 +105,44 @@ def test_good_fits_and_joint_ones_are_left_alone(monkeypatch: pytest.MonkeyPatch
     fit(1e-2)
     fit(1e-2, freeze_backbone=False)
     assert again == []
+
+
+def test_blocks_that_know_nothing_yet_have_nothing_to_lose() -> None:
+    model = attached(kind="replace")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", AGAIN)
+        history = abnn.fit(model, loader(), epochs=8, lr=3e-2, **QUIET)
+    assert history.begun_again == 0 and history.last["accuracy"] > 0.9
+
+
+def test_naming_the_most_frequent_class_is_chance() -> None:
+    x, y = data()
+    uneven = torch.cat([torch.where(y == 0)[0], torch.where(y == 1)[0][:4]])
+    batches = [(x[uneven], y[uneven])]
+    model = attached()
+    optimizer = torch.optim.Adam([parameter for _, parameter in model.attachment_parameters()])
+    steps = Steps(model, PRESETS["default"].objective, None, SimpleNamespace(world_size=1), {"attachments": optimizer})
+    known = steps.known(lambda: iter(batches))
+    assert known is not None and known[1] == pytest.approx(1 - 4 / len(uneven)) and known[0] > known[1]
+
+
+@pytest.mark.filterwarnings(f"ignore:Epoch . {AGAIN}")
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.optim.NAdam,
+        partial(torch.optim.Adagrad, initial_accumulator_value=0.1),
+        partial(torch.optim.SGD, momentum=0.9),
+    ],
+)
+def test_any_optimiser_starts_anew(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    again = [True, False, False, False]
+    monkeypatch.setattr(Rescue, "lost", lambda self: "as told" if again and again.pop(0) else None)
+    begun, _ = fit(0.03, optimizer=make)
+    again.clear()
+    fresh, _ = fit(0.03 / SLOWER, optimizer=make)
+    for name, value in values(fresh).items():
+        torch.testing.assert_close(values(begun)[name], value, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.filterwarnings(f"ignore:Epoch . {AGAIN}")

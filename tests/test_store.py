@@ -192,16 +192,14 @@ def test_damaged_and_foreign_files(fitted: abnn.Attached, tmp_path: Path) -> Non
         abnn.load(path, backbone())
 
 
-def test_thresholds_of_an_older_score_are_said_to_be_so(
-    fitted: abnn.Attached, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_thresholds_of_an_older_score_are_said_to_be_so(fitted: abnn.Attached, tmp_path: Path) -> None:
     triage = abnn.Triage.calibrate(fitted, loader())
     path = fitted.save(tmp_path / "model", triage=triage)
     change(path, version=2)
     with pytest.warns(AbnnWarning, match="Calibrate anew"):
         assert abnn.load(path, backbone()).triage == triage
-    monkeypatch.setattr(fitted, "score", "entropy")  # which has not changed
-    change(fitted.save(path, triage=triage), version=2)
+    entropy = abnn.Triage.calibrate(fitted, loader(), score="entropy")  # which has not changed
+    change(fitted.save(path, triage=entropy), version=2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         abnn.load(path, backbone())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import warnings
@@ -16,7 +17,7 @@ from abnn.files import read_tree, write_tree
 from abnn.rescue import SLOWER, TIMES, Rescue
 from abnn.trainable import History, Trainable
 
-FORMAT = "abnn-checkpoint-2"
+FORMAT = "abnn-checkpoint-3"
 
 
 class Run:
@@ -29,8 +30,8 @@ class Run:
         self.sums: dict[str, float] = {}
         self.history = History()
         self.rescue: Rescue | None = None
+        self.start: dict[str, Any] = {}
         self.keep()
-        self.start, self.more = self.good, trainable.more()  # for a run that begins again
 
     def keep(self) -> None:
         """Remember the values as the last good ones."""
@@ -49,13 +50,19 @@ class Run:
             for name, value in self.trainable.values().items():
                 value.copy_(values[name])
 
+    def watch_over(self, rescue: Rescue) -> None:
+        """Be ready to begin again."""
+        optimizers = {name: copy.deepcopy(each.state_dict()) for name, each in self.trainable.optimizers.items()}
+        self.rescue = rescue
+        self.start = {"values": self.good, "more": self.trainable.more(), "optimizers": optimizers}
+
     @property
     def pace(self) -> float:
         """A factor of all rates."""
         return SLOWER**-self.history.begun_again
 
     def begin_again(self, trouble: str) -> bool:
-        """Go back to the start, for smaller steps; False where that has been done too often."""
+        """Go back to the start, for smaller steps; False where that has been done too often. Optimisers get new states."""
         before = self.history.begun_again
         if before >= TIMES:
             return False
@@ -65,14 +72,10 @@ class Run:
             AbnnWarning,
             stacklevel=4,
         )
-        self.restore(self.start)
-        self.trainable.restore_more(self.more)
-        with torch.no_grad():  # in place: captured steps know where things lie
-            for optimizer in self.trainable.optimizers.values():
-                for state in optimizer.state.values():
-                    for value in state.values():
-                        if isinstance(value, Tensor):
-                            value.zero_()
+        self.restore(self.start["values"])
+        self.trainable.restore_more(self.start["more"])
+        for name, optimizer in self.trainable.optimizers.items():
+            optimizer.load_state_dict(copy.deepcopy(self.start["optimizers"][name]))
         self.epoch, self.step, self.sums, self.history = 0, 0, {}, History(begun_again=before + 1)
         self.keep()
         return True
@@ -81,7 +84,6 @@ class Run:
         """Start from the first process's values everywhere."""
         self.restore({name: fabric.broadcast(value.detach()) for name, value in self.trainable.values().items()})
         self.keep()
-        self.start = self.good
 
     def save(self) -> None:
         if self.path is not None:
@@ -97,7 +99,7 @@ class Run:
                 "optimizers": {name: each.state_dict() for name, each in self.trainable.optimizers.items()},
                 "begun_again": self.history.begun_again,
                 "rescue": self.rescue.state() if self.rescue is not None else None,
-                "start": self.start if self.rescue is not None else None,
+                "start": self.start.get("values"),
             }
             write_tree(self.path, tree)
 
@@ -106,7 +108,10 @@ class Run:
             return
         tree = read_tree(self.path)
         if not isinstance(tree, dict) or tree.get("format") != FORMAT:
-            raise FileFormatError(f"checkpoint: {self.path} is not a checkpoint of this package; choose another file.")
+            raise FileFormatError(
+                f"checkpoint: {self.path} is not a checkpoint of this version of the package; choose another file, or "
+                "delete it to start anew."
+            )
         if tree["digest"] != self.digest:
             raise InputError(
                 explain(
@@ -124,5 +129,5 @@ class Run:
         self.history = History(tree["history"], tree["begun_again"])
         if self.rescue is not None:
             self.rescue.restore(tree["rescue"])
-            self.start = tree["start"]
+            self.start["values"] = tree["start"]
         self.keep()

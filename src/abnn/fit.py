@@ -58,7 +58,9 @@ def fit(
                       "preset": what the model's preset says
     freeze_backbone   None: what the preset says (the default preset freezes, "paper" and "authors" train it too)
     objective         the form of the losses; None: the preset's
-    lr, backbone_lr   learning rates of the attachments, and of a backbone that is not frozen; None: the preset's
+    lr, backbone_lr   learning rates of the attachments, and of a backbone that is not frozen; None: the preset's. If
+                      attachments overwrite what a frozen backbone knows, the fit begins again at a third, see
+                      :mod:`abnn.rescue`
     optimizer         "adam", "adam-l2", "adamw", "sgd" or "nesterov", or a function of (parameters, lr=...) that returns one
     schedule          a name in abnn.optimizers.SCHEDULES, such as "cosine" or "constant", or a function from progress in [0, 1)
                       to a factor; None: the preset's. The default preset warms up ("cycle")

@@ -71,13 +71,13 @@ def training(
     if fabric.world_size > 1:
         run.broadcast(fabric)
     rates = Rates(trainable.optimizers, fabric.device)
-    if trainable.knows is not None:
-        run.rescue = Rescue(trainable.knows, trainable.chance, trainable.known(batches.once()), fabric)
+    known = trainable.known(batches.once)
+    if known is not None:
+        run.watch_over(Rescue(*known, fabric))
     run.resume()
     on_cuda = fabric.device.type == "cuda"
-    captured = None
-    if on_cuda and trainable.capturable and fabric.world_size == 1:
-        captured = CapturedStep(trainable)
+    capturable = on_cuda and trainable.capturable and fabric.world_size == 1
+    captured = CapturedStep(trainable) if capturable else None
     loggers = make_loggers(log, log_dir) if fabric.is_global_zero else []
     watch = Watch(trainable.title, epochs, batches.length, run.epoch, progress and fabric.is_global_zero)
     watch.sums = dict(run.sums)
@@ -110,12 +110,14 @@ def training(
             _stop_if_diverged(run, {name: torch.tensor(mean) for name, mean in means.items()}, epoch, whole=True)
             trouble = run.rescue.lost() if run.rescue is not None else None
             if trouble is not None and run.begin_again(trouble):
+                rates.factor = None
+                captured = CapturedStep(trainable) if capturable else None  # the old one reads the old states
                 watch.begin_again()
                 continue
             row = {"epoch": epoch + 1, **means, **trainable.end_epoch(epoch, means), "lr_factor": factor * run.pace}
             run.history.rows.append({**row, "seconds": time.perf_counter() - started})
             for logger in loggers:
-                logger.log_metrics(run.history.last, step=epoch)
+                logger.log_metrics(run.history.last, step=epoch + epochs * run.history.begun_again)
                 logger.save()
             run.epoch, run.step, run.sums = epoch + 1, 0, {}
             run.keep()

@@ -27,33 +27,37 @@ def forgotten(before: float, now: float, chance: float, inputs: int) -> bool:
 class Rescue:
     """Looks at the steps of a run.
 
-    name    of the share of right predictions among what a step returns
-    chance  what it would be by chance
-    before  what it was without attachments
+    before  the share of inputs that were classified right before it
+    chance  what that would be by chance
     """
 
-    def __init__(self, name: str, chance: float, before: float, fabric: Any) -> None:
-        self.name, self.chance, self.fabric = name, chance, fabric
-        self.before = self._over_devices(torch.tensor(before, dtype=torch.float64))
+    def __init__(self, before: float, chance: float, fabric: Any) -> None:
+        self.fabric = fabric
+        self.before, self.chance = self._over_devices(torch.tensor([before, chance], dtype=torch.float64))
         self.recent: deque[Tensor] = deque(maxlen=WINDOW)
         self.inputs: deque[int] = deque(maxlen=WINDOW)
 
     def see(self, losses: dict[str, Tensor], inputs: int) -> None:
-        self.recent.append(losses[self.name].detach().clone())  # captured steps return the same tensors every time
+        self.recent.append(losses["accuracy"].detach().clone())  # captured steps return the same tensors every time
         self.inputs.append(inputs)
 
     def lost(self) -> str | None:
         """At the end of an epoch: what its last steps say, if that is bad. The next epoch starts anew."""
-        now = self._over_devices(torch.stack([each.to(self.fabric.device) for each in self.recent]).double().mean())
-        inputs = sum(self.inputs) * self.fabric.world_size
+        shares = torch.stack([each.to(self.fabric.device) for each in self.recent]).double()
+        sizes = torch.tensor(self.inputs, dtype=torch.float64, device=self.fabric.device)
+        (now,), inputs = (
+            self._over_devices((shares @ sizes / sizes.sum())[None]),
+            sum(self.inputs) * self.fabric.world_size,
+        )
         self.recent.clear()
         self.inputs.clear()
         if not forgotten(self.before, now, self.chance, inputs):
             return None
-        return f"{now:.1%} of the training inputs are classified right with attachments, and {self.before:.1%} without"
+        return f"{now:.1%} of the training inputs are classified right, {self.before:.1%} were before"
 
-    def _over_devices(self, mean: Tensor) -> float:
-        return float(self.fabric.all_reduce(mean.to(self.fabric.device)) if self.fabric.world_size > 1 else mean)
+    def _over_devices(self, means: Tensor) -> list[float]:
+        alone = self.fabric.world_size == 1
+        return (means if alone else self.fabric.all_reduce(means.to(self.fabric.device))).tolist()
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 
 from abnn.attached import Attached
 from abnn.blocks import evaluating
-from abnn.compiling import is_compiled, with_network
-from abnn.knowledge import recall
+from abnn.compiling import eagerly, is_compiled, with_network
+from abnn.knowledge import BATCHES, compare
 from abnn.layers import drawn, kl_of
 from abnn.objective import Objective
 from abnn.outliers import Outliers
@@ -25,7 +26,6 @@ class Steps(Trainable):
     """Updates a model by one batch of in-distribution data and the outliers made from it."""
 
     title = "fitting attachments"
-    capturable = True
 
     def __init__(
         self,
@@ -45,8 +45,9 @@ class Steps(Trainable):
         self.attachment_optimizer = optimizers["attachments"]
         self.backbone_optimizer = optimizers.get("backbone")  # None: the backbone is frozen
         model.backbone_changed |= self.backbone_optimizer is not None
-        if self.backbone_optimizer is None:  # what is frozen knows something
-            self.knows, self.chance = "accuracy", 1 / model.classes
+        # A captured step can follow its schedule only where the rate is a tensor.
+        groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
+        self.capturable = all(isinstance(group["lr"], Tensor) for group in groups)
         self.lowest = float("inf")
         self.compiled = is_compiled(model.net)
         self.id_loss = with_network(self._id_loss, model.net, repr(objective))
@@ -107,8 +108,15 @@ class Steps(Trainable):
             self._update(self.backbone_optimizer, self.backbone)
         return loss.detach()
 
-    def known(self, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
-        return torch.cat(recall(self.model, batches)).double().mean().item()
+    def known(self, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> tuple[float, float] | None:
+        """Of a frozen network, with or without attachments as they are now, whichever is worse; by chance: naming the most
+        frequent class."""
+        if self.backbone_optimizer is not None:
+            return None
+        some = list(islice(batches(), BATCHES))
+        with eagerly() if self.compiled else contextlib.nullcontext():
+            found = compare(self.model, some)
+        return min(found.plain, found.attached) / found.inputs, _most_frequent(torch.cat([y for _, y in some]))
 
     def values(self) -> dict[str, Tensor]:
         values: dict[str, Tensor] = {f"attachments.{name}": p for name, p in self.model.attachment_parameters()}
@@ -183,6 +191,11 @@ class Steps(Trainable):
     def _zero(self) -> None:
         for parameter in self._all:
             parameter.grad = None
+
+
+def _most_frequent(labels: Tensor) -> float:
+    """The share of the class that most labels name."""
+    return labels.bincount().max().item() / len(labels)
 
 
 @contextlib.contextmanager

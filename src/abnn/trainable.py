@@ -20,14 +20,10 @@ class Trainable(ABC):
     capturable: bool = False
     """Whether a step is the same sequence of operations on the device every time, so that it can be captured on CUDA."""
 
-    knows: str | None = None
-    """Among what a step returns, the share of inputs classified right, where it must not be lost; see :mod:`abnn.rescue`."""
-    chance: float = 0.0
-    """What that share would be by chance."""
-
-    def known(self, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
-        """What it is before training; asked only where there is one."""
-        raise NotImplementedError
+    def known(self, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> tuple[float, float] | None:
+        """The share of inputs that are classified right before training, and what that would be by chance, where it must
+        not be lost; steps then return the same as "accuracy". See :mod:`abnn.rescue`."""
+        return None
 
     @abstractmethod
     def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:

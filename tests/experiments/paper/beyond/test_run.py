@@ -95,6 +95,15 @@ def test_other_settings_do_not_mix(finished: Path, root: Path, work: Path, tmp_p
         beyond(finished, other, root)[0].run(["mnist"], ["far"])
 
 
+def test_records_of_another_score_do_not_pass(
+    finished: Path, root: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Networks outlive the constants of the score, see abnn.experiments.paper.cells; what was measured with them does not."""
+    monkeypatch.setattr("abnn.experiments.paper.beyond.run.GATED", {"misfit": 0.5})
+    with pytest.raises(InputError, match="'far' was made with other settings"):
+        beyond(finished, work, root)[0].run(["mnist"], ["far"])
+
+
 def test_other_data_than_the_networks_were_recorded_with(root: Path, work: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(root, tmp_path / "data"))
     images = np.zeros((12, 28, 28), np.uint8)

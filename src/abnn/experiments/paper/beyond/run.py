@@ -26,6 +26,7 @@ from abnn.files import check_version, read_json, write_json
 from abnn.methods import Trained, load_trained
 from abnn.provenance import provenance
 from abnn.records import record_path, slug
+from abnn.scores import GATED
 
 EXPERIMENT = "beyond"
 FORMAT, VERSION = "abnn-beyond", 1
@@ -113,7 +114,7 @@ class Beyond:
             }
             for name, folder in folders.items()
         }
-        networks["abnn"]["config"] = _without_start(networks["abnn"]["config"])
+        networks["abnn"]["config"] = _as_scored(networks["abnn"]["config"])
         settings = {**PARTS[part].settings, "inputs": self.inputs or "all", "choice": SEED}
         return read_back({"task": task, "networks": networks, **settings})
 
@@ -178,6 +179,6 @@ def read_entry(path: Path) -> dict[str, Any]:
     return content
 
 
-def _without_start(config: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The start is the other network, which has its own entry."""
-    return None if config is None else {key: value for key, value in config.items() if key != "start"}
+def _as_scored(config: dict[str, Any] | None) -> dict[str, Any] | None:
+    """With the score of now, not of the training; without the start, which is the other network and has its own entry."""
+    return None if config is None else {**{k: v for k, v in config.items() if k != "start"}, "gated": GATED}
