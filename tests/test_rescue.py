@@ -15,7 +15,8 @@ import abnn
 from abnn.checkpoint import Run
 from abnn.errors import AbnnWarning
 from abnn.methods import make_method, train_method
-from abnn.objective import PRESETS
+from abnn.objective import Objective
+from abnn.outliers import make_outliers
 from abnn.rescue import SLOWER, TIMES, WINDOW, Rescue, forgotten
 from abnn.steps import Steps
 from tests.test_fit import QUIET, Interrupted, attached, backbone, data, equal, loader, values
@@ -115,15 +116,24 @@ def test_blocks_that_know_nothing_yet_have_nothing_to_lose() -> None:
     assert history.begun_again == 0 and history.last["accuracy"] > 0.9
 
 
-def test_naming_the_most_frequent_class_is_chance() -> None:
+def known(goal: Objective, outliers: Any = None, rows: Any = slice(None)) -> tuple[float, float] | None:
     x, y = data()
-    uneven = torch.cat([torch.where(y == 0)[0], torch.where(y == 1)[0][:4]])
-    batches = [(x[uneven], y[uneven])]
     model = attached()
     optimizer = torch.optim.Adam([parameter for _, parameter in model.attachment_parameters()])
-    steps = Steps(model, PRESETS["default"].objective, None, SimpleNamespace(world_size=1), {"attachments": optimizer})
-    known = steps.known(lambda: iter(batches))
-    assert known is not None and known[1] == pytest.approx(1 - 4 / len(uneven)) and known[0] > known[1]
+    steps = Steps(model, goal, outliers, SimpleNamespace(world_size=1), {"attachments": optimizer})
+    return steps.known(lambda: iter([(x[rows], y[rows])]))
+
+
+def test_where_losses_are_maximised_no_rate_would_help() -> None:
+    goal = Objective(maximise=True, together=False)
+    assert known(goal) is not None and known(goal, make_outliers("noise")) is None
+
+
+def test_naming_the_most_frequent_class_is_chance() -> None:
+    y = data()[1]
+    uneven = torch.cat([torch.where(y == 0)[0], torch.where(y == 1)[0][:4]])
+    found = known(Objective(), rows=uneven)
+    assert found is not None and found[1] == pytest.approx(1 - 4 / len(uneven)) and found[0] > found[1]
 
 
 @pytest.mark.filterwarnings(f"ignore:Epoch . {AGAIN}")

@@ -126,6 +126,7 @@ class Notes:
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
+        self.param_groups: list[dict[str, Any]] = []
         self.updates: list[set[int]] = []
 
     def step(self) -> None:

@@ -55,6 +55,11 @@ def name_of(choice: str | Callable[..., Any]) -> str:
     return f"{getattr(choice, '__module__', '')}.{getattr(choice, '__qualname__', type(choice).__qualname__)}"
 
 
+def can_follow(optimizers: Iterable[torch.optim.Optimizer]) -> bool:
+    """Whether a captured step can follow a schedule of rates: only where these are tensors."""
+    return all(isinstance(group["lr"], Tensor) for optimizer in optimizers for group in optimizer.param_groups)
+
+
 class Rates:
     """The learning rates of all optimisers as factors of what they were at the start."""
 

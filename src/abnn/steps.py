@@ -16,6 +16,7 @@ from abnn.compiling import eagerly, is_compiled, with_network
 from abnn.knowledge import BATCHES, compare
 from abnn.layers import drawn, kl_of
 from abnn.objective import Objective
+from abnn.optimizers import can_follow
 from abnn.outliers import Outliers
 from abnn.trainable import Trainable
 
@@ -45,9 +46,7 @@ class Steps(Trainable):
         self.attachment_optimizer = optimizers["attachments"]
         self.backbone_optimizer = optimizers.get("backbone")  # None: the backbone is frozen
         model.backbone_changed |= self.backbone_optimizer is not None
-        # A captured step can follow its schedule only where the rate is a tensor.
-        groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
-        self.capturable = all(isinstance(group["lr"], Tensor) for group in groups)
+        self.capturable = can_follow(optimizers.values())
         self.lowest = float("inf")
         self.compiled = is_compiled(model.net)
         self.id_loss = with_network(self._id_loss, model.net, repr(objective))
@@ -110,8 +109,8 @@ class Steps(Trainable):
 
     def known(self, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> tuple[float, float] | None:
         """Of a frozen network, with or without attachments as they are now, whichever is worse; by chance: naming the most
-        frequent class."""
-        if self.backbone_optimizer is not None:
+        frequent class. What is lost where outlier losses are maximised, no rate would save."""
+        if self.backbone_optimizer is not None or (self.outliers is not None and self.objective.maximise):
             return None
         some = list(islice(batches(), BATCHES))
         with eagerly() if self.compiled else contextlib.nullcontext():

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from abnn.attached import Attached
 from abnn.methods.base import Run
+from abnn.optimizers import can_follow
 from abnn.steps import average_gradients
 from abnn.trainable import Trainable
 
@@ -28,8 +29,7 @@ class Minimise(Trainable):
         self.run, self.losses, self.title = run, losses, title
         self.network = network or run.network
         self.optimizers = {"network": optimizer}
-        # A captured step can follow its schedule only where the rate is a tensor.
-        self.capturable = all(isinstance(group["lr"], Tensor) for group in optimizer.param_groups)
+        self.capturable = can_follow([optimizer])
 
     def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         self.network.train()
