@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from torch import Tensor
 
 from abnn.errors import MissingExtraError, unknown
@@ -37,7 +38,7 @@ class Watch:
         if self.pending is not None:
             for name, value in zip([*self.names, "steps"], [*self.pending.tolist(), float(self.count)]):
                 self.sums[name] = self.sums.get(name, 0.0) + value
-            shown = "  ".join(f"{name} {self.sums[name] / self.sums['steps']:.4g}" for name in self.names)
+            shown = "  ".join(f"{name} {self.sums[name] / self.sums['steps']:.3g}" for name in self.names)
             self.bar.update(self.task, advance=self.count, status=shown)
             self.pending, self.count = None, 0
         return self.sums
@@ -61,9 +62,10 @@ def progress_bar(disable: bool = False, transient: bool = False) -> Progress:
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[status]}"),
+        TextColumn("{task.fields[status]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
         disable=disable,
         transient=transient,
+        expand=True,  # the status gets what is left of the line, and is cut where that is too little
     )
 
 
