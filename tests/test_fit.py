@@ -291,15 +291,18 @@ sys.path.insert(0, {root!r})
 from tests.test_fit import attached, loader
 import abnn
 model = attached()
-abnn.fit(model, loader(), epochs=1, devices=2, accelerator="cpu", progress=False)
+history = abnn.fit(model, loader(), epochs={epochs}, lr={lr}, devices=2, accelerator="cpu", progress=False)
+assert (history.begun_again > 0) == {again}
 rank = torch.distributed.get_rank()
 torch.save({{n: p.detach() for n, p in model.attachment_parameters()}}, {out!r} + f"/{{rank}}.pt")
 """
 
 
-def test_two_processes_agree(tmp_path: Path) -> None:
-    script = tmp_path / "run.py"
-    script.write_text(TWO_PROCESSES.format(root=str(Path(__file__).parents[1]), out=str(tmp_path)))
+@pytest.mark.parametrize(("epochs", "lr", "again"), [(1, None, False), (3, 1.0, True)])
+def test_two_processes_agree(tmp_path: Path, epochs: int, lr: float | None, again: bool) -> None:
+    """Also about beginning again, see abnn.rescue: each looks at inputs of its own."""
+    script, root = tmp_path / "run.py", str(Path(__file__).parents[1])
+    script.write_text(TWO_PROCESSES.format(root=root, out=str(tmp_path), epochs=epochs, lr=lr, again=again))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     result = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert result.returncode == 0, result.stderr.decode()[-2000:]
