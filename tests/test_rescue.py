@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from functools import partial
 from pathlib import Path
@@ -163,10 +164,11 @@ def test_an_interrupted_run_begins_again_as_one_that_was_not(tmp_path: Path, aft
     settings: dict[str, Any] = {"epochs": 4, "lr": 0.3, "checkpoint": file, "checkpoint_every": 1, **QUIET}
     with pytest.raises(KeyboardInterrupt):
         abnn.fit(cut, Interrupted(12 + after), **settings)
-    resumed = attached()
-    again = abnn.fit(resumed, loader(), **settings)
-    assert equal(values(whole), values(resumed))
-    assert [row["id"] for row in again.rows] == [row["id"] for row in history.rows]
+    copy = Path(shutil.copy(file, tmp_path / "copy.safetensors"))
+    for resumed, kept in ((attached(), file), (cut, copy)):  # also where attachments are no longer as they started
+        again = abnn.fit(resumed, loader(), **{**settings, "checkpoint": kept})
+        assert equal(values(whole), values(resumed))
+        assert [row["id"] for row in again.rows] == [row["id"] for row in history.rows]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

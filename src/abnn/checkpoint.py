@@ -17,7 +17,7 @@ from abnn.files import read_tree, write_tree
 from abnn.rescue import SLOWER, TIMES, Rescue
 from abnn.trainable import History, Trainable
 
-FORMAT = "abnn-checkpoint-3"
+FORMAT = "abnn-checkpoint-4"
 
 
 class Run:

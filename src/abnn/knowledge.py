@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,6 +50,11 @@ class Knowledge:
     def __str__(self) -> str:
         share = max(self.inputs, 1)
         return f"{self.attached / share:.1%} are classified right with attachments and {self.plain / share:.1%} without"
+
+
+def most_frequent(labels: Tensor | np.ndarray) -> float:
+    """The share of the class that most labels name: what always naming it would get right."""
+    return torch.as_tensor(labels).bincount().max().item() / len(labels)
 
 
 @torch.no_grad()

@@ -33,36 +33,33 @@ class Rescue:
 
     def __init__(self, before: float, chance: float, fabric: Any) -> None:
         self.fabric = fabric
-        self.before, self.chance = self._over_devices(torch.tensor([before, chance], dtype=torch.float64))
-        self.recent: deque[Tensor] = deque(maxlen=WINDOW)
-        self.inputs: deque[int] = deque(maxlen=WINDOW)
+        self.before, self.chance = self._over_devices(before), self._over_devices(chance)
+        self.recent: deque[tuple[Tensor, int]] = deque(maxlen=WINDOW)  # shares of right predictions, and of how many
 
     def see(self, losses: dict[str, Tensor], inputs: int) -> None:
-        self.recent.append(losses["accuracy"].detach().clone())  # captured steps return the same tensors every time
-        self.inputs.append(inputs)
+        self.recent.append(
+            (losses["accuracy"].detach().clone(), inputs)
+        )  # captured steps always return the same tensors
 
     def lost(self) -> str | None:
         """At the end of an epoch: what its last steps say, if that is bad. The next epoch starts anew."""
-        shares = torch.stack([each.to(self.fabric.device) for each in self.recent]).double()
-        sizes = torch.tensor(self.inputs, dtype=torch.float64, device=self.fabric.device)
-        (now,), inputs = (
-            self._over_devices((shares @ sizes / sizes.sum())[None]),
-            sum(self.inputs) * self.fabric.world_size,
-        )
+        inputs = sum(count for _, count in self.recent)
+        now = self._over_devices(sum(float(share) * count for share, count in self.recent) / inputs)
         self.recent.clear()
-        self.inputs.clear()
-        if not forgotten(self.before, now, self.chance, inputs):
+        if not forgotten(self.before, now, self.chance, inputs * self.fabric.world_size):
             return None
         return f"{now:.1%} of the training inputs are classified right, {self.before:.1%} were before"
 
-    def _over_devices(self, means: Tensor) -> list[float]:
-        alone = self.fabric.world_size == 1
-        return (means if alone else self.fabric.all_reduce(means.to(self.fabric.device))).tolist()
+    def _over_devices(self, share: float) -> float:
+        if self.fabric.world_size == 1:
+            return share
+        return float(self.fabric.all_reduce(torch.tensor(share, device=self.fabric.device)))
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold."""
-        return {"recent": [float(each) for each in self.recent], "inputs": [*self.inputs]}
+        recent = [[float(share), count] for share, count in self.recent]
+        return {"before": self.before, "chance": self.chance, "recent": recent}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.recent.extend(torch.tensor(each) for each in state["recent"])
-        self.inputs.extend(state["inputs"])
+        self.before, self.chance = state["before"], state["chance"]
+        self.recent.extend((torch.tensor(share), int(count)) for share, count in state["recent"])

@@ -70,7 +70,7 @@ def gated(entropy: Tensor, distance: Tensor, misfit: Tensor, gate: Gate) -> Tens
     network is sure of. Within the range of ID data the distance d counts no more than that, outside more than
     everything else can, and where an input is outside for certain more distance does not count, so that readability
     decides; until it is so far away that only broken values could be, where far = log10 d / (10 high) begins. One ID
-    input in twenty is halfway outside (v = 0.3 to 0.45): the third power leaves these to their entropy. What is usual
+    input in twenty is halfway outside (v above 0.33 to 0.44): the third power leaves these to their entropy. What is usual
     comes from held-out ID data, see :class:`abnn.distance.Gate`; the constants were chosen on validation data of MNIST
     and SVHN, with the paper's network, MobileNetV3 and ResNet-18.
     """

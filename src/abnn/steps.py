@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from abnn.attached import Attached
 from abnn.blocks import evaluating
 from abnn.compiling import eagerly, is_compiled, with_network
-from abnn.knowledge import BATCHES, compare
+from abnn.knowledge import BATCHES, compare, most_frequent
 from abnn.layers import drawn, kl_of
-from abnn.objective import Objective
+from abnn.objective import Objective, log_mean_prediction
 from abnn.optimizers import can_follow
 from abnn.outliers import Outliers
 from abnn.trainable import Trainable
@@ -115,7 +115,7 @@ class Steps(Trainable):
         some = list(islice(batches(), BATCHES))
         with eagerly() if self.compiled else contextlib.nullcontext():
             found = compare(self.model, some)
-        return min(found.plain, found.attached) / found.inputs, _most_frequent(torch.cat([y for _, y in some]))
+        return min(found.plain, found.attached) / found.inputs, most_frequent(torch.cat([y for _, y in some]))
 
     def values(self) -> dict[str, Tensor]:
         values: dict[str, Tensor] = {f"attachments.{name}": p for name, p in self.model.attachment_parameters()}
@@ -159,7 +159,7 @@ class Steps(Trainable):
     def _id_loss(self, x: Tensor, y: Tensor, with_kl: bool) -> tuple[Tensor, Tensor, Tensor]:
         """The loss, the weighted KL, and the share of inputs that the mean over the draws classifies right."""
         logits = self._logits(x)
-        right = (logits.detach().softmax(2).mean(0).argmax(1) == y).float().mean()
+        right = (log_mean_prediction(logits.detach()).argmax(1) == y).float().mean()
         return self.objective.id_term(logits, y), self._kl(x, with_kl), right
 
     def _outlier_loss(
@@ -190,11 +190,6 @@ class Steps(Trainable):
     def _zero(self) -> None:
         for parameter in self._all:
             parameter.grad = None
-
-
-def _most_frequent(labels: Tensor) -> float:
-    """The share of the class that most labels name."""
-    return labels.bincount().max().item() / len(labels)
 
 
 @contextlib.contextmanager

@@ -135,17 +135,17 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
         model.score = description["score"]
         model.triage = Triage.from_dict(description["triage"]) if description["triage"] else None
         model.extra = description["extra"]
-        if description["version"] < 3 and model.triage is not None and model.triage.score == "gated":
-            warnings.warn(
-                f"{path} was saved when the score 'gated' was another one: its thresholds do not fit to today's "
-                "scores. Calibrate anew, Triage.calibrate(model, ...), and save the model again.",
-                AbnnWarning,
-                stacklevel=2,
-            )
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise FileFormatError(
             f"{path} is not complete or does not fit ({type(error).__name__}: {error}); save the model again."
         ) from error
+    if description["version"] < 3 and model.triage is not None and model.triage.score == "gated":
+        warnings.warn(
+            f"{path} was saved when the score 'gated' was another one: its thresholds do not fit to today's "
+            "scores. Calibrate anew, Triage.calibrate(model, ...), and save the model again.",
+            AbnnWarning,
+            stacklevel=2,
+        )
     return model.eval()
 
 

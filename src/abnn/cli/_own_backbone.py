@@ -14,6 +14,7 @@ from abnn.backbones import build_backbone
 from abnn.cli._image_data import Look
 from abnn.data import InputForm
 from abnn.errors import AbnnError, InputError, explain
+from abnn.knowledge import most_frequent
 from abnn.predict import Plain
 from abnn.weights import load_weights
 
@@ -95,7 +96,7 @@ def at_chance(accuracy: float, labels: np.ndarray) -> float | None:
 
     Clearly: by more than two standard errors sqrt(p (1 - p) / n) of the share p.
     """
-    share = float(np.bincount(labels).max() / len(labels))
+    share = most_frequent(labels)
     return share if accuracy <= share + 2 * math.sqrt(share * (1 - share) / len(labels)) else None
 
 
