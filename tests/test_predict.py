@@ -53,8 +53,9 @@ def test_every_score_can_be_asked_for(fitted: Attached, images: Tensor) -> None:
     reach = (prediction.distance.numpy() - low) / (high - low)
     misfit = prediction.misfit.numpy()[np.arange(len(prediction)), prediction.label]
     unfit = np.clip((misfit - fits) / (misfits - fits), -1, 1)
-    expected = prediction.score_by("entropy").numpy() + 0.2 * (unfit + np.clip(reach, -1, 1))
-    expected = expected + 2 * np.clip(reach, 0, 1) ** 3
+    out = np.clip(reach, 0, 1) ** 3
+    margin, entropy = (prediction.score_by(each).numpy() for each in ("margin", "entropy"))
+    expected = (1 - out) * margin + out * entropy + 0.2 * (unfit + np.clip(reach, -1, 1)) + 2 * out
     np.testing.assert_allclose(prediction.score_by("gated").numpy(), expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(prediction.score_by("distance"), prediction.distance)
     assert prediction.default == "gated" and torch.equal(prediction.score, prediction.score_by("gated"))

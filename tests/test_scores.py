@@ -35,6 +35,7 @@ def by_hand(name: str, probs: np.ndarray) -> np.ndarray:
         expected = sum(each) / draws
         result[b] = {
             "max-probability": 1 - max(mean),
+            "margin": 1 - (max(mean) - sorted(mean)[-2]),
             "entropy": total / math.log(classes),
             "expected-entropy": expected / math.log(classes),
             "mutual-information": (total - expected) / math.log(classes),
@@ -76,7 +77,8 @@ def test_extremes() -> None:
     split = torch.eye(2, dtype=torch.float64)[:, None]  # two draws, certain of different classes
     for name in NAMES:
         assert SAMPLE_SCORES[name](certain).abs().max() < 1e-12
-    assert SAMPLE_SCORES["entropy"](uniform).tolist() == pytest.approx([1, 1, 1])
+    for name in ("entropy", "margin"):
+        assert SAMPLE_SCORES[name](uniform).tolist() == pytest.approx([1, 1, 1])
     assert SAMPLE_SCORES["mutual-information"](uniform).abs().max() < 1e-12
     assert SAMPLE_SCORES["mutual-information"](split).item() == pytest.approx(1)
     assert SAMPLE_SCORES["expected-entropy"](split).item() == pytest.approx(0)
@@ -90,36 +92,39 @@ def test_every_score_has_a_name() -> None:
 GATE = Gate(low=1.0, high=2.0, fits=0.1, misfits=0.3)
 
 
-def test_gated_counts_misfit_inside_distance_outside_and_not_beyond() -> None:
+def test_gated_counts_margin_and_misfit_inside_distance_outside_and_not_beyond() -> None:
     entropy = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5])
     distance = torch.tensor([0.0, 1.0, 1.25, 2.0, 19.0])
     misfit = torch.tensor([-9.0, 0.1, 0.2, 0.3, 9.0])
-    score = gated(entropy, distance, misfit, GATE)
-    torch.testing.assert_close(score, entropy + torch.tensor([-0.4, 0.0, 0.15 + 2 / 64, 2.4, 2.4]))
+    margin = torch.tensor([0.5, 0.4, 0.9, 0.2, 0.1])
+    score = gated(margin, entropy, distance, misfit, GATE)
+    unsure = torch.tensor([0.5, 0.4, 0.9 - 0.6 / 64, 0.4, 0.5])  # the margin inside, the entropy outside
+    torch.testing.assert_close(score, unsure + torch.tensor([-0.4, 0.0, 0.15 + 2 / 64, 2.4, 2.4]))
     torch.testing.assert_close(outside(distance, GATE), torch.tensor([0.0, 0.0, 1 / 64, 1.0, 1.0]))
 
 
 @given(st.lists(st.floats(0, 10, width=32), min_size=2, max_size=8))
 def test_gated_grows_with_distance_and_misfit(values: list[float]) -> None:
     ordered, none, gate = torch.tensor(sorted(values)), torch.zeros(len(values)), Gate(2.0, 5.0, 2.0, 5.0)
-    by_distance, by_misfit = gated(none, ordered, none, gate), gated(none, none, ordered, gate)
+    by_distance, by_misfit = gated(none, none, ordered, none, gate), gated(none, none, none, ordered, gate)
     assert (by_distance.diff() >= 0).all() and (by_misfit.diff() >= 0).all()
-    assert by_distance.min() >= -0.4 and gated(none, ordered, ordered, gate).max() <= 2.4 + 1e-6
+    assert by_distance.min() >= -0.4 and gated(none, none, ordered, ordered, gate).max() <= 2.4 + 1e-6
+    assert (gated(none + 1, none, ordered, none, gate).diff() >= 0).all()  # also where the margin gives way to less
 
 
 def test_what_is_farther_than_any_picture_is_above_everything_else() -> None:
     distance = torch.tensor([20.0, 200.0, 20_000.0])  # 10, 100 and 10,000 times the gate's upper end
-    score = gated(torch.zeros(3), distance, torch.full((3,), -9.0), GATE)
+    score = gated(torch.zeros(3), torch.zeros(3), distance, torch.full((3,), -9.0), GATE)
     torch.testing.assert_close(score, 2.0 + torch.tensor([0.0, 1.0, 3.0]))
-    assert score[-1] > gated(torch.ones(1), torch.tensor([19.0]), torch.tensor([9.0]), GATE)
+    assert score[-1] > gated(torch.ones(1), torch.ones(1), torch.tensor([19.0]), torch.tensor([9.0]), GATE)
 
 
-def test_outside_for_certain_is_above_every_entropy_and_misfit_within() -> None:
-    sure = gated(torch.zeros(1), torch.tensor([2.0]), torch.tensor([-9.0]), GATE)
-    unsure = gated(torch.ones(1), torch.tensor([1.25]), torch.tensor([9.0]), GATE)
+def test_outside_for_certain_is_above_every_doubt_and_misfit_within() -> None:
+    sure = gated(torch.zeros(1), torch.zeros(1), torch.tensor([2.0]), torch.tensor([-9.0]), GATE)
+    unsure = gated(torch.ones(1), torch.ones(1), torch.tensor([1.25]), torch.tensor([9.0]), GATE)
     assert sure > unsure
 
 
 def test_gated_with_an_empty_gate() -> None:
     values, gate = torch.tensor([0.5, 2.0]), Gate(1.0, 1.0, 1.0, 1.0)
-    torch.testing.assert_close(gated(torch.zeros(2), values, values, gate), torch.tensor([-0.4, 2.4]))
+    torch.testing.assert_close(gated(torch.zeros(2), torch.zeros(2), values, values, gate), torch.tensor([-0.4, 2.4]))

@@ -192,18 +192,19 @@ def test_damaged_and_foreign_files(fitted: abnn.Attached, tmp_path: Path) -> Non
         abnn.load(path, backbone())
 
 
-def test_thresholds_of_an_older_score_are_said_to_be_so(fitted: abnn.Attached, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_thresholds_of_an_older_score_are_said_to_be_so(fitted: abnn.Attached, tmp_path: Path, version: int) -> None:
     triage = abnn.Triage.calibrate(fitted, loader())
     path = fitted.save(tmp_path / "model", triage=triage)
-    change(path, version=2)
+    change(path, version=version)
     with pytest.warns(AbnnWarning, match="Calibrate anew"):
         assert abnn.load(path, backbone()).triage == triage
     entropy = abnn.Triage.calibrate(fitted, loader(), score="entropy")  # which has not changed
-    change(fitted.save(path, triage=entropy), version=2)
+    change(fitted.save(path, triage=entropy), version=version)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         abnn.load(path, backbone())
-        change(fitted.save(path), version=2)
+        change(fitted.save(path), version=version)
         abnn.load(path, backbone())
 
 

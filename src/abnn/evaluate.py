@@ -14,7 +14,7 @@ from torch import Tensor
 from abnn.errors import InputError, explain
 from abnn.evaluation import SetResult
 from abnn.predict import Prediction
-from abnn.scores import SAMPLE_SCORES
+from abnn.scores import DISTANCE_SCORES, ONE_DRAW_SCORES, SAMPLE_SCORES
 
 Batch = tuple[Tensor, Tensor]
 Picture = Callable[[Tensor], np.ndarray]
@@ -104,9 +104,9 @@ def as_result(parts: Sequence[Part], pool: Pool, name: str, tier: str, skipped: 
 
 def all_scores(prediction: Prediction) -> dict[str, np.ndarray]:
     """Every score that a prediction can give."""
-    names = list(SAMPLE_SCORES) if len(prediction.samples) > 1 else ["max-probability", "entropy"]
+    names = list(SAMPLE_SCORES if len(prediction.samples) > 1 else ONE_DRAW_SCORES)
     if prediction.distance is not None:
-        names += ["distance", "gated"]
+        names += DISTANCE_SCORES
     names += list(prediction.own)
     return {name: prediction.score_by(name).cpu().numpy().astype(np.float32) for name in names}
 

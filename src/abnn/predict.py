@@ -17,7 +17,7 @@ from abnn.chunks import MEMORY_LIMIT, plan  # noqa: F401 - the limit is known by
 from abnn.distance import Gate
 from abnn.errors import InputError, NotFittedError, explain, unknown
 from abnn.passes import modules_of, moved, one_pass
-from abnn.scores import DISTANCE_SCORES, SAMPLE_SCORES, SCORES, entropy, gated
+from abnn.scores import DISTANCE_SCORES, SAMPLE_SCORES, SCORES, entropy, gated, margin
 from abnn.views import can_move, check_views, views_of
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Prediction:
             return self.distance
         if self.misfit is None or self.gate is None:
             raise _without_statistics(name)
-        return gated(entropy(self.samples), self.distance, self.own_misfit, self.gate)
+        return gated(margin(self.samples), entropy(self.samples), self.distance, self.own_misfit, self.gate)
 
     @property
     def own_misfit(self) -> Tensor:

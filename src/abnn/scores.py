@@ -1,15 +1,16 @@
 """Scores: one number per input, larger = more uncertain, from the class probabilities of S draws, [S, B, K].
 
-With p_s the prediction of draw s, p = 1/S sum_s p_s and H the entropy divided by ln K, so that all but the variance lie in
-[0, 1]:
+With p_s the prediction of draw s, p = 1/S sum_s p_s, p_(1) and p_(2) its two largest entries and H the entropy divided by
+ln K, so that all but the distance and the gated score lie in [0, 1]:
 
-    max-probability     1 - max_k p_k                      total uncertainty, as used in the paper
-    entropy             H(p)                               total uncertainty
+    max-probability     1 - p_(1)                          total uncertainty, as used in the paper
+    margin              1 - (p_(1) - p_(2))                total uncertainty, about the two best classes
+    entropy             H(p)                               total uncertainty, about all classes
     expected-entropy    1/S sum_s H(p_s)                   what remains in each draw (aleatoric)
     mutual-information  H(p) - 1/S sum_s H(p_s)            disagreement of the draws (epistemic)
     variance            sum_k var_s p_sk                   disagreement of the draws
     distance            see abnn.distance                  how far the input's features lie from the training data
-    gated               H(p) + how badly the input fits to its class + how far it is outside, see :func:`gated`
+    gated               margin or entropy + how badly the input fits to its class + how far it is outside, see :func:`gated`
 """
 
 from __future__ import annotations
@@ -24,13 +25,24 @@ from abnn.distance import Gate
 
 DISTANCE_SCORES = ("distance", "gated")
 MISFIT_WEIGHT, DISTANCE_WEIGHT, OUTSIDE_WEIGHT, OUTSIDE_POWER = 0.2, 0.2, 2.0, 3
-GATED = {"misfit": MISFIT_WEIGHT, "distance": DISTANCE_WEIGHT, "outside": OUTSIDE_WEIGHT, "power": OUTSIDE_POWER}
-"""The constants of the gated score, for records."""
+GATED = {
+    "inside": "margin",
+    "misfit": MISFIT_WEIGHT,
+    "distance": DISTANCE_WEIGHT,
+    "outside": OUTSIDE_WEIGHT,
+    "power": OUTSIDE_POWER,
+}
+"""The gated score as it is, for records."""
 FAR = 10.0  # times the gate's upper end; pictures of any kind, with values as training data has them, reach 3 times it
 
 
 def max_probability(samples: Tensor) -> Tensor:
     return 1 - samples.mean(0).amax(-1)
+
+
+def margin(samples: Tensor) -> Tensor:
+    best, second = samples.mean(0).topk(2, dim=-1).values.unbind(-1)
+    return 1 - (best - second)
 
 
 def entropy(samples: Tensor) -> Tensor:
@@ -52,31 +64,39 @@ def variance(samples: Tensor) -> Tensor:
 
 SAMPLE_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "max-probability": max_probability,
+    "margin": margin,
     "entropy": entropy,
     "expected-entropy": expected_entropy,
     "mutual-information": mutual_information,
     "variance": variance,
 }
 SCORES = (*SAMPLE_SCORES, *DISTANCE_SCORES)
+ONE_DRAW_SCORES = ("max-probability", "margin", "entropy")  # those that a single draw can give
 
 
-def gated(entropy: Tensor, distance: Tensor, misfit: Tensor, gate: Gate) -> Tensor:
-    """H(p) + 0.2 m + 0.2 v + 2 outside(d) + far(d), with m and v the misfit and the distance in units of what is usual:
+def gated(margin: Tensor, entropy: Tensor, distance: Tensor, misfit: Tensor, gate: Gate) -> Tensor:
+    """(1 - o) margin + o entropy + 0.2 m + 0.2 v + 2 o + far(d), with m and v the misfit and the distance d in units of what
+    is usual and o how far d is outside:
 
         m = clip((misfit - fits) / (misfits - fits)),    v = clip((d - low) / (high - low)),    both to [-1, 1],
-        outside = max(v, 0)^3.
+        o = max(v, 0)^3.
+
+    Within the range of ID data the question is whether the prediction is wrong, and then another class is nearly as
+    probable: the margin knows that better than the entropy, which also counts how the rest is spread. Outside the
+    question is how readable an input is at all, which is in all classes.
 
     ``misfit`` is that to the predicted class: what the features say about the prediction, which finds mistakes that the
     network is sure of. Within the range of ID data the distance d counts no more than that, outside more than
     everything else can, and where an input is outside for certain more distance does not count, so that readability
     decides; until it is so far away that only broken values could be, where far = log10 d / (10 high) begins. One ID
-    input in twenty is halfway outside (v above 0.33 to 0.44): the third power leaves these to their entropy. What is usual
+    input in twenty is halfway outside (v above 0.33 to 0.44): the third power leaves these to their margin. What is usual
     comes from held-out ID data, see :class:`abnn.distance.Gate`; the constants were chosen on validation data of MNIST
     and SVHN, with the paper's network, MobileNetV3 and ResNet-18.
     """
     reach = _reach(distance, gate)
-    inside = MISFIT_WEIGHT * unfit(misfit, gate) + DISTANCE_WEIGHT * reach
-    return entropy + inside + OUTSIDE_WEIGHT * _outside(reach) + _far(distance, gate)
+    out = _outside(reach)
+    unusual = MISFIT_WEIGHT * unfit(misfit, gate) + DISTANCE_WEIGHT * reach
+    return margin.lerp(entropy, out) + unusual + OUTSIDE_WEIGHT * out + _far(distance, gate)
 
 
 def unfit(misfit: Tensor, gate: Gate) -> Tensor:

@@ -34,7 +34,7 @@ from abnn.layers import Init
 from abnn.priors import Gaussian, ScaleMixture
 from abnn.triage import Triage
 
-FORMAT, VERSION = "abnn-model", 3
+FORMAT, VERSION = "abnn-model", 4
 
 
 def save(
@@ -139,7 +139,7 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
         raise FileFormatError(
             f"{path} is not complete or does not fit ({type(error).__name__}: {error}); save the model again."
         ) from error
-    if description["version"] < 3 and model.triage is not None and model.triage.score == "gated":
+    if description["version"] < VERSION and model.triage is not None and model.triage.score == "gated":
         warnings.warn(
             f"{path} was saved when the score 'gated' was another one: its thresholds do not fit to today's "
             "scores. Calibrate anew, Triage.calibrate(model, ...), and save the model again.",

@@ -31,11 +31,10 @@ from abnn.optimizers import OPTIMIZERS, SCHEDULES, Schedule, make_optimizer
 from abnn.outliers import OutlierBatch, Outliers
 from abnn.outliers.mixtures import CONTENT
 from abnn.predict import Prediction
-from abnn.scores import SAMPLE_SCORES
+from abnn.scores import ONE_DRAW_SCORES, SAMPLE_SCORES
 from abnn.trainable import Trainable
 
 REGISTRY: dict[str, type[Method]] = {}
-ONE_DRAW_SCORES = ("max-probability", "entropy")
 # x + 16 N(0, 1), one noise map for all channels, not clipped: the outliers of the authors' own runs.
 AUTHORS_NOISE: dict[str, Any] = {"name": "noise", **AUTHORS_NOISE_OPTIONS, "severity": [1.0, 1.0]}
 
