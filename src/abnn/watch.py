@@ -27,8 +27,9 @@ class Watch:
         self.task = self.bar.add_task(title, total=total, completed=done * (length or 0), status="")
 
     def step(self, losses: dict[str, Tensor]) -> None:
-        """Add the losses of one step, on their device."""
-        values = torch.stack([*losses.values()]).double()
+        """Add the losses of one step, on their device, in float64 where it has that."""
+        values = torch.stack([*losses.values()])
+        values = values.float() if values.device.type == "mps" else values.double()
         self.names = list(losses)
         self.pending = values if self.pending is None else self.pending + values
         self.count += 1
