@@ -21,7 +21,7 @@ def threshold(task: str) -> Cell:
 
 
 def ours(task: str) -> Cell:
-    """The default preset, on the networks of "threshold"."""
+    """The default preset, on networks trained as those of "threshold"; docs/reproduction.md says whether they are the same."""
     return Cell("abnn", task, "abnn", options={"pretrain": 0.0}, epochs=fit_epochs(task), start=threshold(task))
 
 

@@ -1,5 +1,5 @@
-"""What the paper leaves open, measured on the networks of its tables: severity curves, far-away inputs, the number of draws,
-and corrupted in-distribution data."""
+"""What the paper leaves open, measured on networks as in its tables: severity curves, far-away inputs, the numbers of draws and
+views, and corrupted in-distribution data."""
 
 from abnn.experiments.paper.beyond.measured import Measured
 from abnn.experiments.paper.beyond.page import PAGE, table, write_beyond
