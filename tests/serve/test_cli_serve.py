@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import socket
 import sys
 from pathlib import Path
@@ -123,10 +124,14 @@ def test_demo_model_is_found_kept_or_trained(
     (kept / "abnn.json").write_text('{"format": "abnn-model", "version": 1}')  # of an older form, or damaged
     assert command.demo_model(quiet=True)[1] == kept and trained == [1, 1]
     assert command.demo_model(quiet=True)[0].triage is not None and trained == [1, 1]
+    description = json.loads((kept / "abnn.json").read_text())
+    assert description["triage"]["score"] == "gated"
+    (kept / "abnn.json").write_text(json.dumps({**description, "version": 3}))  # thresholds of an older score
+    assert command.demo_model(quiet=True)[1] == kept and trained == [1, 1, 1]
     abnn.load(model_path).save(
         "demo/model", backbone=True, triage=abnn.load(model_path).triage, extra={"class_names": ["x"] * 10}
     )
-    assert command.demo_model()[1] == command.DEMO and trained == [1, 1]
+    assert command.demo_model()[1] == command.DEMO and trained == [1, 1, 1]
     assert "digit reader" in invoke("--demo").output
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abnn._version import __version__
-from abnn.errors import AbnnError, InputError, explain
+from abnn.errors import AbnnError, AbnnWarning, InputError, explain
 
 if TYPE_CHECKING:
     from abnn.attached import Attached
@@ -134,7 +134,9 @@ def demo_model(quiet: bool = False) -> tuple[Attached, Path]:
         return load(DEMO), DEMO
     kept = cache_folder() / f"digits-{__version__}"
     if (kept / "abnn.json").exists():
-        with contextlib.suppress(AbnnError):  # of an older form, or damaged: train again
+        # Of an older form, with thresholds of an older score, or damaged: train again.
+        with contextlib.suppress(AbnnError, AbnnWarning), warnings.catch_warnings():
+            warnings.simplefilter("error", AbnnWarning)
             return load(kept), kept
     typer.echo("Training the embedded digit reader once; this takes about a minute.")
     result = run_demo(progress=not quiet)
