@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -11,12 +12,16 @@ from torch import Tensor, nn
 import abnn
 from abnn.attached import Attached, hold_noise, set_noise
 from abnn.backbones import PaperResNet
+from abnn.processor import WITHOUT_AMX, bfloat16_works
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """An unexpected warning of ours is an error. Said here, for naming it in the settings of pytest would import the
     package before coverage starts to count."""
     config.addinivalue_line("filterwarnings", "error::abnn.errors.AbnnWarning")
+    if not bfloat16_works():  # before the first product of this process: that is when PyTorch looks
+        os.environ.setdefault(*WITHOUT_AMX)
+        bfloat16_works.cache_clear()
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -20,6 +20,7 @@ from abnn.capture import CapturedStep
 from abnn.checkpoint import Run
 from abnn.errors import DivergedError, InputError, explain, unknown
 from abnn.optimizers import SCHEDULES, Rates, Schedule, name_of
+from abnn.processor import check_bfloat16
 from abnn.randomness import seeded
 from abnn.rescue import Rescue
 from abnn.trainable import History, Trainable
@@ -36,6 +37,8 @@ def make_fabric(precision: str, accelerator: str, devices: int | str, num_nodes:
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
     fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision)  # type: ignore[arg-type]
+    if precision == "bf16-mixed" and fabric.device.type == "cpu":
+        check_bfloat16()
     fabric.launch()
     return fabric
 
