@@ -179,7 +179,7 @@ def test_damaged_and_foreign_files(fitted: abnn.Attached, tmp_path: Path) -> Non
     with pytest.raises(FileFormatError, match=r"by abnn 9\.0.*Update abnn"):
         abnn.load(path, backbone())
     change(path, version=1, abnn="0.0.1")
-    with pytest.raises(FileFormatError, match=r"format 1, by abnn 0\.0\.1.*formats from 2 to 3.*Fit the model again"):
+    with pytest.raises(FileFormatError, match=r"format 1, by abnn 0\.0\.1.*formats from 2 to 4.*Fit the model again"):
         abnn.load(path, backbone())
     change(path, version=2, at=["blocks.0"])
     with pytest.raises(FileFormatError, match="missing or not expected"):

@@ -105,7 +105,7 @@ def test_arguments_of_training() -> None:
 
 def test_scores_that_a_method_cannot_give(model: Trained) -> None:
     with pytest.raises(
-        InputError, match="score of method 'threshold': got 'gated'; accepted: entropy, max-probability"
+        InputError, match="score of method 'threshold': got 'gated'; accepted: entropy, margin, max-probability"
     ):
         model.predict(digits().x[:2], score="gated")
     with pytest.raises(InputError, match="draws"):
