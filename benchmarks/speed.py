@@ -35,6 +35,7 @@ from speed_tables import tables, update_page
 
 from abnn.errors import InputError, explain, unknown
 from abnn.files import read_json, write_json
+from abnn.processor import check_bfloat16
 from abnn.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -132,6 +133,8 @@ def main(arguments: list[str] | None = None) -> int:
         torch.set_num_threads(chosen.threads)
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    else:
+        check_bfloat16()
     sizes = choose_sizes(device, chosen.tiny, chosen.set)
     output = chosen.output or (None if chosen.tiny else RESULTS / f"{device.type}.json")
     wrong: list[str] = []
