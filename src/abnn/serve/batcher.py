@@ -87,6 +87,7 @@ class Batcher:
         self._thread.start()
         done.wait()
         if failed:
+            self._thread.join()  # it has a moment to live still, in which requests would be taken
             raise failed[0]
 
     def stop(self) -> None:
