@@ -35,6 +35,7 @@ from abnn.priors import Gaussian, ScaleMixture
 from abnn.triage import Triage
 
 FORMAT, VERSION = "abnn-model", 4
+GATED_SINCE = 4  # the version since which the score "gated" is what it is now
 
 
 def save(
@@ -139,7 +140,7 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
         raise FileFormatError(
             f"{path} is not complete or does not fit ({type(error).__name__}: {error}); save the model again."
         ) from error
-    if description["version"] < VERSION and model.triage is not None and model.triage.score == "gated":
+    if description["version"] < GATED_SINCE and model.triage is not None and model.triage.score == "gated":
         warnings.warn(
             f"{path} was saved when the score 'gated' was another one: its thresholds do not fit to today's "
             "scores. Calibrate anew, Triage.calibrate(model, ...), and save the model again.",
