@@ -423,7 +423,12 @@ def test_bad_loaders(batches: Any, message: str) -> None:
     ("options", "message"),
     [
         ({"epochs": 0}, "epochs"),
+        ({"epochs": "3"}, "epochs: got '3'"),
         ({"lr": 0.0}, "lr"),
+        ({"lr": "fast"}, "lr: got 'fast'"),
+        ({"seed": "a"}, "seed: got 'a'"),
+        ({"objective": "paper"}, "objective: got 'paper'; .* abnn.preset"),
+        ({"value_range": 5}, r"value_range: got 5; accepted: \(low, high\)"),
         ({"backbone_lr": -1.0}, "backbone_lr: got -1.0; accepted: a positive number, or None for the preset's"),
         ({"precision": "16"}, "precision"),
         ({"optimizer": "adma"}, "Did you mean 'adam'"),

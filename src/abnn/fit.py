@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from abnn.attached import Attached
 from abnn.batches import Batches
 from abnn.compiling import compiled
-from abnn.errors import InputError, explain
+from abnn.errors import InputError, explain, whole_number
 from abnn.knowledge import recall, warn_if_lost
 from abnn.lanes import to_end
 from abnn.loop import make_fabric, training
@@ -79,8 +80,15 @@ def fit(
     if not isinstance(model, Attached):
         raise InputError(explain("model", type(model).__name__, "what abnn.attach() returned", "Attach first."))
     for argument, given in (("lr", lr), ("backbone_lr", backbone_lr)):
-        if given is not None and not given > 0:
-            raise InputError(explain(argument, given, "a positive number, or None for the preset's"))
+        if given is not None and not (isinstance(given, Real) and given > 0):
+            raise InputError(explain(argument, repr(given), "a positive number, or None for the preset's"))
+    if whole_number(seed) is None:
+        raise InputError(explain("seed", repr(seed), "a whole number"))
+    if objective is not None and not isinstance(objective, Objective):
+        fix = "abnn.preset(name).objective is that of a preset."
+        raise InputError(explain("objective", repr(objective), "an abnn.objective.Objective, or None", fix))
+    if value_range is not None and not (isinstance(value_range, tuple | list) and len(value_range) == 2):
+        raise InputError(explain("value_range", repr(value_range), "(low, high), or None"))
     chosen = preset(model.preset)
     lr = chosen.lr if lr is None else lr
     backbone_lr = chosen.backbone_lr if backbone_lr is None else backbone_lr

@@ -18,7 +18,7 @@ from torch import Tensor
 from abnn.batches import Batches
 from abnn.capture import CapturedStep
 from abnn.checkpoint import Run
-from abnn.errors import DivergedError, InputError, explain, unknown
+from abnn.errors import DivergedError, InputError, explain, unknown, whole_number
 from abnn.optimizers import SCHEDULES, Rates, Schedule, name_of
 from abnn.processor import check_bfloat16
 from abnn.randomness import seeded
@@ -61,10 +61,10 @@ def training(
 
     settings  identify the run, so that no other run goes on from its checkpoint
     """
-    if epochs < 1:
-        raise InputError(explain("epochs", epochs, "a whole number of at least 1"))
-    if checkpoint_every is not None and checkpoint_every < 1:
-        raise InputError(explain("checkpoint_every", checkpoint_every, "a whole number of at least 1, or None"))
+    if (whole_number(epochs) or 0) < 1:
+        raise InputError(explain("epochs", repr(epochs), "a whole number of at least 1"))
+    if checkpoint_every is not None and (whole_number(checkpoint_every) or 0) < 1:
+        raise InputError(explain("checkpoint_every", repr(checkpoint_every), "a whole number of at least 1, or None"))
     if not callable(schedule) and schedule not in SCHEDULES:
         raise unknown("schedule", schedule, SCHEDULES)
     factor_at = schedule if callable(schedule) else SCHEDULES[schedule]

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from abnn.errors import InputError
 from abnn.methods import REGISTRY, load_trained, make_method
 from tests.methods.samples import digits, quick
 
@@ -43,8 +44,15 @@ def test_the_example_trains_predicts_and_loads(example: types.ModuleType, tmp_pa
     model = quick(make_method("label-smoothing", "strong"))
     loaded = load_trained(model.save(tmp_path / "model"))
     x = digits().x[:5]
-    assert torch.equal(model.predict(x, score="margin").score, loaded.predict(x, score="margin").score)
+    assert torch.equal(model.predict(x, score="logit-margin").score, loaded.predict(x, score="logit-margin").score)
     assert loaded.method.to_config()["softness"] == 0.3
+
+
+def test_names_belong_to_one_method(example: types.ModuleType) -> None:
+    known = REGISTRY["oe"]
+    with pytest.raises(InputError, match="name: got 'oe', in tests.methods.test_adding and abnn.methods.oe;"):
+        type("Another", (example.LabelSmoothing,), {"name": "oe", "__module__": __name__})
+    assert REGISTRY["oe"] is known
 
 
 def test_the_page_lists_every_method_with_its_score() -> None:

@@ -46,7 +46,7 @@ def test_records_are_made_once(tmp_path: Path) -> None:
     assert run_compare(["vboe:authors"], [0], tmp_path, **settings) == paths
     assert times == {path: path.stat().st_mtime_ns for path in paths}
     assert notes[:2] == [f"seed 0: {name}" for name in names]
-    assert notes[2:] == [f"seed 0: {name} (recorded before)" for name in names]
+    assert notes[2:] == [f"seed 0: {name} (recorded before in {path})" for name, path in zip(names, paths)]
     with pytest.raises(InputError, match="made with other settings"):
         run_compare(["vboe:authors"], [0], tmp_path, epochs=2, posthoc=[], progress=False)
     paths[1].write_text("{")  # a damaged record is made again

@@ -122,7 +122,7 @@ def run_compare(
         known = known_record(path, config)
         if not known:
             write_record(run(), output, experiment, images=False, score_bits=16)
-        say(f"seed {seed}: {name}" + (" (recorded before)" if known else ""))
+        say(f"seed {seed}: {name}" + (f" (recorded before in {path})" if known else ""))
         paths.append(path)
 
     for seed in seeds:

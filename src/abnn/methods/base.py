@@ -109,6 +109,10 @@ class Method(ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "name" in vars(cls):
+            other = REGISTRY.get(cls.name)
+            if other is not None and other.__module__ != cls.__module__:
+                taken = f"{cls.name!r}, in {cls.__module__} and {other.__module__}"
+                raise InputError(explain("name", taken, "a name that no other method has", "Rename one of them."))
             REGISTRY[cls.name] = cls
 
     def __post_init__(self) -> None:
