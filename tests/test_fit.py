@@ -363,6 +363,11 @@ def test_no_attachment_trains_everything_with_outliers() -> None:
         abnn.fit(model, loader(), objective=goal, freeze_backbone=True, epochs=1, **QUIET)
 
 
+def test_outliers_that_no_network_can_take_are_named() -> None:
+    with pytest.raises(DivergedError, match="outliers nan.* check that outliers are finite"):
+        abnn.fit(attached(), loader(), outliers=torch.full((8, 1, 8, 8), torch.nan), epochs=1, **QUIET)
+
+
 def test_tabular_data() -> None:
     torch.manual_seed(0)
     x, y = torch.randn(64, 6), torch.randint(3, (64,))

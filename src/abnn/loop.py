@@ -27,19 +27,38 @@ from abnn.trainable import History, Trainable
 from abnn.watch import Watch, make_loggers
 
 PRECISIONS = ("32-true", "bf16-mixed")
+ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
 LOOK_EVERY = 100
 
 
 def make_fabric(precision: str, accelerator: str, devices: int | str, num_nodes: int) -> Any:
     """Lightning Fabric, launched."""
+    fabric = plan_fabric(precision, accelerator, devices, num_nodes)
+    fabric.launch()
+    return fabric
+
+
+def plan_fabric(precision: str, accelerator: str, devices: int | str = 1, num_nodes: int = 1) -> Any:
+    """Lightning Fabric, not launched; an error for what this machine does not have."""
     from lightning_fabric import Fabric  # slow to import, and only needed for training
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
 
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
-    fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision)  # type: ignore[arg-type]
+    if accelerator not in ACCELERATORS:
+        raise InputError(explain("accelerator", repr(accelerator), ", ".join(ACCELERATORS)))
+    if devices != "auto" and (whole_number(devices) or 0) < 1:
+        raise InputError(explain("devices", repr(devices), 'a whole number of at least 1, or "auto"'))
+    if (whole_number(num_nodes) or 0) < 1:
+        raise InputError(explain("num_nodes", repr(num_nodes), "a whole number of at least 1"))
+    try:
+        fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision)  # type: ignore[arg-type]
+    except (MisconfigurationException, RuntimeError, ValueError) as error:
+        given = f"{accelerator!r} with devices={devices!r}"
+        fix = " ".join(str(error).split())
+        raise InputError(explain("accelerator", given, "what this machine has, or auto", fix)) from error
     if precision == "bf16-mixed" and fabric.device.type == "cpu":
         check_bfloat16()
-    fabric.launch()
     return fabric
 
 
@@ -158,8 +177,13 @@ def _stop_if_diverged(run: Run, losses: dict[str, Tensor], epoch: int, look: boo
         return
     run.restore(run.good)
     values = ", ".join(f"{name} {value.item():.4g}" for name, value in losses.items())
+    advice = (
+        "Lower lr, raise kl_weight, or check that inputs are scaled; maximised outlier losses have no bound and can "
+        "always do this."
+    )
+    if [name for name, value in losses.items() if not value.isfinite()] == ["outliers"]:
+        advice = "On ordinary data they are: check that outliers are finite, and lie where the network is defined."
     raise DivergedError(
         f"training diverged at epoch {epoch + 1}, step {run.step}: {trouble} ({values}). The model was set back to its "
-        f"state after {epoch} complete epochs. Lower lr, raise kl_weight, or check that inputs are scaled; maximised "
-        "outlier losses have no bound and can always do this."
+        f"state after {epoch} complete epochs. {advice}"
     )
