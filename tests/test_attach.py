@@ -280,6 +280,18 @@ def test_outputs_that_are_no_classes(head: nn.Module, shape: str, advice: str) -
         abnn.attach(network, torch.zeros(5, 6), at="0")
 
 
+@pytest.mark.parametrize("end", [nn.Softmax(1), nn.Sigmoid(), nn.LogSoftmax(1), nn.ReLU()])
+def test_probabilities_in_the_place_of_logits(end: nn.Module) -> None:
+    torch.manual_seed(0)
+    network, x = nn.Sequential(mlp(), end), torch.randn(5, 6, generator=generator(1))
+    if isinstance(end, nn.Softmax):
+        with pytest.warns(AbnnWarning, match=r"returns probabilities.*Return the logits, or log\(p\)") as caught:
+            abnn.attach(network, x)
+        assert [warning.filename for warning in caught] == [__file__]
+    else:
+        abnn.attach(network, x)  # a warning would be an error
+
+
 def test_one_logit_as_two_classes() -> None:
     """What the error message says to do gives the probabilities of the logit's sigmoid."""
 
@@ -409,6 +421,26 @@ def test_networks_that_mix_their_batch_are_refused(offset: float, example: Tenso
         abnn.attach(Mixing(offset), example)
 
 
+def test_networks_that_are_random_are_refused() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = mlp()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x + torch.randn_like(x))
+
+    with pytest.raises(AttachError, match="backbone: its output is random, two passes of the same input differ"):
+        abnn.attach(Noisy(), torch.zeros(1, 6))
+
+
+def test_networks_whose_output_is_not_finite_are_refused() -> None:
+    network = mlp()
+    next(network.parameters()).data.fill_(float("nan"))
+    with pytest.raises(AttachError, match="backbone: its output on the example.* is not finite"):
+        abnn.attach(network, torch.zeros(1, 6))
+
+
 class Hidden(nn.Module):
     """Calls its layers through a plain list, where nothing can be replaced."""
 
@@ -499,6 +531,13 @@ def test_attaching_twice(attached: Attached, images: Tensor) -> None:
     for network in (attached, attached.net, nn.Sequential(attached.net)):
         with pytest.raises(AttachError, match="backbone: got a network that has attachments already.*abnn.detach"):
             abnn.attach(network, images)
+
+
+def test_a_name_in_the_place_of_a_network() -> None:
+    with pytest.raises(
+        InputError, match=r"backbone: got 'resnet18'; accepted: a torch.nn.Module.*abnn.build_backbone\("
+    ):
+        abnn.attach("resnet18", image())  # type: ignore[arg-type]
 
 
 def test_torchscript() -> None:

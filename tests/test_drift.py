@@ -109,6 +109,14 @@ def test_state_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     assert part.to_dict() == DriftMonitor.from_scores(calibration, 0.05, 7).to_dict()
 
 
+def test_an_infinite_score_counts_as_above_all_others() -> None:
+    calibration = np.linspace(0, 1, 100)
+    one, two = (DriftMonitor.from_scores(calibration) for _ in range(2))
+    one.update([math.inf] * 20)
+    two.update([1e9] * 20)
+    assert one.to_dict() == two.to_dict() and one.alarmed and one.direction == "higher"
+
+
 def test_errors() -> None:
     with pytest.raises(InputError, match=f"at least {LEAST_SCORES}"):
         DriftMonitor.from_scores(np.zeros(10))
@@ -121,8 +129,9 @@ def test_errors() -> None:
     with pytest.raises(InputError, match="one count more"):
         DriftMonitor([0.0], [1, 1, 1])
     monitor = DriftMonitor([0.0], [5, 5])
-    with pytest.raises(InputError, match="finite scores"):
-        monitor.update([0.1, float("inf")])
+    for score in (math.nan, -math.inf):
+        with pytest.raises(InputError, match="scores: got .*accepted: numbers"):
+            monitor.update([0.1, score])
     state = monitor.to_dict()
     for change in ({"format": "other"}, {"counts": [1]}, {"alarm": "x"}, {"seen": 3, "pool": [0.0]}):
         with pytest.raises(FileFormatError, match="drift monitor"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,22 @@ def test_every_score_can_be_asked_for(fitted: Attached, images: Tensor) -> None:
     np.testing.assert_allclose(prediction.score_by("gated").numpy(), expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(prediction.score_by("distance"), prediction.distance)
     assert prediction.default == "gated" and torch.equal(prediction.score, prediction.score_by("gated"))
+
+
+def test_every_score_of_what_is_not_a_number_is_infinite(fitted: Attached, images: Tensor) -> None:
+    prediction = fitted.predict(images)
+    whole = {name: prediction.score_by(name) for name in SCORES}
+    prediction.samples[1, 2] = float("nan")
+    for name, scores in whole.items():
+        assert prediction.score_by(name).tolist() == [inf if row == 2 else s for row, s in enumerate(scores.tolist())]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_a_model_that_was_converted_is_explained(fitted: Attached, images: Tensor, dtype: torch.dtype) -> None:
+    message = f"model: got weights converted to {dtype}; accepted: torch.float32.*before attaching"
+    with pytest.raises(InputError, match=message):
+        copy.deepcopy(fitted).to(dtype).predict(images.to(dtype))
+    abnn.attach(copy.deepcopy(fitted.backbone).to(torch.float64), images.double()).predict(images)
 
 
 def test_without_statistics_the_score_is_the_entropy(attached: Attached, images: Tensor) -> None:

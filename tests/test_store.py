@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
 import abnn
@@ -155,6 +156,12 @@ def test_a_trained_backbone_is_not_left_out_without_a_word(preset: str, freeze: 
     abnn.load(tmp_path / "alone", trained).save(tmp_path / "alone")  # the user has the weights
 
 
+def test_thresholds_that_are_none_are_refused(fitted: abnn.Attached, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="triage: got 5; accepted: what abnn.Triage.calibrate"):
+        fitted.save(tmp_path / "model", triage=5)
+    assert not (tmp_path / "model").exists()
+
+
 def change(path: Path, **values: Any) -> None:
     description = json.loads((path / "abnn.json").read_text())
     (path / "abnn.json").write_text(json.dumps({**description, **values}))
@@ -170,6 +177,14 @@ def test_damaged_and_foreign_files(fitted: abnn.Attached, tmp_path: Path) -> Non
     for content in (whole[: len(whole) // 2], b"", b"not a tensor file at all" * 10):
         weights.write_bytes(content)
         with pytest.raises(FileFormatError, match="restore or save it again"):
+            abnn.load(path, backbone())
+    for value in (float("nan"), float("inf")):
+        tensors = safetensors.torch.load(whole)
+        tensors["distance.quantiles"][1] = value
+        weights.write_bytes(safetensors.torch.save(tensors))
+        with pytest.raises(
+            FileFormatError, match=r"NaN or infinite values in distance\.quantiles; the file is damaged, or"
+        ):
             abnn.load(path, backbone())
     weights.unlink()
     with pytest.raises(FileFormatError, match="does not exist"):

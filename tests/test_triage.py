@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import abnn
 from abnn.errors import AbnnWarning, FileFormatError, InputError, NotFittedError
 from abnn.evaluation import Evaluation, SetResult
-from abnn.predict import Plain, Prediction
+from abnn.predict import Plain, Prediction, concatenate
 from abnn.triage import (
     Costs,
     Triage,
@@ -89,6 +89,42 @@ def test_verdicts_follow_the_thresholds() -> None:
     assert Triage.from_dict(triage.to_dict()) == triage
 
 
+def test_what_is_not_a_number_is_refused() -> None:
+    triage = Triage(0.2, 0.6, 0.05, 0.01, "max-probability", 10, 0, 100)
+    nan = float("nan")
+    broken = Prediction(torch.tensor([[[1.0, 0.0], [nan, nan]], [[1.0, 0.0], [0.5, 0.5]]]), torch.tensor([0.1, 0.1]))
+    by_class = replace(triage, by_class=((0.2, 0.6), (0.3, 0.7)))
+    for each in (triage, by_class, replace(triage, score="distance")):
+        assert each(broken).verdict == ["accept", "reject"]
+    scores, predicted = np.array([0.1, nan, np.inf]), np.zeros(3, int)
+    assert triage.levels(scores).tolist() == by_class.levels(scores, predicted).tolist() == [0, 2, 2]
+    one = SetResult("a", "id", np.zeros((3, 2)), predicted, {"s": scores})
+    assert Evaluation("m", "s", (one,), (0.2, 0.6)).levels(one).tolist() == [0, 2, 2]
+    assert check_guarantee(np.full(400, nan), 0.05).mean == 1
+
+
+def test_inputs_so_large_that_numbers_overflow_are_refused() -> None:
+    model = attached()
+    abnn.fit(model, loader(), epochs=1, **QUIET)
+    triage = Triage.calibrate(model, loader())
+    prediction = model.predict(X[:3] * 1e25)
+    assert set(triage(prediction).verdict) == {"reject"} and prediction.score.isinf().all()
+
+
+def test_what_is_no_prediction_or_model_is_explained() -> None:
+    model = attached()
+    triage = Triage.calibrate(model, loader(), score="entropy")
+    with pytest.raises(InputError, match=r"prediction: got Tensor; accepted: .*triage\(model\.predict\(x\)\)"):
+        triage(X)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"model: got PaperResNet; .*Attach first, .*Plain\(network, x\[:1\]\)"):
+        Triage.calibrate(backbone(), loader())  # type: ignore[arg-type]
+
+
+def test_thresholds_print_in_a_line() -> None:
+    triage = Triage.calibrate(attached(), loader(), score="entropy")
+    assert len(triage.calibration) == 101 and len(repr(triage)) < 400 and f"notice={triage.notice}" in repr(triage)
+
+
 def test_calibrated_on_a_fitted_model() -> None:
     model = attached()
     abnn.fit(model, loader(), epochs=8, lr=1e-2, **QUIET)
@@ -114,6 +150,19 @@ def test_another_number_of_draws_is_noticed() -> None:
     assert [warning.filename for warning in caught] == [__file__]
     older = {name: value for name, value in triage.to_dict().items() if name != "drawn"}
     Triage.from_dict(older)(model.predict(X, draws=1))  # it is not known what they had
+
+
+def test_another_number_of_views_is_noticed() -> None:
+    x = torch.rand(40, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    model = abnn.attach(backbone(), x[:1])
+    triage = Triage.calibrate(model, [(x, torch.arange(40) % 3)], score="entropy", draws=5)
+    assert triage.views == model.views == 5
+    triage(concatenate([model.predict(x[:20], draws=5), model.predict(x[20:], draws=5)]))
+    with pytest.warns(AbnnWarning, match="prediction: got 1 views; accepted: 5, as calibrated.*views=5") as caught:
+        triage(model.predict(x, draws=5, views=1))
+    assert [warning.filename for warning in caught] == [__file__]
+    older = {name: value for name, value in triage.to_dict().items() if name != "views"}
+    Triage.from_dict(older)(model.predict(x, draws=5, views=1))  # it is not known what they had
 
 
 def test_draws_do_not_matter_where_there_is_no_randomness() -> None:

@@ -54,6 +54,9 @@ def attach(
               blocks have attachments; 1 with ``at``, ``last`` or ``budget``, for small images and for other inputs
     seed      of the attachments' initial values and first draws; the global random state is left alone
     """
+    if not isinstance(backbone, nn.Module):
+        fix = "By its name, abnn.build_backbone(name, classes) builds one."
+        raise InputError(explain("backbone", repr(backbone)[:80], "a torch.nn.Module", fix))
     kinds = (Attached, AttachedBlock, ReplacedBlock)
     if any(isinstance(part, kinds) for part in backbone.modules()):
         raise AttachError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from abnn.blocks import Block, Probe, logits_of
 from abnn.compiled_pass import CompiledPass
 from abnn.distance import FeatureDistance
 from abnn.draws import KeptDraws, Noise, draw_seed
-from abnn.errors import AttachError, InputError, explain, whole_number
+from abnn.errors import AbnnWarning, AttachError, InputError, explain, whole_number
 from abnn.graft import graft
 from abnn.heap import keep_heap
 from abnn.layers import MeanField, bayesian_layers, kl_of
@@ -33,7 +34,8 @@ class Attached(nn.Module):
     """A backbone with attachments: made by :func:`attach`, undone by :func:`detach`.
 
     ``model(x)`` has the shape of ``backbone(x)``, and ``softmax(model(x))`` is the prediction averaged over the held
-    draws. The draws change only with :meth:`resample`, so the same input gives the same output.
+    draws, which look at an image as it is. The draws change only with :meth:`resample`, so the same input gives the same
+    output.
     """
 
     def __init__(self, backbone: nn.Module, example: Tensor, blocks: Sequence[Block], spec: Spec, found: Probe) -> None:
@@ -45,7 +47,7 @@ class Attached(nn.Module):
         self.spec = spec
         self.block_names = [block.name for block in blocks]
         self.input_shape = tuple(example.shape[1:])
-        self.input_dtype = example.dtype
+        self.input_dtype, self.weight_dtype = example.dtype, dtype
         output = found.calls[""].output
         if output is None:
             raise AttachError(
@@ -54,6 +56,11 @@ class Attached(nn.Module):
             )
         if len(output) != 2 or output[0] != found.batch or output[1] < 2:
             raise AttachError(_no_classes(output, found.batch))
+        if found.logits is not None and _are_probabilities(found.logits):
+            accepted = "logits, of which attachments and scores take the softmax themselves"
+            fix = "Return the logits, or log(p)."
+            message = explain("backbone", "a network that returns probabilities", accepted, fix)
+            warnings.warn(message, AbnnWarning, stacklevel=3)
         self.classes = output[1]
         self.activation_bytes = 4 * found.activation_numbers
         self.shared_bytes, self.folded_bytes = _activations(found, blocks[0].name, dtype.itemsize)
@@ -239,6 +246,10 @@ def _no_classes(output: tuple[int, ...], batch: int) -> str:
     else:
         fix = "Wrap it in a module that returns one row of logits for each input."
     return explain("backbone", given, accepted, fix)
+
+
+def _are_probabilities(output: Tensor) -> bool:
+    return bool((output >= 0).all() and ((output.float().sum(1) - 1).abs() < 1e-4).all())
 
 
 def _wrap(block: Block, attachment: Attachment, spec: Spec) -> AttachedBlock | ReplacedBlock:

@@ -45,6 +45,7 @@ class Probe:
     modules: dict[str, nn.Module]
     batch: int
     activation_numbers: int  # the most numbers that one module reads and writes for one input
+    logits: Tensor | None  # what the network said
 
     def blocks(self, at: str | Sequence[str] | None = None) -> list[Block]:
         """The network's blocks in the order of their calls: found, or picked by names and patterns."""
@@ -178,7 +179,7 @@ def probe(network: nn.Module, example: Tensor) -> Probe:
             handles.append(module.register_forward_pre_hook(before(name), with_kwargs=True))
             handles.append(module.register_forward_hook(after(name)))
         with evaluating(network), torch.no_grad():
-            network(example)
+            logits = logits_of(network(example))
     except Exception as error:
         raise InputError(
             explain(
@@ -191,7 +192,7 @@ def probe(network: nn.Module, example: Tensor) -> Probe:
     finally:
         for handle in handles:
             handle.remove()
-    return Probe(calls, modules, example.shape[0], -(-largest // example.shape[0]))
+    return Probe(calls, modules, example.shape[0], -(-largest // example.shape[0]), logits)
 
 
 def first_tensor(output: Any) -> Tensor | None:
@@ -229,9 +230,11 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 def check_example(network: nn.Module, example: object) -> Tensor:
     """The example as a batch that the network can be probed with, or an error that says what is wrong with it."""
     if not isinstance(example, Tensor):
-        raise InputError(
-            explain("example", type(example).__name__, "a tensor with one or more inputs", "Pass for instance x[:1].")
+        fix = (
+            "Pass for instance x[:1]. For a network of several inputs, pack them into one tensor, and attach to a small "
+            "module whose forward() splits it again and calls the network."
         )
+        raise InputError(explain("example", type(example).__name__, "one tensor with one or more inputs", fix))
     if example.ndim < 2 or example.shape[0] < 1:
         shape = tuple(example.shape)
         raise InputError(explain("example", f"shape {shape}", "a batch of at least one input", "Pass x[:1], not x[0]."))

@@ -92,8 +92,8 @@ class DriftMonitor:
     def update(self, scores: float | Iterable[float]) -> bool:
         """Take one score or several in the order they came; True if there has been an alarm."""
         for score in np.atleast_1d(np.asarray(scores, np.float64)).tolist():
-            if not math.isfinite(score):
-                raise InputError(explain("scores", score, "finite scores"))
+            if not score > -math.inf:
+                raise InputError(explain("scores", score, "numbers, or +inf for an input above all others"))
             self._bet(self._p_value(score))
         return self.alarmed
 

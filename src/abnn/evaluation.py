@@ -98,7 +98,7 @@ class Evaluation:
         notice, reject = np.asarray(self.thresholds, scores.dtype)
         if self.class_thresholds:
             notice, reject = np.asarray(self.class_thresholds, scores.dtype)[result.predicted].T
-        return (scores > notice).astype(np.int64) + (scores > reject)
+        return 2 - (scores <= notice).astype(np.int64) - (scores <= reject)
 
     def tier(self, tier: str) -> list[SetResult]:
         return [each for each in self.sets if each.tier == tier]

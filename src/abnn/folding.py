@@ -25,6 +25,11 @@ def choose_fold(model: Attached, example: Tensor) -> None:
         with _calls_counted(model) as calls:
             reference = _one_by_one(model, inputs)
         _check_reached(model, calls, model.draws * len(inputs))
+        if not reference.isfinite().all():
+            raise AttachError(
+                "backbone: its output on the example, or on inputs like it, is not finite; accepted: finite logits. "
+                "Check its weights."
+            )
         first = model.attached_blocks[0]
         first.unfolds = True
         reason = _disagreement(model, inputs, reference)
@@ -33,6 +38,12 @@ def choose_fold(model: Attached, example: Tensor) -> None:
             return
         first.unfolds = False
         trouble = _disagreement(model, inputs, reference)
+        chance = trouble is not None and _difference(_one_by_one(model, inputs), reference) is not None
+    if chance:
+        raise AttachError(
+            "backbone: its output is random, two passes of the same input differ in eval mode; accepted: a network "
+            "without randomness of its own in eval mode."
+        )
     if trouble is not None:
         raise AttachError(
             f"backbone: folding draws into the batch changes its output ({trouble}). It seems to mix the inputs of a "
@@ -115,6 +126,10 @@ def _disagreement(model: Attached, inputs: Tensor, reference: Tensor) -> str | N
         folded = model.draw_logits(inputs)
     except Exception as error:  # noqa: BLE001 - any failure of the user's network means the same here
         return summary(error)
+    return _difference(folded, reference)
+
+
+def _difference(folded: Tensor, reference: Tensor) -> str | None:
     if folded.shape != reference.shape:
         return f"output shape {tuple(folded.shape)} instead of {tuple(reference.shape)}"
     # Against what draws and inputs change, for a large constant in the logits must not hide a mix-up.

@@ -34,6 +34,7 @@ class Prediction:
     gate      what is usual for both
     default   the name of the score that ``score`` shows
     own       scores that only the method at hand can give, by name, each [B], larger = more uncertain
+    views     how many views of each image the draws looked at; None: not known
     """
 
     samples: Tensor
@@ -42,6 +43,7 @@ class Prediction:
     gate: Gate | None = None
     default: str = "entropy"
     own: Mapping[str, Tensor] = field(default_factory=dict)
+    views: int | None = None
 
     @property
     def probs(self) -> Tensor:
@@ -59,7 +61,11 @@ class Prediction:
         return self.score_by(self.default)
 
     def score_by(self, name: str) -> Tensor:
-        """Any of abnn.scores.SCORES, or of the method's own, by its name, [B]."""
+        """Any of abnn.scores.SCORES, or of the method's own, by its name, [B]; infinite where it, or a probability, is NaN."""
+        score = self._score_by(name)
+        return score.masked_fill(score.isnan() | self.probs.isnan().any(-1), torch.inf)
+
+    def _score_by(self, name: str) -> Tensor:
         if name in self.own:
             return self.own[name]
         if name in SAMPLE_SCORES:
@@ -102,6 +108,7 @@ def concatenate(parts: list[Prediction]) -> Prediction:
         parts[0].gate,
         parts[0].default,
         {name: torch.cat([part.own[name] for part in parts]) for name in parts[0].own},
+        parts[0].views,
     )
 
 
@@ -161,6 +168,9 @@ def predict(
 
     draws = check_draws(draws)
     assert model.backbone is not None  # an error of its own if the attachments were taken off
+    if (dtype := model.layers[0].weight_mean.dtype) != model.weight_dtype:
+        fix = "Convert the network before attaching."
+        raise InputError(explain("model", f"weights converted to {dtype}", f"{model.weight_dtype}, as attached", fix))
     late = isinstance(x, Tensor) and x.is_cuda
     x = check_inputs(model, x, values=not late)
     look = _Look(x) if late and x.is_floating_point() else None
@@ -199,8 +209,8 @@ def predict(
     if look is not None:
         look.check()
     if places is None:
-        return Prediction(samples, default=default)
-    return Prediction(samples, places[:, 0], places[:, 1:], gate, default)
+        return Prediction(samples, default=default, views=views)
+    return Prediction(samples, places[:, 0], places[:, 1:], gate, default, views=views)
 
 
 def _without_statistics(name: str) -> NotFittedError:

@@ -53,6 +53,8 @@ def save(
     extra     anything else to keep, as JSON can hold it: class names, preprocessing; None: ``model.extra``
     """
     triage = model.triage if triage is None else triage
+    if triage is not None and not isinstance(triage, Triage):
+        raise InputError(explain("triage", repr(triage)[:80], "what abnn.Triage.calibrate() returned, or None"))
     extra = model.extra if extra is None else extra
     check_class_names(extra.get("class_names"), model.classes, 'extra["class_names"]', "Give one name for each class.")
     path = Path(path)
@@ -108,6 +110,11 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     # Before the second version, statistics had too little for the score.
     description = read_description(path / "abnn.json", "a saved model", FORMAT, VERSION, oldest=2)
     tensors = read_tensors(path / "attachments.safetensors")
+    if broken := [name for name, value in tensors.items() if not value.isfinite().all()]:
+        raise FileFormatError(
+            f"{path}: NaN or infinite values in {', '.join(broken[:4])}{', ...' if len(broken) > 4 else ''}; the file is "
+            "damaged, or the fit diverged. Restore the file, or fit and save the model again."
+        )
     changed = backbone is None or fingerprint(backbone) != description["fingerprint"]
     if backbone is None:
         backbone = _saved_backbone(path, description)

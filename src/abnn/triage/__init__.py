@@ -2,7 +2,7 @@
 
 accept   score <= notice              use the prediction
 notice   notice < score <= reject     use it with a warning
-reject   score > reject               do not use it
+reject   score > reject, or NaN       do not use it
 """
 
 from abnn.triage.report import Guarantee, Report, ThreeWayCurve, check_guarantee, report, three_way_curve

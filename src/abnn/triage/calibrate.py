@@ -43,7 +43,7 @@ class Gathered:
     log_probs, labels        of each held-out input: ln of its averaged prediction [N, K], and its label
     mild, severe             scores of outliers with severity at most, and above, one half
     classes, score, draws, seed   of the model and its predictions
-    drawn                    how many draws the predictions had, whatever was asked for
+    drawn, views             how many draws the predictions had, whatever was asked for, and views; None: not known
     """
 
     good: np.ndarray
@@ -58,6 +58,7 @@ class Gathered:
     draws: int
     seed: int
     drawn: int | None = None
+    views: int | None = None
 
 
 def gather(
@@ -74,6 +75,10 @@ def gather(
     ``loader`` is read once for good inputs, and then as often as it takes to make ``LEAST_OUTLIERS`` outliers, at least
     once: the best split is flat, and with a few hundred outliers chance decides where in the flat part it lies.
     """
+    if not (hasattr(model, "predict") and hasattr(model, "input_shape")):
+        accepted = "a model that abnn.attach() returned, or another with its predict()"
+        fix = "Attach first, or calibrate the network as it is: abnn.predict.Plain(network, x[:1])."
+        raise InputError(explain("model", type(model).__name__, accepted, fix))
     if isinstance(loader, Iterator):
         raise InputError(
             explain("loader", "an iterator, which can be read once", "a DataLoader or a list of (x, y) batches")
@@ -81,13 +86,13 @@ def gather(
     draws = check_draws(draws)
     rows: list[tuple[np.ndarray, ...]] = []
     names = [score] if score is not None else []
-    drawn: list[int] = []
+    numbers: list[tuple[int, int | None]] = []  # of draws and views
 
     def first_pass() -> Iterator[Tensor]:
         for x, y in _batches(model, loader):
             prediction = model.predict(x, draws=draws, seed=seed)
             names.append(prediction.default)
-            drawn.append(len(prediction.samples))
+            numbers.append((len(prediction.samples), prediction.views))
             predicted, labels = prediction.label.cpu(), y.cpu()
             scores, log_probs = _scores(prediction.score_by(names[0])), prediction.probs.float().log().cpu().numpy()
             rows.append((scores, predicted.numpy(), (predicted == labels).numpy(), log_probs, labels.numpy()))
@@ -119,7 +124,8 @@ def gather(
         score=names[0],
         draws=draws,
         seed=seed,
-        drawn=drawn[0],
+        drawn=numbers[0][0],
+        views=numbers[0][1],
     )
 
 
@@ -166,6 +172,7 @@ def choose(
         costs=costs,
         reference=split_reference(good, gathered.seed) if len(good) >= LEAST_SCORES else ((), ()),
         drawn=gathered.drawn,
+        views=gathered.views,
         temperature=choose_temperature(gathered.log_probs, gathered.labels),
     )
 

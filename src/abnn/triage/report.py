@@ -176,7 +176,7 @@ def check_guarantee(
     for first in range(0, splits, step):
         shuffled = rng.permuted(np.tile(values, (min(step, splits - first), 1)), axis=1)
         limits = np.partition(shuffled[:, :size], rank - 1, axis=1)[:, rank - 1]
-        parts.append((shuffled[:, size:] > limits[:, None]).mean(axis=1))
+        parts.append((~(shuffled[:, size:] <= limits[:, None])).mean(axis=1))
     above = np.concatenate(parts)
     return Guarantee(
         mean=float(above.mean()),

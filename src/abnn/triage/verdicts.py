@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +44,7 @@ class Triage:
     draws, seed     asked for in the predictions that they were calibrated on
     drawn           how many draws these had: those of a network without randomness have one whatever is asked for.
                     None: not known
+    views           how many views of each image they looked at. None: not known
     inputs          how many good inputs they were calibrated on
     calibration     0 %, 1 %, ..., 100 % quantiles of the good scores, to show where a score lies among them
     confidence      if given, the promise holds with this probability over calibration sets, not only on average
@@ -62,13 +63,14 @@ class Triage:
     draws: int
     seed: int
     inputs: int
-    calibration: tuple[float, ...] = ()
+    calibration: tuple[float, ...] = field(default=(), repr=False)
     confidence: float | None = None
     by_class: tuple[tuple[float, float], ...] = ()
     costs: Costs | None = None
-    reference: tuple[tuple[float, ...], tuple[int, ...]] = ((), ())
+    reference: tuple[tuple[float, ...], tuple[int, ...]] = field(default=((), ()), repr=False)
     drawn: int | None = None
     temperature: float = 1.0
+    views: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
@@ -117,25 +119,18 @@ class Triage:
         return choose(gathered, noticed, rejected, confidence=confidence, per_class=per_class, costs=costs)
 
     def __call__(self, prediction: Prediction) -> Verdicts:
+        if not isinstance(prediction, Prediction):
+            given = type(prediction).__name__
+            raise InputError(explain("prediction", given, "what model.predict(x) returns", "triage(model.predict(x))."))
         score = prediction.score_by(self.score)
-        if self.drawn not in (None, len(prediction.samples)):
-            warnings.warn(
-                explain(
-                    "prediction",
-                    f"{len(prediction.samples)} draws",
-                    f"{self.drawn}, as calibrated; the promised shares of verdicts do not hold for another number",
-                    f"Predict with draws={self.draws}, or calibrate again.",
-                ),
-                AbnnWarning,
-                stacklevel=2,
-            )
+        self._check_numbers(prediction)
         notice: Any = self.notice
         reject: Any = self.reject
         if self.by_class:
             limits = torch.tensor(self.by_class, dtype=torch.float64, device=score.device).to(score.dtype)
             self._check_classes(prediction.samples.shape[2])
             notice, reject = limits[prediction.label].unbind(1)
-        levels = (score > notice).int() + (score > reject).int()
+        levels = 2 - (score <= notice).int() - (score <= reject).int()  # so that NaN is refused
         return Verdicts([VERDICTS[level] for level in levels.tolist()], score)
 
     def probabilities(self, prediction: Prediction) -> torch.Tensor:
@@ -151,7 +146,7 @@ class Triage:
                 raise InputError(explain("predicted", "None", "the predicted classes, as thresholds differ by class"))
             self._check_classes(int(predicted.max(initial=0)) + 1)
             notice, reject = np.array(self.by_class, scores.dtype)[predicted].T
-        return (scores > notice).astype(np.int64) + (scores > reject)
+        return 2 - (scores <= notice).astype(np.int64) - (scores <= reject)
 
     def thresholds(self, label: int | None = None) -> tuple[float, float]:
         """(notice, reject) for a predicted class."""
@@ -184,7 +179,7 @@ class Triage:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Triage:
         """What :meth:`to_dict` gave, also after a way through JSON; fields that older versions lack get their defaults."""
-        known = {field.name for field in fields(cls)}
+        known = {each.name for each in fields(cls)}
         if foreign := sorted(values.keys() - known):
             raise FileFormatError(
                 f"triage: unknown fields {', '.join(foreign)}; written by a newer version? Update abnn."
@@ -196,6 +191,19 @@ class Triage:
         if values.get("costs") is not None:
             values["costs"] = Costs(**{key: _tuples(value) for key, value in values["costs"].items()})
         return cls(**values)
+
+    def _check_numbers(self, prediction: Prediction) -> None:
+        """Warn where a prediction has other numbers of draws or views than those that thresholds were chosen for."""
+        drawn, views = len(prediction.samples), prediction.views
+        if self.drawn not in (None, drawn):
+            given, wanted, fix = f"{drawn} draws", self.drawn, f"draws={self.draws}"
+        elif views is not None and self.views not in (None, views):
+            given, wanted, fix = f"{views} views", self.views, f"views={self.views}"
+        else:
+            return
+        accepted = f"{wanted}, as calibrated; the promised shares of verdicts do not hold for another number"
+        message = explain("prediction", given, accepted, f"Predict with {fix}, or calibrate again.")
+        warnings.warn(message, AbnnWarning, stacklevel=3)
 
     def _check_classes(self, classes: int) -> None:
         if classes > len(self.by_class):
