@@ -187,6 +187,7 @@ def test_presets_can_be_changed() -> None:
         ({"draws": (1, 0, 1)}, r"draws: got \(1, 0, 1\)"),
         ({"maximise": True}, "together: got True"),
         ({"keep_gradient": True}, "together: got True"),
+        ({"update_per_draw": True}, "together: got True"),
         ({"outliers_update": "all"}, "together: got True"),
     ],
 )

@@ -159,6 +159,27 @@ def test_together_is_the_sum_of_both_steps(batch: tuple[Tensor, Tensor]) -> None
     check(updates(joint, lambda: joint.step(x, y, generator())), [a + b for a, b in zip(first, second)])
 
 
+def test_a_backbone_that_learns_together_follows_the_same_goal(batch: tuple[Tensor, Tensor]) -> None:
+    """Its update is the gradient of the sum of both losses, of the same draws as the attachments' update."""
+    x, y = batch
+    goal = Objective(kl_weight=0.01, together=True)
+    steps = make(goal, frozen=False)
+    twin = copy.deepcopy(steps.model)
+    before = [p.detach().clone() for p in steps.backbone]
+    torch.manual_seed(11)
+    losses = steps.step(x, y, generator())
+    assert set(losses) == {"id", "weighted_kl", "accuracy", "outliers"}
+    torch.manual_seed(11)
+    twin.train().resample(goal.draws[1])
+    total = goal.id_term(twin.draw_logits(x), y)
+    made = far_away(x, y, generator())
+    twin.eval().resample(goal.draws[2])
+    total = total + goal.outlier_term(twin.draw_logits(made.x), made.y, made.severity, None)
+    expected = torch.autograd.grad(total, [p for _, p in twin.backbone_parameters()])
+    check([old - new.detach() for old, new in zip(before, steps.backbone)], list(expected))
+    assert all(p.requires_grad and p.grad is None for p in steps._all)
+
+
 def entropy_on_outliers(steps: Steps, x: Tensor, y: Tensor) -> float:
     p = steps.model.predict(far_away(x, y, generator()).x, draws=20).probs
     return -(p * p.log()).sum(1).mean().item()

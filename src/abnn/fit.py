@@ -57,7 +57,8 @@ def fit(
     loader            yields (x, y): inputs as the model was attached with, labels as class numbers
     outliers          a name (see abnn.outliers), a generator, a data set of real outliers, or None for none;
                       "preset": what the model's preset says
-    freeze_backbone   None: what the preset says (the default preset freezes, "paper" and "authors" train it too)
+    freeze_backbone   None: what the preset says (the default preset freezes, "paper" and "authors" train it too). Not frozen,
+                      the default trains it by the same losses as the attachments
     objective         the form of the losses; None: the preset's
     lr, backbone_lr   learning rates of the attachments, and of a backbone that is not frozen; None: the preset's. If
                       attachments overwrite what a frozen backbone knows, the fit begins again at a third, see

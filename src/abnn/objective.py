@@ -6,6 +6,8 @@ With z_s the logits of draw s and p = 1/S sum_s softmax(z_s) the mean prediction
     2. attachments (omega_2), ID data         minimise the ID loss + kl_weight KL[q || prior]
     3. attachments (omega_2), outliers        minimise sign * alpha (outlier loss + kl_weight KL), sign -1 to maximise
 
+Or all at once ("together"): one update by the sum of 2 and 3, also of a backbone that is not frozen. With a step of its own, which
+knows nothing of outliers, such a backbone works against the attachments, and both lose what the network knew.
 Losses are averages over the batch. "mean" losses look at the mean prediction p, "draws" losses average over the draws.
 """
 
@@ -68,7 +70,7 @@ class Objective:
     outlier_kl         whether step 3 has a KL term of its own
     sampled_kl         Monte Carlo KL over the held draws instead of the closed form
     draws              of steps 1, 2, 3
-    together           steps 2 and 3 as one update of the attachments
+    together           steps 2 and 3 as one update, of the backbone as well unless frozen; there is no step 1 then
     update_per_draw    step 1 as one update for each draw, Algorithm 1 as printed
     keep_gradient      step 1 leaves its gradient in the update of step 2, as in the authors' code
     outliers_update    what step 3 updates: "attachments", or "all" (ablation c, together with kind="replace")
@@ -103,12 +105,10 @@ class Objective:
             raise InputError(explain("alpha", self.alpha, "a number >= 0", "Use maximise=True/False for the sign."))
         if not isinstance(self.draws, tuple) or len(self.draws) != 3 or any(draws < 1 for draws in self.draws):
             raise InputError(explain("draws", self.draws, "three numbers of at least 1, one for each step"))
-        if self.together and (self.maximise or self.keep_gradient or self.outliers_update == "all"):
-            raise InputError(
-                explain(
-                    "together", True, "False with maximise, keep_gradient or outliers_update='all'", "Set it False."
-                )
-            )
+        apart = (self.maximise, self.keep_gradient, self.update_per_draw, self.outliers_update == "all")
+        if self.together and any(apart):
+            which = "False with maximise, keep_gradient, update_per_draw or outliers_update='all'"
+            raise InputError(explain("together", True, which, "Set it False."))
 
     def kl_factor(self, batch: int) -> float:
         return 1 / batch if self.kl_weight == "batch" else float(self.kl_weight)

@@ -46,6 +46,8 @@ class Steps(Trainable):
         self.attachment_optimizer = optimizers["attachments"]
         self.backbone_optimizer = optimizers.get("backbone")  # None: the backbone is frozen
         model.backbone_changed |= self.backbone_optimizer is not None
+        self.at_once = objective.together and self.backbone_optimizer is not None
+        self.learning = self._all if self.at_once else self.attachments  # by steps 2 and 3
         self.capturable = can_follow(optimizers.values())
         self.lowest = float("inf")
         self.compiled = is_compiled(model.net)
@@ -57,13 +59,13 @@ class Steps(Trainable):
         losses: dict[str, Tensor] = {}
         self.model.train(self.backbone_optimizer is not None)
         self._zero()
-        if self.backbone_optimizer is not None:
+        if self.backbone_optimizer is not None and not self.at_once:
             losses["backbone"] = self.backbone_step(x, y)
         losses |= self.id_step(x, y)
         if self.outliers is not None:
             losses["outliers"] = self.outlier_step(x, y, generator)
         elif self.objective.together:
-            self._update(self.attachment_optimizer, self.attachments)
+            self._update_learning()
         return losses
 
     def backbone_step(self, x: Tensor, y: Tensor) -> Tensor:
@@ -82,27 +84,27 @@ class Steps(Trainable):
         return total
 
     def id_step(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """2. Minimise the ID loss plus the weighted KL over the attachments."""
+        """2. Minimise the ID loss plus the weighted KL over the attachments, and the backbone where all learn at once."""
         goal = self.objective
         self.model.resample(goal.draws[1])
-        with touching(self.attachments, self._all):
+        with touching(self.learning, self._all):
             loss, kl, right = self.id_loss(x, y, with_kl=True)
             self.fabric.backward(loss + kl)
         if not goal.together:
-            self._update(self.attachment_optimizer, self.attachments)
+            self._update_learning()
         return {"id": loss.detach(), "weighted_kl": kl.detach(), "accuracy": right}
 
     def outlier_step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
-        """3. Teach the attachments what outliers deserve; normalisation statistics never see them."""
+        """3. Teach what outliers deserve; normalisation statistics never see them."""
         assert self.outliers is not None
         goal = self.objective
         made = self.outliers(x, y, generator)
         self.model.resample(goal.draws[2])
         everything = goal.outliers_update == "all" and self.backbone_optimizer is not None
-        with touching(self._all if everything else self.attachments, self._all), evaluating(self.model):
+        with touching(self._all if everything else self.learning, self._all), evaluating(self.model):
             loss, kl = self.outlier_loss(made.x, made.y, made.severity, generator)
             self.fabric.backward((-1 if goal.maximise else 1) * goal.alpha * (loss + kl))
-        self._update(self.attachment_optimizer, self.attachments)
+        self._update_learning()
         if everything and self.backbone_optimizer is not None:
             self._update(self.backbone_optimizer, self.backbone)
         return loss.detach()
@@ -180,6 +182,12 @@ class Steps(Trainable):
         if not wanted:
             return x.new_zeros(())
         return self.objective.kl_factor(len(x)) * kl_of(self.model.layers, self.objective.sampled_kl)
+
+    def _update_learning(self) -> None:
+        """The updates of steps 2 and 3."""
+        self._update(self.attachment_optimizer, self.attachments)
+        if self.at_once and self.backbone_optimizer is not None:
+            self._update(self.backbone_optimizer, self.backbone)
 
     def _update(self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
         average_gradients(parameters, self.fabric)

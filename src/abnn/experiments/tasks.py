@@ -32,6 +32,7 @@ from abnn.evaluate import evaluate_set
 from abnn.evaluation import SetResult
 from abnn.experiments import settings
 from abnn.methods import REGISTRY, Method, make_method
+from abnn.methods.abnn import Attachments
 from abnn.outliers import make_outliers
 from abnn.scores import GATED
 
@@ -104,6 +105,8 @@ class Task:
             config["outliers"] = make_outliers("auto").chosen_for(self.train.x[:1]).to_config()
         if method.score == "gated":
             config["gated"] = GATED
+        if isinstance(method, Attachments) and not method.frozen and method.goal.together:
+            config["together"] = "the backbone and the attachments"  # it had a step of its own once
         return config
 
 

@@ -59,7 +59,7 @@ class Attachments(Method):
     lr, optimizer and schedule are the backbone's, the others those of the attachments. ``objective`` and ``attach``
     change single fields of the preset's :class:`abnn.objective.Objective` and of what :func:`abnn.attach` is told.
     freeze: whether the backbone stays as it is while the attachments learn; None: what the preset says. Not frozen, it
-    learns beside them, with the schedule of the attachments. views: of an image that a prediction looks at; None: what
+    learns with them, by their schedule. views: of an image that a prediction looks at; None: what
     :func:`abnn.attach` chooses.
     """
 
