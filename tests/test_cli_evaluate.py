@@ -486,10 +486,12 @@ def test_models_that_do_not_fit_fail_before_any_work(
         (["--id", known, "--score", "gated"], "--score.*entropy"),
         (["--id", known, "--device", "cuda:77"], "--device"),
         ([], "at least one of --id, --semi and --full"),
+        (["--id", known, "--output", known], "--output: got .* is a file"),
+        (["--id", known, "--output", known / "sub"], "--output: got .* is a file"),
     ]
     for arguments, message in cases:
         with pytest.raises(InputError, match=message):
-            run(checkpoint, *arguments, "--output", tmp_path / "out")
+            run(checkpoint, "--output", tmp_path / "out", *arguments)
     assert calls == [] and not (tmp_path / "out").exists()
     run(checkpoint, "--draws", 0, fails=True)
 
@@ -519,3 +521,9 @@ def test_notes_are_told(checkpoint: Path, sources: dict[str, Path], tmp_path: Pa
     text = " ".join(run(checkpoint, "--semi", folder, "--no-report", "--output", tmp_path / "out").split())
     assert "drawn: 1 files that are no images were left out" in text and "does not know (star)" in text
     assert len(the_record(tmp_path / "out").config["sets"]["drawn"]["notes"]) == 2
+
+
+def test_a_page_of_an_earlier_run_does_not_stay(checkpoint: Path, sources: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("of another model")
+    run(checkpoint, "--id", sources["known.npz"], "--no-report", "--output", tmp_path)
+    assert not (tmp_path / "report.html").exists()

@@ -23,7 +23,7 @@ from abnn.cli._own_backbone import IMAGENET, at_chance, choose_form
 from abnn.cli.fit import _halves, _loader, _train_backbone, fit
 from abnn.data import FolderSource, InputForm
 from abnn.errors import AbnnError, FileFormatError, InputError
-from abnn.files import read_tensors, write_tensors
+from abnn.files import read_tensors, write_tensors, write_tree
 from abnn.store import fingerprint
 from abnn.triage.thresholds import least_count
 from abnn.weights import load_weights, read_weights
@@ -38,6 +38,10 @@ HERE = f"{__name__}:own_network"
 def own_network(classes: int = 3) -> PaperResNet:
     torch.manual_seed(0)
     return PaperResNet(1, classes, width=8, blocks=2, stem="small", kaiming=False)
+
+
+def unseeded_network() -> PaperResNet:
+    return PaperResNet(1, 3, width=8, blocks=1, stem="small", kaiming=False)
 
 
 def not_a_network() -> int:
@@ -110,7 +114,7 @@ def test_one_line_is_enough(place: Path, tmp_path: Path) -> None:
         ),
         "--no-report",
     )
-    assert again.exit_code == 0
+    assert again.exit_code == 0 and not (tmp_path / "a" / "report.html").exists()  # it was about another model
     second = abnn.load(tmp_path / "a" / "model", network.eval())
     assert all(
         torch.equal(p, q) for (_, p), (_, q) in zip(model.attachment_parameters(), second.attachment_parameters())
@@ -153,6 +157,50 @@ def test_train_and_val_folders_new_head_and_resume(place: Path, tmp_path: Path) 
     assert all(torch.equal(one[name], two[name]) for name in one)
     other = run(*call, "--epochs", 3, "--output", tmp_path / "b")
     assert "written by a run with other settings" in str(other.exception)
+
+
+@pytest.mark.parametrize("head_alone", [False, True])
+def test_a_killed_run_goes_on_and_ends_as_one_that_was_not(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head_alone: bool
+) -> None:
+    """The backbone's initial values belong to the seed, whatever was drawn before."""
+    more: list[object] = []
+    if head_alone:
+        state = {name: value for name, value in unseeded_network().state_dict().items() if "head" not in name}
+        write_tensors(
+            tmp_path / "w.safetensors", {**state, "head.weight": torch.ones(5, 8), "head.bias": torch.ones(5)}
+        )
+        more = ["--weights", tmp_path / "w.safetensors"]
+
+    def call(name: str, drawn: int, *options: object) -> Result:
+        torch.manual_seed(drawn)
+        return run(
+            *("--backbone", f"{__name__}:unseeded_network", "--data", place / "images", "--output", tmp_path / name),
+            *("--train-backbone", "--backbone-epochs", 4, "--epochs", 1, "--draws", 2, "--no-report", *more, *options),
+        )
+
+    def saved(name: str) -> list[torch.Tensor]:
+        files = (tmp_path / name / "model" / f"{part}.safetensors" for part in ("backbone", "attachments"))
+        return [tensor for file in files for _, tensor in sorted(read_tensors(file).items())]
+
+    assert call("whole", 1).exit_code == 0
+    written: list[Path] = []
+
+    def write_and_stop(path: Path, tree: Any) -> None:
+        write_tree(path, tree)
+        written.append(path)
+        if len(written) == 2:
+            raise KeyboardInterrupt
+
+    check = ("--checkpoint", tmp_path / "check.safetensors")
+    with monkeypatch.context() as patch:
+        patch.setattr("abnn.checkpoint.write_tree", write_and_stop)
+        assert call("cut", 2, *check).exit_code != 0 and len(written) == 2
+    resumed = call("cut", 3, *check)
+    assert resumed.exit_code == 0, resumed.exception
+    assert all(torch.equal(one, two) for one, two in zip(saved("whole"), saved("cut"), strict=True))
+    assert call("other", 1, "--seed", 1).exit_code == 0
+    assert not all(torch.equal(one, two) for one, two in zip(saved("whole"), saved("other"), strict=True))
 
 
 def _with_weights(output: Path) -> nn.Module:
@@ -205,6 +253,7 @@ def test_what_a_user_can_get_wrong(place: Path, tmp_path: Path) -> None:
         ({"--data": tmp_path / "val"}, "with the classes sideways, upwards"),
         ({"--data": tmp_path / "bad"}, "images that cannot be read: top/x.png"),
         ({"--backbone": "resnt18"}, "Did you mean"),
+        ({"--backbone": "mynets"}, "given as module:function"),
         ({"--backbone": "paper-resnet", "--weights": None}, "so that the backbone would guess"),
         ({"--backbone": f"{__name__}:not_a_network"}, "returns a int"),
         ({"--backbone": "no_such_module:f"}, "ModuleNotFoundError"),
@@ -213,7 +262,8 @@ def test_what_a_user_can_get_wrong(place: Path, tmp_path: Path) -> None:
         ({"--weights": tmp_path / "four.pt"}, "head.weight has shape (4, 8)"),
         ({"--output": tmp_path / "taken"}, "is not a saved model"),
         ({"--noticed": 2}, "--noticed: got 2.0"),
-        ({"--held-out": 1}, "--held-out"),
+        ({"--output": place / "weights.pt"}, "is a file"),
+        ({"--checkpoint": tmp_path}, ", which is a folder"),
         ({"--normalise": "a/b"}, "MEAN/STD"),
         ({"--normalise": "0.1,0.2/0.3"}, "1 channels"),
         ({"--channels": 3}, "on which the backbone fails"),
@@ -226,6 +276,24 @@ def test_what_a_user_can_get_wrong(place: Path, tmp_path: Path) -> None:
     options = {**base, "--data": tmp_path / "bad", "--noticed": 0.2, "--epochs": 1}
     result = run(*(part for pair in options.items() for part in pair), "--no-report", "--skip-unreadable")
     assert result.exit_code == 0 and "skipped top/x.png" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "option, value, text",
+    [
+        ("--held-out", 2, "--held-out: got 2.0"),
+        ("--kind", "foo", "kind: got 'foo'"),
+        ("--accelerator", "foo", "accelerator: got 'foo'"),
+    ],
+)
+def test_options_are_checked_before_images_are_read(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, value: object, text: str
+) -> None:
+    read: list[object] = []
+    monkeypatch.setattr(_image_data, "read_own", lambda *arguments, **options: read.append(arguments))
+    call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--output", tmp_path)
+    result = run(*call, option, value, "--quiet", quiet=False)
+    assert isinstance(result.exception, InputError) and text in str(result.exception) and not read
 
 
 def test_outputs_must_be_the_classes(place: Path) -> None:
@@ -314,7 +382,8 @@ def test_weights_in_all_their_wrappings(tmp_path: Path) -> None:
         read_weights(tmp_path / "list.pt")
     (tmp_path / "cut.pt").write_bytes((tmp_path / "plain.pth").read_bytes()[:500])
     (tmp_path / "empty.pt").write_bytes(b"")
-    for name in ("cut.pt", "empty.pt"):
+    (tmp_path / "junk.pt").write_bytes(b"junk")
+    for name in ("cut.pt", "empty.pt", "junk.pt"):
         with pytest.raises(FileFormatError, match=name):
             read_weights(tmp_path / name)
     (tmp_path / "w.txt").write_text("")

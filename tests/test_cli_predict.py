@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +21,14 @@ from typer.testing import CliRunner, Result
 import abnn
 from abnn.backbones import PaperResNet, build_backbone
 from abnn.cli import _inputs
+from abnn.cli._rows import Row, make_writer
 from abnn.cli.predict import predict
 from abnn.data import InputForm, load_digits
 from abnn.drawing import read_drawing
 from abnn.drift import DriftMonitor
 from abnn.errors import AbnnError, FileFormatError, InputError
 from abnn.triage import Triage
+from tests.conftest import mlp
 from tests.test_fit import QUIET, data, loader
 
 app = typer.Typer()
@@ -37,6 +40,10 @@ SMALL: dict[str, Any] = {"width": 8, "blocks": 2, "stem": "small", "kaiming": Fa
 def own_network() -> PaperResNet:
     torch.manual_seed(0)
     return PaperResNet(1, 3, **SMALL)
+
+
+def table_network() -> torch.nn.Module:
+    return mlp(4)
 
 
 @pytest.fixture(scope="module")
@@ -235,6 +242,7 @@ def test_what_a_user_can_get_wrong(folder: Path, tmp_path: Path) -> None:
         ((f"{tmp_path}/*.png",), "nothing matches"),
         ((tmp_path / "empty",), "a folder without images"),
         ((features,), "rows of features"),
+        ((image, "--drift", tmp_path), "--drift: got"),
     ):
         result = run(folder / "model", *arguments)
         assert isinstance(result.exception, InputError) and text in str(result.exception), (text, result.exception)
@@ -249,6 +257,32 @@ def test_features_need_arrays(folder: Path, tmp_path: Path) -> None:
     batches = list(_inputs.read_inputs([str(tmp_path / "rows.npz")], form, 3))
     assert [len(batch.names) for batch in batches] == [3, 1]
     assert torch.equal(torch.cat([batch.x for batch in batches]), torch.eye(4))
+
+
+def test_rows_that_are_no_numbers_are_named_and_skipped(tmp_path: Path) -> None:
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    model = abnn.attach(mlp(4).eval(), x[:1])
+    model.save(tmp_path / "model", backbone=True)
+    values = x.numpy().copy()
+    values[2, 1], values[4, 0] = np.nan, np.inf
+    np.savez(tmp_path / "t.npz", features=values)
+    call = (tmp_path / "model", tmp_path / "t.npz", "--backbone", f"{__name__}:table_network", "--batch-size", 3)
+    stopped = run(*call)
+    assert isinstance(stopped.exception, InputError)
+    assert f"{tmp_path / 't.npz'}[2], which cannot be read: holds NaN or infinite values" in str(stopped.exception)
+    skipped = run(*call, "--skip-unreadable", "--format", "csv")
+    assert "4 inputs: 2 skipped" in skipped.stderr
+    assert [row["input"][-3:] for row in csv.DictReader(io.StringIO(skipped.stdout))] == ["[0]", "[1]", "[3]", "[5]"]
+
+
+def test_json_lines_have_null_for_what_is_no_number() -> None:
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    stream = io.StringIO()
+    make_writer("jsonl", stream).write([Row("a", 0, None, math.nan, s, None) for s in (math.nan, math.inf, 0.5)])
+    found = [json.loads(line, parse_constant=refuse) for line in stream.getvalue().splitlines()]
+    assert [row["score"] for row in found] == [None, None, 0.5] and found[0]["probability"] is None
 
 
 def test_memory_is_bounded_by_the_batch(folder: Path) -> None:

@@ -106,3 +106,9 @@ def test_what_is_no_record(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(FileFormatError, match="is not a run record"):
         run(tmp_path / "other.json")
+
+
+def test_pages_that_cannot_be_written(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("abnn.report.write_report", lambda *arguments, **options: pytest.fail("it was drawn first"))
+    with pytest.raises(InputError, match="--output: got .*, which is a folder"):
+        run(results, "--output", tmp_path)

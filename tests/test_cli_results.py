@@ -136,6 +136,8 @@ def test_table_errors(written: Path, tmp_path: Path):
         (("--into", tmp_path / "x.md", "--marker", "x"), "does not exist"),
         (("--against", "plain network", "--row", "plain network"), "one of the two"),
         (("--columns", "tiers.ordered"), "Did you mean"),
+        (("--output", tmp_path), "--output: got .*, which is a folder"),
+        (("--into", tmp_path, "--marker", "x"), "--into: got .*, which is a folder"),
     ]:
         with pytest.raises(InputError, match=message):
             run(*table, *arguments)

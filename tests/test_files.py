@@ -224,6 +224,22 @@ def test_places_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match=r"--output: got .*file is a file; accepted: a place in a folder of yours"):
         files.check_writable("--output", tmp_path / "file" / "model")
+    with pytest.raises(InputError, match=r"file is a file"):
+        files.check_writable("--output", tmp_path / "file", folder=True)
+    with pytest.raises(InputError, match=r"which is a folder; accepted: a file, new or to replace"):
+        files.check_writable("--output", tmp_path)
+    with pytest.raises(InputError, match="which is no ordinary file"):
+        files.check_writable("--output", Path(os.devnull))
+    files.check_writable("--output", tmp_path / "file")
+    files.check_writable("--output", tmp_path, folder=True)
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"] and (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder where not even root may write")
+@pytest.mark.parametrize("folder", [True, False])
+def test_folders_of_nobody(folder: bool) -> None:
+    with pytest.raises(InputError, match=r"where /proc cannot be written to \(.+\)"):
+        files.check_writable("--output", Path("/proc/new"), folder)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

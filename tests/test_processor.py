@@ -51,6 +51,21 @@ def test_a_unit_that_does_not_work_is_an_error_before_training(
     assert make_fabric("32-true", "cpu", 1, 1).device == torch.device("cpu")
 
 
+def test_accelerators_and_devices_that_are_not_there() -> None:
+    with pytest.raises(InputError, match="accelerator: got 'foo'; accepted: auto, cpu, cuda, gpu, mps"):
+        make_fabric("32-true", "foo", 1, 1)
+    for devices in (0, -1, 1.5, "two"):
+        with pytest.raises(InputError, match='devices: got .*; accepted: a whole number of at least 1, or "auto"'):
+            make_fabric("32-true", "cpu", devices, 1)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="num_nodes: got 0"):
+        make_fabric("32-true", "cpu", 1, 0)
+    absent = "mps" if torch.cuda.is_available() else "cuda"
+    with pytest.raises(
+        InputError, match=f"accelerator: got '{absent}' with devices=1; accepted: what this machine has"
+    ):
+        make_fabric("32-true", absent, 1, 1)
+
+
 @pytest.mark.parametrize("code", [0, 1])
 def test_one_that_does_is_not(announced: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     ends_with(code, monkeypatch)  # 1: Python could not even start, which says nothing

@@ -71,12 +71,23 @@ def check_replaceable(
         raise InputError(explain(argument, given, f"a new folder, or {accepted} to replace"))
 
 
-def check_writable(argument: str, target: Path) -> None:
-    """Refuse a place where nothing can be written, before hours of work and not after."""
-    place = next(each for each in target.absolute().parents if each.exists())
-    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
-        return
-    trouble = "cannot be written to" if place.is_dir() else "is a file"
+def check_writable(argument: str, target: Path, folder: bool = False) -> None:
+    """Refuse a place where nothing can be written, before hours of work and not after. A trial file tells; it is removed.
+
+    folder  ``target`` is a folder for several files, there or not; else a file
+    """
+    whole = target.absolute()
+    if not folder and whole.exists() and not whole.is_file():
+        given = f"{target}, which is {'a folder' if whole.is_dir() else 'no ordinary file'}"
+        raise InputError(explain(argument, given, "a file, new or to replace"))
+    place = next(each for each in (whole, *whole.parents)[0 if folder else 1 :] if each.exists())
+    trouble = "" if place.is_dir() else "is a file"
+    if not trouble:
+        try:
+            with tempfile.NamedTemporaryFile(prefix=".abnn.", dir=place):
+                return
+        except OSError as error:
+            trouble = f"cannot be written to ({error.strerror})"
     fix = "Choose another place, or change its permissions."
     raise InputError(explain(argument, f"{target}, where {place} {trouble}", "a place in a folder of yours", fix))
 

@@ -37,8 +37,11 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             f"weights: {path} holds more than tensors, or is damaged, and is not loaded because that could run code "
             f"({_short(error)}). Save model.state_dict() instead of the model."
         ) from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise FileFormatError(f"weights: {path} cannot be read ({_short(error)}).") from None
+    except Exception as error:  # noqa: BLE001, for the reader of old formats raises whatever it comes across
+        raise FileFormatError(
+            f"weights: {path} cannot be read ({_short(error)}); it is damaged or of another format: save "
+            "model.state_dict() again."
+        ) from None
     return _state_dict(content, path)
 
 

@@ -77,8 +77,10 @@ def test_the_device_and_the_file_of_the_drift_monitor(model_path: Path, tmp_path
 
 
 def test_errors_say_what_to_do(model_path: Path, tmp_path: Path) -> None:
-    assert isinstance(invoke().exception, InputError)
-    assert isinstance(invoke(str(model_path), "--demo").exception, InputError)
+    with pytest.raises(InputError, match="got neither a folder nor --demo"):
+        raise invoke().exception
+    with pytest.raises(InputError, match="got both a folder and --demo"):
+        raise invoke(str(model_path), "--demo").exception
     assert isinstance(invoke(str(tmp_path / "nothing")).exception, FileFormatError | InputError)
     assert "host" in str(invoke(str(model_path), "--host", "no.such.host.invalid").exception)
     with socket.socket() as taken:

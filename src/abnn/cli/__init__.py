@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import typer
 
@@ -17,7 +21,7 @@ from abnn.cli.reproduce import reproduce
 from abnn.cli.results import results_app
 from abnn.cli.serve import serve
 from abnn.cli.train import train
-from abnn.errors import AbnnError
+from abnn.errors import AbnnError, AbnnWarning
 
 app = typer.Typer(
     name="abnn",
@@ -47,10 +51,43 @@ def options(
 def main() -> None:
     """Run a command; expected errors become one line on standard error and exit status 2."""
     try:
-        app()
+        with _warnings_in_a_line():
+            app()
     except AbnnError as error:
         typer.echo(f"abnn: {error}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        where = f" {error.filename}" if error.filename is not None else ""
+        typer.echo(f"abnn: cannot read or write{where}: {reason}", err=True)
+        _close_if_full()
         sys.exit(2)
     except KeyboardInterrupt:
         typer.echo("abnn: interrupted", err=True)
         sys.exit(130)
+
+
+@contextlib.contextmanager
+def _warnings_in_a_line() -> Iterator[None]:
+    """Our warnings without the source line that gave them; those of others as always."""
+    usual = warnings.formatwarning
+
+    def shown(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
+        if issubclass(category, AbnnWarning):
+            return f"abnn: warning: {message}\n"
+        return usual(message, category, *place, **more)
+
+    warnings.formatwarning = shown
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
+
+
+def _close_if_full() -> None:
+    """Standard output that takes nothing more would fail once again when Python ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError):
+            sys.stdout.close()

@@ -128,10 +128,14 @@ def read_outliers(folder: Path, form: InputForm, skip_unreadable: bool) -> tuple
     return whole.dataset(form), whole.skipped
 
 
-def stratified(labels: np.ndarray, names: tuple[str, ...], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the larger and of the smaller part: ``share`` of each class, at least one of either."""
+def check_share(share: float) -> None:
     if not 0 < share < 1:
         raise InputError(explain("--held-out", share, "a share between 0 and 1"))
+
+
+def stratified(labels: np.ndarray, names: tuple[str, ...], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the larger and of the smaller part: ``share`` of each class, at least one of either."""
+    check_share(share)
     rng = np.random.default_rng(seed)
     kept, held = [], []
     for label, name in enumerate(names):

@@ -110,7 +110,10 @@ def _rows(name: str, form: InputForm, size: int) -> Iterator[Batch]:
     source.check(form)
     for first in range(0, len(source), size):
         chunk = source.read(first, min(first + size, len(source)), form)
-        yield Batch([f"{printable(name)}[{row}]" for row in chunk.rows], chunk.x, [])
+        names = [f"{printable(name)}[{row}]" for row in chunk.rows]
+        good = torch.isfinite(chunk.x).flatten(1).all(1)
+        bad = [(each, "holds NaN or infinite values") for each, fine in zip(names, good.tolist()) if not fine]
+        yield Batch([each for each, fine in zip(names, good.tolist()) if fine], chunk.x[good], bad)
     source.close()
 
 

@@ -16,6 +16,7 @@ from abnn.data import InputForm
 from abnn.errors import AbnnError, InputError, explain
 from abnn.knowledge import most_frequent
 from abnn.predict import Plain
+from abnn.randomness import preserved_random_state, seed_everything
 from abnn.weights import load_weights
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -32,23 +33,34 @@ def choose_channels(name: str, given: int | None, seen: Look) -> int:
 
 
 def make_backbone(
-    name: str, classes: int, channels: int | None, seen: Look, weights: Path | None, train: bool
+    name: str, classes: int, channels: int | None, seen: Look, weights: Path | None, train: bool, seed: int
 ) -> tuple[nn.Module, int, list[str]]:
-    """The network, its channels, and the tensors that ``weights`` did not fill because the classes are others."""
+    """The network, its channels, and the tensors that ``weights`` did not fill because the classes are others.
+
+    seed  of initial values: a run that goes on begins with the same ones
+    """
+    with preserved_random_state():
+        seed_everything("backbone", seed)
+        network, channels = _build(name, classes, channels, seen)
+    if ":" not in name and weights is None and not train:
+        fix = "Pass --weights FILE, or --train-backbone to train it from nothing."
+        raise InputError(explain("--weights", "none, so that the backbone would guess", "trained weights", fix))
+    left = load_weights(network, weights, new_head=train) if weights is not None else []
+    return network.eval(), channels, left
+
+
+def _build(name: str, classes: int, channels: int | None, seen: Look) -> tuple[nn.Module, int]:
     if ":" in name:
         from abnn.saved import _from_function
 
         network = _from_function(name)
         first = next((part for part in network.modules() if isinstance(part, nn.Conv2d)), None)
-        channels = channels or (first.in_channels if first is not None else choose_channels(name, None, seen))
-    else:
-        channels = choose_channels(name, channels, seen)
-        network = build_backbone(name, classes, channels)
-        if weights is None and not train:
-            fix = "Pass --weights FILE, or --train-backbone to train it from nothing."
-            raise InputError(explain("--weights", "none, so that the backbone would guess", "trained weights", fix))
-    left = load_weights(network, weights, new_head=train) if weights is not None else []
-    return network.eval(), channels, left
+        return network, channels or (first.in_channels if first is not None else choose_channels(name, None, seen))
+    channels = choose_channels(name, channels, seen)
+    try:
+        return build_backbone(name, classes, channels), channels
+    except InputError as error:
+        raise InputError(f"{error} A network of your own code is given as module:function.") from None
 
 
 def choose_form(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -46,7 +47,8 @@ class Writer(ABC):
 class JsonLines(Writer):
     def write(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            self.stream.write(json.dumps(row.values()) + "\n")
+            values = {key: None if _not_finite(value) else value for key, value in row.values().items()}
+            self.stream.write(json.dumps(values, allow_nan=False) + "\n")
         self.stream.flush()
 
 
@@ -90,6 +92,11 @@ class Lines(Writer):
         if rows:
             self.console.print(table)
             self.head = False
+
+
+def _not_finite(value: Any) -> bool:
+    """NaN and infinities, for which JSON has no word."""
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 WRITERS = {"table": Lines, "jsonl": JsonLines, "csv": Csv}

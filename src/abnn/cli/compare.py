@@ -28,7 +28,7 @@ def compare(
     from abnn.records import read_record
     from abnn.tables import render
 
-    check_writable("--output", output / "compare-digits")
+    check_writable("--output", output, folder=True)
     scores = None if posthoc is None else [name for name in posthoc if name != "none"]
     paths = run_compare(
         method or METHODS,

@@ -17,7 +17,7 @@ INTRO = (
 
 def demo(
     output: Annotated[Path, typer.Option(help="Folder for the page, the saved model and the records.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Seed of the first run.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first run.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many runs, with seeds from the first on.")] = 1,
     figures: Annotated[bool, typer.Option(help="Also write every figure as PNG and SVG.")] = False,
     quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
@@ -32,7 +32,7 @@ def demo(
     from abnn.report import write_report
     from abnn.tables import render
 
-    check_writable("--output", output / "model")
+    check_writable("--output", output, folder=True)
     console = Console()
     for number in range(seed, seed + seeds):
         if seeds > 1:

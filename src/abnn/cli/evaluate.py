@@ -55,12 +55,14 @@ def evaluate(
 
     from abnn.cli.report import page_from_records
     from abnn.data import InputForm
+    from abnn.files import check_writable
     from abnn.records import read_record, write_record
     from abnn.resume import Settings, evaluate_source
     from abnn.saved import fingerprint, load_model
     from abnn.watch import progress_bar
 
     started = time.perf_counter()
+    check_writable("--output", output, folder=True)
     model = load_model(checkpoint, backbone, weights)
     place = move_to_device(model, device)
     form = InputForm.of(model)
@@ -94,9 +96,12 @@ def evaluate(
         for note in notes:
             console.print(f"{each.name}: {note}", markup=False, highlight=False)
     console.print(f"Record: {record.path}", markup=False, highlight=False)
+    page = output / "report.html"
     if report:
-        page = page_from_records([record], output / "report.html", figures=figures)
+        page_from_records([record], page, figures=figures)
         console.print(f"Page: {page}", markup=False, highlight=False)
+    else:
+        page.unlink(missing_ok=True)  # that of an earlier run
 
 
 def _choose_score(model: Any, form: InputForm, score: str | None, draws: int) -> str:

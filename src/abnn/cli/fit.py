@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from abnn.errors import InputError, explain
+from abnn.errors import AbnnWarning, InputError, explain
 
 SEPARATE_FROM = 200
 """With so many held-out images, thresholds are chosen on one half of them and the page is about the other."""
@@ -60,12 +60,15 @@ def fit(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
     """Clip attachments onto your own network, fit them on your images, choose thresholds, and save it all."""
+    import torch
+
     from abnn.attach import attach, detach
     from abnn.cli import _own_backbone as own
-    from abnn.cli._image_data import look, open_folders, read_outliers
+    from abnn.cli._image_data import check_share, look, open_folders, read_outliers
     from abnn.files import check_replaceable, check_writable
     from abnn.fit import fit as fit_attachments
     from abnn.knowledge import ADVICE, compare
+    from abnn.loop import plan_fabric
     from abnn.methods.base import check_positive
     from abnn.predict import Plain, device_of
     from abnn.triage import Triage
@@ -76,14 +79,21 @@ def fit(
     if lr is not None:
         check_positive("--lr", lr)
     check_positive("--backbone-lr", backbone_lr)
-    check_writable("--output", output / "model")  # before hours of work, not after
+    check_share(held_out)
+    plan_fabric("32-true", accelerator)
+    check_writable("--output", output, folder=True)  # before hours of work, not after
     check_replaceable(output / "model", "abnn.json", argument="--output")
+    if checkpoint is not None:
+        check_writable("--checkpoint", checkpoint)
     source, given = open_folders(data)
     seen = look(source)
     names = source.class_names or ()
-    network, channels, new = own.make_backbone(backbone, len(names), channels, seen, weights, train_backbone)
+    network, channels, new = own.make_backbone(backbone, len(names), channels, seen, weights, train_backbone, seed)
     form = own.choose_form(backbone, network, channels, seen, size, normalise)
     own.check_output(network, form, names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AbnnWarning)  # said when it is attached to stay
+        detach(attach(network, torch.zeros(1, *form.shape), kind=kind, last=last, views=views))
     strange, unreadable = ("auto", ()) if outliers is None else read_outliers(outliers, form, skip_unreadable)
     images = _read(source, given, form, held_out, seed, skip_unreadable, quiet)
     needed = least_count(noticed) * (len(names) if per_class else 1)
@@ -103,7 +113,6 @@ def fit(
     loader = _loader(images.train, batch_size, shuffle=True, drop_last=len(images.train_labels) > batch_size)
     example = images.train[0][0][None]
     if train_backbone:
-        detach(attach(network, example, kind=kind, last=last, views=views))  # a wrong option is an error now, not later
         if new:
             say(f"Not taken from {weights}, because the shapes differ: {', '.join(new)}")
         network = _train_backbone(
@@ -153,12 +162,15 @@ def fit(
         raise InputError(text) from error
     model.save(saved, backbone=True, triage=triage, extra=extra)
     say(f"Model: {saved} (attachments {(saved / 'attachments.safetensors').stat().st_size / 1024:,.0f} kB)")
-    if report:
+    page = output / "report.html"
+    if not report:
+        page.unlink(missing_ok=True)  # that of another model
+    else:
         from abnn.cli._own_report import write_own_report
 
         plain_triage = Triage.calibrate(plain, calibration, noticed, rejected, strange, seed=seed)
-        page = write_own_report(
-            output / "report.html",
+        write_own_report(
+            page,
             {"plain network": (plain, plain_triage), "attached network": (model, triage)},
             *(_loader(shown, 256), form, names, draws, seed),
             {"backbone": backbone, "data": str(data), "held-out accuracy of the backbone": accuracy},

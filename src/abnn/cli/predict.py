@@ -57,10 +57,13 @@ def predict(
     from abnn.cli._rows import make_writer
     from abnn.data import InputForm
     from abnn.drawing import InkForm, reads_drawings
+    from abnn.files import check_writable
     from abnn.saved import class_names_of, load_model
 
     names = _names(inputs or [], from_file)
     writer = make_writer(format)
+    if drift is not None:
+        check_writable("--drift", drift)
     loaded = load_model(model, backbone, weights)
     move_to_device(loaded, device)
     class_names = class_names_of(loaded)
@@ -86,7 +89,8 @@ def predict(
                 for name, why in batch.unreadable:
                     if not skip_unreadable:
                         fix = "Leave it out, or pass --skip-unreadable to go on without it."
-                        raise InputError(explain("INPUT", f"{name}, which cannot be read: {why}", "images", fix))
+                        accepted = "images, or rows of numbers"
+                        raise InputError(explain("INPUT", f"{name}, which cannot be read: {why}", accepted, fix))
                     skipped += 1
                     progress.say(f"abnn: skipped {name}: {why}")
                 progress.advance(len(batch.names))

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from abnn.errors import InputError, explain
+from abnn.files import check_writable
 from abnn.records import Record, find_records, read_record
 
 
@@ -19,6 +20,7 @@ def report(
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
 ) -> None:
     """Write the page of an evaluation, or a comparison of several, from their records. Needs neither model nor data."""
+    check_writable("--output", output)
     page = page_from_records(collect(records), output, title, figures)
     typer.echo(f"Page: {page}")
 

@@ -48,7 +48,7 @@ def reproduce(
     names = [name for name in tables if name in what or (name in TABLES and "all" in what)]
     if names:
         for argument, folder in (("--output", output), ("--work", work)):
-            check_writable(argument, folder / "records")
+            check_writable(argument, folder, folder=True)
         chosen = _chosen([each for name in names for each in tables[name].cells], cell, task)
         runner = Runner(
             output,

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from abnn.errors import FileFormatError, InputError, explain
-from abnn.files import write_text
+from abnn.files import check_writable, write_text
 from abnn.records import NoArraysError, Record, disagreements, find_records, looks_like_record, read_record
 from abnn.tables import PRESETS, check_paths, columns_from, render, render_paired, update_between_markers
 
@@ -119,6 +119,9 @@ def table(
         raise InputError(explain("--format", format, "markdown, with --into", "Use --output for other formats."))
     if against is not None and row:
         raise InputError(explain("--row", "rows with --against", "one of the two", "Choose rows with --name instead."))
+    for argument, target in (("--output", output), ("--into", into)):
+        if target is not None:
+            check_writable(argument, target)
     records = _found(results, experiment, name, seed, where)
     if not records:
         fix = f"`abnn results list -r {results}` shows what is there."

@@ -155,8 +155,8 @@ def _model(
     from abnn.saved import load_model
 
     if demo == (path is not None):
-        given = "both" if demo else "neither"
-        raise InputError(explain("model", f"{given} a folder and --demo", "a folder of a saved model, or --demo"))
+        given = "both a folder and --demo" if demo else "neither a folder nor --demo"
+        raise InputError(explain("model", given, "a folder of a saved model, or --demo"))
     if path is not None:
         return load_model(path, backbone, weights), path.resolve().name
     return demo_model(quiet)[0], "the embedded digit reader"

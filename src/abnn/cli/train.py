@@ -18,7 +18,7 @@ def train(
     data: Annotated[str, typer.Option(help="The data: digits, mnist, svhn or cat-dog.")] = "digits",
     data_root: Annotated[Path | None, typer.Option(help="Where data sets by name are kept.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs over all stages of the method.")] = None,
-    seed: Annotated[int, typer.Option(help="Of initial weights, data order, outliers and draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of initial weights, data order, outliers and draws.")] = 0,
     output: Annotated[Path, typer.Option(help="Folder for the model and the record.")] = Path("trained"),
     set: Annotated[
         list[str] | None, typer.Option("--set", help="A hyper-parameter, as in --set lr=0.01; may be repeated.")
@@ -34,7 +34,7 @@ def train(
     from abnn.records import read_record, write_record
     from abnn.tables import render
 
-    check_writable("--output", output / "model")
+    check_writable("--output", output, folder=True)
     task = load_task(data, seed, root=data_root)
     chosen = task.method(method, variant, **parse_settings(set or []))
     unfinished = output / "unfinished"
