@@ -93,7 +93,8 @@ def fit(
     own.check_output(network, form, names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AbnnWarning)  # said when it is attached to stay
-        detach(attach(network, torch.zeros(1, *form.shape), kind=kind, last=last, views=views))
+        example = torch.rand(1, *form.shape, generator=torch.Generator().manual_seed(seed))
+        detach(attach(network, example, kind=kind, last=last, views=views))
     strange, unreadable = ("auto", ()) if outliers is None else read_outliers(outliers, form, skip_unreadable)
     images = _read(source, given, form, held_out, seed, skip_unreadable, quiet)
     needed = least_count(noticed) * (len(names) if per_class else 1)
