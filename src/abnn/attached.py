@@ -18,7 +18,7 @@ from abnn.blocks import Block, Probe, logits_of
 from abnn.compiled_pass import CompiledPass
 from abnn.distance import FeatureDistance
 from abnn.draws import KeptDraws, Noise, draw_seed
-from abnn.errors import AbnnWarning, AttachError, InputError, explain, whole_number
+from abnn.errors import AbnnWarning, AttachError, at_least_one, explain
 from abnn.graft import graft
 from abnn.heap import keep_heap
 from abnn.layers import MeanField, bayesian_layers, kl_of
@@ -270,10 +270,7 @@ def mean_logits(draw_logits: Tensor) -> Tensor:
 
 def check_draws(draws: object) -> int:
     """The number of draws as an int, whichever library the whole number comes from."""
-    number = whole_number(draws)
-    if number is None or number < 1:
-        raise InputError(explain("draws", repr(draws), "a whole number of at least 1", "Ten is a good start."))
-    return number
+    return at_least_one("draws", draws, fix="Ten is a good start.")
 
 
 def _device_and_dtype(backbone: nn.Module) -> tuple[torch.device, torch.dtype]:

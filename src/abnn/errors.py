@@ -55,6 +55,14 @@ def explain(argument: str, given: object, accepted: str, fix: str = "") -> str:
     return f"{message}. {fix}" if fix else f"{message}."
 
 
+def at_least_one(argument: str, given: object, other: str = "", fix: str = "") -> int:
+    """A whole number of at least 1 as an int, or an error; ``other``: what is accepted as well, for the message."""
+    number = whole_number(given)
+    if number is None or number < 1:
+        raise InputError(explain(argument, repr(given), f"a whole number of at least 1{other}", fix))
+    return number
+
+
 def unknown(argument: str, given: object, known: Iterable[object]) -> InputError:
     """An error for a name that is not in a fixed list, with the closest known name as a hint."""
     import difflib

@@ -18,7 +18,7 @@ from torch import Tensor
 from abnn.batches import Batches
 from abnn.capture import CapturedStep
 from abnn.checkpoint import Run
-from abnn.errors import DivergedError, InputError, explain, unknown, whole_number
+from abnn.errors import DivergedError, InputError, at_least_one, explain, unknown
 from abnn.optimizers import SCHEDULES, Rates, Schedule, name_of
 from abnn.processor import check_bfloat16
 from abnn.randomness import seeded
@@ -46,11 +46,10 @@ def plan_fabric(precision: str, accelerator: str, devices: int | str = 1, num_no
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
     if accelerator not in ACCELERATORS:
-        raise InputError(explain("accelerator", repr(accelerator), ", ".join(ACCELERATORS)))
-    if devices != "auto" and (whole_number(devices) or 0) < 1:
-        raise InputError(explain("devices", repr(devices), 'a whole number of at least 1, or "auto"'))
-    if (whole_number(num_nodes) or 0) < 1:
-        raise InputError(explain("num_nodes", repr(num_nodes), "a whole number of at least 1"))
+        raise unknown("accelerator", accelerator, ACCELERATORS)
+    if devices != "auto":
+        at_least_one("devices", devices, ', or "auto"')
+    at_least_one("num_nodes", num_nodes)
     try:
         fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision)  # type: ignore[arg-type]
     except (MisconfigurationException, RuntimeError, ValueError) as error:
@@ -80,10 +79,9 @@ def training(
 
     settings  identify the run, so that no other run goes on from its checkpoint
     """
-    if (whole_number(epochs) or 0) < 1:
-        raise InputError(explain("epochs", repr(epochs), "a whole number of at least 1"))
-    if checkpoint_every is not None and (whole_number(checkpoint_every) or 0) < 1:
-        raise InputError(explain("checkpoint_every", repr(checkpoint_every), "a whole number of at least 1, or None"))
+    at_least_one("epochs", epochs)
+    if checkpoint_every is not None:
+        at_least_one("checkpoint_every", checkpoint_every, ", or None")
     if not callable(schedule) and schedule not in SCHEDULES:
         raise unknown("schedule", schedule, SCHEDULES)
     factor_at = schedule if callable(schedule) else SCHEDULES[schedule]

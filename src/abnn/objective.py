@@ -7,7 +7,7 @@ With z_s the logits of draw s and p = 1/S sum_s softmax(z_s) the mean prediction
     3. attachments (omega_2), outliers        minimise sign * alpha (outlier loss + kl_weight KL), sign -1 to maximise
 
 Or all at once ("together"): one update by the sum of 2 and 3, also of a backbone that is not frozen. With a step of its own, which
-knows nothing of outliers, such a backbone works against the attachments, and both lose what the network knew.
+knows nothing of outliers, a backbone worked against the attachments of the default, and the network lost what it knew.
 Losses are averages over the batch. "mean" losses look at the mean prediction p, "draws" losses average over the draws.
 """
 

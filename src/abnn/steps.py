@@ -47,7 +47,6 @@ class Steps(Trainable):
         self.backbone_optimizer = optimizers.get("backbone")  # None: the backbone is frozen
         model.backbone_changed |= self.backbone_optimizer is not None
         self.at_once = objective.together and self.backbone_optimizer is not None
-        self.learning = self._all if self.at_once else self.attachments  # by steps 2 and 3
         self.capturable = can_follow(optimizers.values())
         self.lowest = float("inf")
         self.compiled = is_compiled(model.net)
@@ -65,7 +64,7 @@ class Steps(Trainable):
         if self.outliers is not None:
             losses["outliers"] = self.outlier_step(x, y, generator)
         elif self.objective.together:
-            self._update_learning()
+            self._learn(everything=self.at_once)
         return losses
 
     def backbone_step(self, x: Tensor, y: Tensor) -> Tensor:
@@ -87,11 +86,11 @@ class Steps(Trainable):
         """2. Minimise the ID loss plus the weighted KL over the attachments, and the backbone where all learn at once."""
         goal = self.objective
         self.model.resample(goal.draws[1])
-        with touching(self.learning, self._all):
+        with touching(self._all if self.at_once else self.attachments, self._all):
             loss, kl, right = self.id_loss(x, y, with_kl=True)
             self.fabric.backward(loss + kl)
         if not goal.together:
-            self._update_learning()
+            self._learn(everything=False)
         return {"id": loss.detach(), "weighted_kl": kl.detach(), "accuracy": right}
 
     def outlier_step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -100,13 +99,11 @@ class Steps(Trainable):
         goal = self.objective
         made = self.outliers(x, y, generator)
         self.model.resample(goal.draws[2])
-        everything = goal.outliers_update == "all" and self.backbone_optimizer is not None
-        with touching(self._all if everything else self.learning, self._all), evaluating(self.model):
+        everything = self.at_once or (goal.outliers_update == "all" and self.backbone_optimizer is not None)
+        with touching(self._all if everything else self.attachments, self._all), evaluating(self.model):
             loss, kl = self.outlier_loss(made.x, made.y, made.severity, generator)
             self.fabric.backward((-1 if goal.maximise else 1) * goal.alpha * (loss + kl))
-        self._update_learning()
-        if everything and self.backbone_optimizer is not None:
-            self._update(self.backbone_optimizer, self.backbone)
+        self._learn(everything)
         return loss.detach()
 
     def known(self, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> tuple[float, float] | None:
@@ -183,10 +180,10 @@ class Steps(Trainable):
             return x.new_zeros(())
         return self.objective.kl_factor(len(x)) * kl_of(self.model.layers, self.objective.sampled_kl)
 
-    def _update_learning(self) -> None:
-        """The updates of steps 2 and 3."""
+    def _learn(self, everything: bool) -> None:
+        """Update the attachments, and the backbone with them where a step is about everything."""
         self._update(self.attachment_optimizer, self.attachments)
-        if self.at_once and self.backbone_optimizer is not None:
+        if everything and self.backbone_optimizer is not None:
             self._update(self.backbone_optimizer, self.backbone)
 
     def _update(self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
