@@ -26,8 +26,11 @@ def _detection(*names: str) -> tuple[Column, ...]:
     return tuple(Column(f"AUROC {name}", f"detection.{name}.auroc", digits=2) for name in names)
 
 
-def _errors(name: str, header: str = "errors AUROC") -> Column:
-    return Column(header, f"misclassification.{name}.auroc", digits=2)
+def _errors(name: str, where: str = "") -> tuple[Column, Column]:
+    return (
+        Column(f"errors AUROC{where}", f"misclassification.{name}.auroc", digits=2),
+        Column(f"AUGRC{where}", f"selective.{name}.augrc", digits=3, better="lower"),
+    )
 
 
 def _order(pair: str) -> Column:
@@ -41,7 +44,7 @@ TABLE = Table(
             "MNIST",
             (
                 accuracy("MNIST"),
-                _errors("MNIST"),
+                *_errors("MNIST"),
                 *_detection("SEMEION", "SVHN"),
                 _order("SEMEION < CIFAR-10"),
                 _order("SVHN < CIFAR-10"),
@@ -50,12 +53,12 @@ TABLE = Table(
             ),
             _rows("mnist"),
         ),
-        Section("SVHN", (accuracy("SVHN"), _errors("SVHN"), *_detection("CIFAR-10", "CIFAR-100")), _rows("svhn")),
+        Section("SVHN", (accuracy("SVHN"), *_errors("SVHN"), *_detection("CIFAR-10", "CIFAR-100")), _rows("svhn")),
         Section(
             "Embedded digits",
             (
                 accuracy("handwritten digits"),
-                _errors("printed digits", "errors AUROC on printed"),
+                *_errors("printed digits", " on printed"),
                 *_detection("printed digits", "photographs"),
                 Column("printed < photographs", "tiers.auroc_semi_below_full"),
                 accuracy("printed digits", "accuracy on printed"),

@@ -30,7 +30,7 @@ def joint(task: str) -> tuple[Cell, Cell]:
     validation data (docs/beyond.md); and everything from the beginning.
     """
     free: dict[str, Any] = {"pretrain": 0.0, "freeze": False}
-    beside = {**free, "lr": 3e-3 if task == "digits" else 1e-3}
+    beside = {**free, "lr": 3e-3 if task == "digits" else 1e-2}
     return (
         Cell("abnn (joint)", task, "abnn", options=beside, epochs=fit_epochs(task), start=threshold(task)),
         Cell("abnn (joint, from the beginning)", task, "abnn", options=free),
