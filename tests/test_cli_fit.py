@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 import abnn
 from abnn.backbones import PaperResNet
-from abnn.cli import _image_data, _own_backbone
+from abnn.cli import _image_data, _own_backbone, _own_report
 from abnn.cli._image_data import Files, Look, OwnData, look, open_folders, read_outliers, read_own, stratified
 from abnn.cli._own_backbone import IMAGENET, at_chance, choose_form
 from abnn.cli.fit import _halves, _loader, _train_backbone, fit
@@ -130,6 +130,39 @@ def test_attachments_that_make_the_network_forget_are_named(
     assert result.exit_code == 0, result.exception
     assert "The attachments cost accuracy: of 30 held-out images" in result.stderr and "lower lr" in result.stderr
     assert "The attachments cost accuracy" in (output / "report.html").read_text()
+
+
+def test_the_backbone_may_learn_along(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[nn.Module] = []
+    write = _own_report.write_own_report
+
+    def look_at_plain(path: Path, models: dict[str, Any], *arguments: Any, **options: Any) -> Path:
+        shown.append(models["plain network"][0].network)
+        return write(path, models, *arguments, **options)
+
+    monkeypatch.setattr(_own_report, "write_own_report", look_at_plain)
+    call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--joint")
+    result = run(*call, "--output", tmp_path / "a", "--epochs", 3)
+    assert result.exit_code == 0, result.exception
+    assert "are classified right now and 100.0% were before" in result.stdout and "cost accuracy" not in result.stderr
+    given = own_network()
+    load_weights(given, place / "weights.pt")
+    changed = _with_weights(tmp_path / "a")
+    assert fingerprint(changed) != fingerprint(given) == fingerprint(shown[0])  # the page compares with what was given
+    assert "the plain network on this page is as it was before" in (tmp_path / "a" / "report.html").read_text()
+    x, y = data()
+    assert (abnn.load(tmp_path / "a" / "model", changed).predict(x).label == 2 - y).float().mean() > 0.95
+    slower = run(*call, "--output", tmp_path / "b", "--epochs", 3, "--backbone-lr", 1e-9, "--no-report")
+    assert slower.exit_code == 0
+    moved = [
+        max((p - q).abs().max() for p, q in zip(_with_weights(tmp_path / name).parameters(), given.parameters()))
+        for name in "ab"
+    ]
+    assert moved[1] < 1e-6 and moved[0] > 1e-3
+    lost = run(*call, "--output", tmp_path / "c", "--epochs", 1, "--lr", 1.0, "--backbone-lr", 3.0)
+    text = "Training the backbone with the attachments cost accuracy: of 30 held-out images"
+    assert text in lost.stderr and "Leave out --joint" in lost.stderr and "lower lr" not in lost.stderr
+    assert text in (tmp_path / "c" / "report.html").read_text()
 
 
 def test_train_and_val_folders_new_head_and_resume(place: Path, tmp_path: Path) -> None:
@@ -432,7 +465,7 @@ def test_the_example_follows_a_backbone_that_training_moved(
 
     monkeypatch.setitem(abnn.attach.__globals__, "attach", record)
     monkeypatch.setitem(fit.__globals__, "_train_backbone", lambda network, *_: network.to("meta"))
-    monkeypatch.setitem(fit.__globals__, "_accuracy", lambda *_: 1.0)
+    monkeypatch.setitem(fit.__globals__, "_right", lambda *_: [torch.ones(1, dtype=torch.bool)])
     result = run("--backbone", HERE, "--data", place / "images", "--output", tmp_path / "o", "--train-backbone")
     assert "far enough" in str(result.exception) and seen[-1] == ("meta", "meta")
 

@@ -198,18 +198,20 @@ def write(path, content):
         os.kill(os.getpid(), signal.SIGKILL)
     real(path, content)
 files.write_bytes = write
-abnn.fit(attached(), loader(), epochs=2, seed=4, checkpoint={file!r}, checkpoint_every=1, **QUIET)
+abnn.fit(attached(), loader(), freeze_backbone={freeze}, epochs=2, seed=4, checkpoint={file!r}, checkpoint_every=1, **QUIET)
 """
 
 
-def test_a_killed_run_ends_bit_identical(tmp_path: Path) -> None:
+@pytest.mark.parametrize("freeze", [True, False])
+def test_a_killed_run_ends_bit_identical(tmp_path: Path, freeze: bool) -> None:
     file, root = tmp_path / "fit.safetensors", str(Path(__file__).parents[1])
-    code = KILLED.format(root=root, at=5, file=str(file))
+    code = KILLED.format(root=root, at=5, file=str(file), freeze=freeze)
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert result.returncode == -signal.SIGKILL, result.stderr.decode()
     whole, resumed = attached(), attached()
-    abnn.fit(whole, loader(), epochs=2, seed=4, **QUIET)
-    abnn.fit(resumed, loader(), epochs=2, seed=4, checkpoint=file, checkpoint_every=1, **QUIET)
+    same: dict[str, Any] = {"freeze_backbone": freeze, "epochs": 2, "seed": 4, **QUIET}
+    abnn.fit(whole, loader(), **same)
+    abnn.fit(resumed, loader(), checkpoint=file, checkpoint_every=1, **same)
     assert equal(values(whole), values(resumed))
 
 

@@ -21,6 +21,7 @@ from abnn.blocks import evaluating, logits_of
 from abnn.errors import AbnnWarning
 
 BATCHES, DRAWS, TOLERANCE = 10, 4, 0.02
+LOST, LOST_JOINT = "The attachments cost accuracy", "Training the backbone with the attachments cost accuracy"
 ADVICE = (
     "They have overwritten what the network knew; fit again with a lower lr, more epochs, or fewer blocks (last=...)."
 )
@@ -51,6 +52,12 @@ class Knowledge:
         share = max(self.inputs, 1)
         return f"{self.attached / share:.1%} are classified right with attachments and {self.plain / share:.1%} without"
 
+    @property
+    def since(self) -> str:
+        """The same about a network that has learnt along."""
+        share = max(self.inputs, 1)
+        return f"{self.attached / share:.1%} are classified right now and {self.plain / share:.1%} were before"
+
 
 def most_frequent(labels: Tensor | np.ndarray) -> float:
     """The share of the class that most labels name: what always naming it would get right."""
@@ -78,7 +85,7 @@ def compare(
     with evaluating(model), evaluating(model.backbone):
         for number, (x, y) in enumerate(islice(batches, most)):
             x, y = x.to(device), y.to(device)
-            before = _right(model, x, y) if known is None else known[number]
+            before = _right(model, x, y) if known is None else known[number].to(device)
             after = model.predict(x, draws=DRAWS, score="max-probability", replay=False).label == y
             inputs += len(y)
             plain += int(before.sum())
@@ -102,9 +109,7 @@ def warn_if_lost(
     if not found.lost:
         return
     if known is None:
-        text = f"The attachments cost accuracy: of {found.inputs:,} training inputs, {found}. {ADVICE}"
+        text = f"{LOST}: of {found.inputs:,} training inputs, {found}. {ADVICE}"
     else:
-        before, now = (count / found.inputs for count in (found.plain, found.attached))
-        text = f"Training the backbone with the attachments cost accuracy: of {found.inputs:,} training inputs, {now:.1%} are "
-        text += f"classified right now and {before:.1%} were before. {ADVICE_JOINT}"
+        text = f"{LOST_JOINT}: of {found.inputs:,} training inputs, {found.since}. {ADVICE_JOINT}"
     warnings.warn(text, AbnnWarning, stacklevel=3)

@@ -153,7 +153,7 @@ class Preset:
     score: str = "gated"
     lr: float = 3e-3
     schedule: str = "cycle"
-    backbone_lr: float = 1e-4
+    backbone_lr: float = 1e-3
     views: int = 5
 
     def gathers(self, frozen: bool) -> bool:

@@ -25,6 +25,7 @@ INTRO = (
     "still be read (semi), and with their content destroyed (full). Outliers of the same kinds were used for fitting, so "
     "real outliers will be harder. Show the model your own with abnn evaluate.\n\n"
 )
+JOINT = "Your network learnt along with the attachments; the plain network on this page is as it was before.\n\n"
 SEPARATE = "Thresholds were chosen on other held-out images than those shown here."
 SAME = (
     "There were too few held-out images to set some aside, so thresholds were chosen on the very images shown here: the "
@@ -43,6 +44,7 @@ def write_own_report(
     config: dict[str, Any],
     warning: str,
     separate: bool,
+    joint: bool = False,
 ) -> Path:
     """Evaluate all models on the three tiers and write the page."""
     value_range = measure_range(x for x, _ in loader)
@@ -60,7 +62,7 @@ def write_own_report(
         evaluations.append(
             Evaluation(name, triage.score, tuple(sets), limits, seed, config, class_thresholds=triage.by_class)
         )
-    intro = (f"{warning}\n\n" if warning else "") + INTRO + (SEPARATE if separate else SAME)
+    intro = (f"{warning}\n\n" if warning else "") + INTRO + (JOINT if joint else "") + (SEPARATE if separate else SAME)
     return write_report(evaluations, path, "When to trust your network", intro, list(class_names))
 
 

@@ -11,6 +11,7 @@ import typer
 
 from abnn.errors import AbnnWarning, InputError, explain
 
+ADVICE_JOINT = "Leave out --joint, or fit again with a lower --lr and --backbone-lr."
 SEPARATE_FROM = 200
 """With so many held-out images, thresholds are chosen on one half of them and the page is about the other."""
 
@@ -24,6 +25,9 @@ def fit(
     weights: Annotated[Path | None, typer.Option(help="The backbone's weights: .safetensors, .pt, .pth.")] = None,
     train_backbone: Annotated[
         bool, typer.Option("--train-backbone", help="Train the backbone first, from the weights or from nothing.")
+    ] = False,
+    joint: Annotated[
+        bool, typer.Option("--joint", help="Let the backbone learn along with the attachments, by the same losses.")
     ] = False,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Of the attachments; default: by the amount of data.")
@@ -60,6 +64,8 @@ def fit(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
     """Clip attachments onto your own network, fit them on your images, choose thresholds, and save it all."""
+    import copy
+
     import torch
 
     from abnn.attach import attach, detach
@@ -67,7 +73,7 @@ def fit(
     from abnn.cli._image_data import check_share, look, open_folders, read_outliers
     from abnn.files import check_replaceable, check_writable
     from abnn.fit import fit as fit_attachments
-    from abnn.knowledge import ADVICE, compare
+    from abnn.knowledge import ADVICE, LOST, LOST_JOINT, compare
     from abnn.loop import plan_fabric
     from abnn.methods.base import check_positive
     from abnn.predict import Plain, device_of
@@ -124,8 +130,9 @@ def fit(
             *(seed, accelerator, _beside(checkpoint, "backbone"), not quiet),
         )
     example = example.to(device_of(network, example.device))  # training may have moved the network
-    plain = Plain(network, example)
-    accuracy = _accuracy(plain, _loader(images.held_out, 256))
+    plain = Plain(copy.deepcopy(network) if joint else network, example)
+    right = _right(plain, _loader(images.held_out, 256))
+    accuracy = torch.cat(right).float().mean().item()
     chance = own.at_chance(accuracy, images.held_out_labels)
     say(f"The backbone reads {accuracy:.1%} of the held-out images right")
     if chance is not None:
@@ -134,21 +141,26 @@ def fit(
     model = attach(network, example, kind=kind, last=last, seed=seed, views=views)
     with warnings.catch_warnings():
         # What counts is the accuracy on held-out images, which is looked at below.
-        warnings.filterwarnings("ignore", "The attachments cost accuracy")
+        warnings.filterwarnings("ignore", LOST)
+        warnings.filterwarnings("ignore", LOST_JOINT)
         fit_attachments(
             *(model, loader),
-            freeze_backbone=True,
+            freeze_backbone=not joint,
             epochs=epochs or min(20, max(3, math.ceil(400 / steps))),
             lr=lr,
+            backbone_lr=backbone_lr,
             seed=seed,
             accelerator=accelerator,
             checkpoint=checkpoint,
             progress=not quiet,
         )
-    kept = compare(model, _loader(images.held_out, 256))
-    say(f"Of the held-out images {kept}")
-    forgot = f"The attachments cost accuracy: of {kept.inputs:,} held-out images {kept}. {ADVICE}" if kept.lost else ""
-    if forgot:
+    kept = compare(model, _loader(images.held_out, 256), known=right)
+    found = kept.since if joint else str(kept)
+    say(f"Of the held-out images {found}")
+    forgot = ""
+    if kept.lost:
+        lost, advice = (LOST_JOINT, ADVICE_JOINT) if joint else (LOST, ADVICE)
+        forgot = f"{lost}: of {kept.inputs:,} held-out images {found}. {advice}"
         say(forgot, warning=True)
     extra: dict[str, Any] = {"class_names": list(names), "backbone": backbone}
     if form.mean is not None and form.std is not None:
@@ -177,6 +189,7 @@ def fit(
             {"backbone": backbone, "data": str(data), "held-out accuracy of the backbone": accuracy},
             forgot if chance is None else _chance_text(accuracy, chance, train_backbone),
             separate=shown is not chosen,
+            joint=joint,
         )
         say(f"Page: {page}")
     call = f" --backbone {backbone}" if ":" in backbone else ""
@@ -226,12 +239,8 @@ def _train_backbone(
     return trained.network.eval()
 
 
-def _accuracy(plain: Any, loader: Any) -> float:
-    right = total = 0
-    for x, y in loader:
-        right += int((plain.predict(x).label.cpu() == y).sum())
-        total += len(y)
-    return right / total
+def _right(plain: Any, loader: Any) -> list[Any]:
+    return [plain.predict(x).label.cpu() == y for x, y in loader]
 
 
 def _chance_text(accuracy: float, chance: float, trained: bool) -> str:
