@@ -34,6 +34,7 @@ class Knowledge:
 
     plain, attached    right without attachments, and right by the mean over a few draws
     forgotten, learnt  right without attachments alone, and right with them alone
+    changed            whether the network has learnt along, so that "without attachments" is how it was before
     """
 
     inputs: int
@@ -41,6 +42,7 @@ class Knowledge:
     attached: int
     forgotten: int
     learnt: int
+    changed: bool = False
 
     @property
     def lost(self) -> bool:
@@ -49,14 +51,14 @@ class Knowledge:
         return gone > TOLERANCE * self.inputs and gone > 2 * math.sqrt(self.forgotten + self.learnt)
 
     def __str__(self) -> str:
-        share = max(self.inputs, 1)
-        return f"{self.attached / share:.1%} are classified right with attachments and {self.plain / share:.1%} without"
+        after, before = (f"{count / max(self.inputs, 1):.1%}" for count in (self.attached, self.plain))
+        if self.changed:
+            return f"{after} are classified right now and {before} were before"
+        return f"{after} are classified right with attachments and {before} without"
 
-    @property
-    def since(self) -> str:
-        """The same about a network that has learnt along."""
-        share = max(self.inputs, 1)
-        return f"{self.attached / share:.1%} are classified right now and {self.plain / share:.1%} were before"
+    def complaint(self, inputs: str) -> str:
+        """What is wrong where accuracy is lost; ``inputs``: what they are."""
+        return f"{LOST_JOINT if self.changed else LOST}: of {self.inputs:,} {inputs} {self}."
 
 
 def most_frequent(labels: Tensor | np.ndarray) -> float:
@@ -79,7 +81,7 @@ def compare(
     most: int | None = None,
     known: Sequence[Tensor] | None = None,
 ) -> Knowledge:
-    """Look at all batches, or at the first ones. ``known``: what the network said about them, if it has changed since."""
+    """Look at all batches, or at the first ones. ``known``: which the network had right before, looked at here unless given."""
     device = model.layers[0].weight_mean.device
     inputs = plain = attached = forgotten = learnt = 0
     with evaluating(model), evaluating(model.backbone):
@@ -92,7 +94,8 @@ def compare(
             attached += int(after.sum())
             forgotten += int((before & ~after).sum())
             learnt += int((after & ~before).sum())
-    return Knowledge(inputs, plain, attached, forgotten, learnt)
+    changed = known is not None and model.backbone_changed
+    return Knowledge(inputs, plain, attached, forgotten, learnt, changed)
 
 
 def _right(model: Attached, x: Tensor, y: Tensor) -> Tensor:
@@ -106,10 +109,6 @@ def warn_if_lost(
 ) -> None:
     """Warn where attachments, or with ``known`` training both, cost accuracy on the first batches of training data."""
     found = compare(model, batches, BATCHES, known)
-    if not found.lost:
-        return
-    if known is None:
-        text = f"{LOST}: of {found.inputs:,} training inputs, {found}. {ADVICE}"
-    else:
-        text = f"{LOST_JOINT}: of {found.inputs:,} training inputs, {found.since}. {ADVICE_JOINT}"
-    warnings.warn(text, AbnnWarning, stacklevel=3)
+    if found.lost:
+        text = f"{found.complaint('training inputs,')} {ADVICE_JOINT if found.changed else ADVICE}"
+        warnings.warn(text, AbnnWarning, stacklevel=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from pathlib import Path
@@ -64,8 +65,6 @@ def fit(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
     """Clip attachments onto your own network, fit them on your images, choose thresholds, and save it all."""
-    import copy
-
     import torch
 
     from abnn.attach import attach, detach
@@ -155,12 +154,9 @@ def fit(
             progress=not quiet,
         )
     kept = compare(model, _loader(images.held_out, 256), known=right)
-    found = kept.since if joint else str(kept)
-    say(f"Of the held-out images {found}")
-    forgot = ""
-    if kept.lost:
-        lost, advice = (LOST_JOINT, ADVICE_JOINT) if joint else (LOST, ADVICE)
-        forgot = f"{lost}: of {kept.inputs:,} held-out images {found}. {advice}"
+    say(f"Of the held-out images {kept}")
+    forgot = f"{kept.complaint('held-out images')} {ADVICE_JOINT if joint else ADVICE}" if kept.lost else ""
+    if forgot:
         say(forgot, warning=True)
     extra: dict[str, Any] = {"class_names": list(names), "backbone": backbone}
     if form.mean is not None and form.std is not None:

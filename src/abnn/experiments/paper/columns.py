@@ -33,12 +33,19 @@ def misclassification(name: str) -> tuple[Column, ...]:
     )
 
 
+def errors(name: str, where: str = "") -> tuple[Column, Column]:
+    """How well errors are told, and what of them is accepted; ``where``: the end of the headers."""
+    return (
+        Column(f"errors AUROC{where}", f"misclassification.{name}.auroc", digits=2),
+        Column(f"AUGRC{where}", f"selective.{name}.augrc", digits=3, better="lower"),
+    )
+
+
 def selective(name: str) -> tuple[Column, ...]:
     """What slips through on one set when the most uncertain inputs are refused, over all shares that may be refused."""
     return (
         accuracy(name),
-        Column("errors AUROC", f"misclassification.{name}.auroc", digits=2),
-        Column("AUGRC", f"selective.{name}.augrc", digits=3, better="lower"),
+        *errors(name),
         Column("AURC", f"selective.{name}.aurc", digits=3, better="lower"),
     )
 

@@ -6,7 +6,7 @@ the attachments alone would be, and from the beginning. The authors trained both
 
 from __future__ import annotations
 
-from abnn.experiments.paper.columns import accuracy
+from abnn.experiments.paper.columns import accuracy, errors
 from abnn.experiments.paper.rows import joint, ours, threshold
 from abnn.experiments.paper.table import Row, Section, Table
 from abnn.tables import Column
@@ -26,13 +26,6 @@ def _detection(*names: str) -> tuple[Column, ...]:
     return tuple(Column(f"AUROC {name}", f"detection.{name}.auroc", digits=2) for name in names)
 
 
-def _errors(name: str, where: str = "") -> tuple[Column, Column]:
-    return (
-        Column(f"errors AUROC{where}", f"misclassification.{name}.auroc", digits=2),
-        Column(f"AUGRC{where}", f"selective.{name}.augrc", digits=3, better="lower"),
-    )
-
-
 def _order(pair: str) -> Column:
     return Column(pair, f"pairs.{pair}.auroc_semi_below_full")
 
@@ -44,7 +37,7 @@ TABLE = Table(
             "MNIST",
             (
                 accuracy("MNIST"),
-                *_errors("MNIST"),
+                *errors("MNIST"),
                 *_detection("SEMEION", "SVHN"),
                 _order("SEMEION < CIFAR-10"),
                 _order("SVHN < CIFAR-10"),
@@ -53,12 +46,12 @@ TABLE = Table(
             ),
             _rows("mnist"),
         ),
-        Section("SVHN", (accuracy("SVHN"), *_errors("SVHN"), *_detection("CIFAR-10", "CIFAR-100")), _rows("svhn")),
+        Section("SVHN", (accuracy("SVHN"), *errors("SVHN"), *_detection("CIFAR-10", "CIFAR-100")), _rows("svhn")),
         Section(
             "Embedded digits",
             (
                 accuracy("handwritten digits"),
-                *_errors("printed digits", " on printed"),
+                *errors("printed digits", " on printed"),
                 *_detection("printed digits", "photographs"),
                 Column("printed < photographs", "tiers.auroc_semi_below_full"),
                 accuracy("printed digits", "accuracy on printed"),
