@@ -133,6 +133,20 @@ def test_distance_of_flat_inputs_grows_with_severity(name: str) -> None:
     assert distances == sorted(distances) and distances[0] == 0 < distances[1]
 
 
+@pytest.mark.parametrize("name", ["blobs", "backgrounds", "leaves"])
+def test_what_is_blended_in_may_count_by_a_power_of_its_share(name: str) -> None:
+    x, y = inputs((16, 1, 8, 8)), torch.zeros(16, dtype=torch.long)
+    dial = torch.linspace(0, 1, 16)
+    straight, fading = (prepared(name, x, fade=fade)(x, y, generator(), dial) for fade in (1, 4))
+    assert torch.equal(straight.x, fading.x)
+    assert torch.equal(straight.severity, dial)
+    assert torch.allclose(fading.severity, dial**4)
+    assert "fade" not in make_outliers(name).to_config()  # as before there was a choice
+    assert make_outliers(name, fade=4).to_config()["fade"] == 4
+    with pytest.raises(InputError, match="fade: got 0"):
+        make_outliers(name, fade=0)
+
+
 def test_one_seed_shows_the_same_outliers_by_degrees() -> None:
     """Blends are linear in the severity when the numbers behind them are the same."""
     x = inputs((12, 1, 8, 8))

@@ -203,11 +203,44 @@ class Change(Outliers):
         severity = self.choose_severity(len(x), severity, rng)
         dial = severity.to(x.dtype if x.is_floating_point() else severity.dtype).view(-1, *[1] * (x.ndim - 1))
         # Severity 0 means the very same numbers, which arithmetic through the value range would not give back.
-        return torch.where(dial == 0, x, self.change(x, dial, rng)), severity
+        return torch.where(dial == 0, x, self.change(x, dial, rng)), self.counted(severity)
 
     @abstractmethod
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         """``x`` changed by ``dial``, the severity shaped to broadcast over ``x``."""
+
+    def counted(self, dial: Tensor) -> Tensor:
+        """The severity that a change by ``dial`` really has."""
+        return dial
+
+
+@dataclass(kw_only=True, eq=False)
+class Blend(Change):
+    """Something else in place of the content, blended in: ``(1 - dial) x + dial v``.
+
+    A shape is read for long beneath what is blended in. With ``fade`` above 1 the severity follows that: it is the dial
+    to the power of ``fade``, so that 4 counts a dial of 1/2 as a severity of 1/16.
+    """
+
+    fade: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("fade", self.fade)
+
+    def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
+        low, span = self.value_range(x)
+        return torch.lerp(x, low + span * self.other(x, rng), dial)
+
+    @abstractmethod
+    def other(self, x: Tensor, rng: Rng) -> Tensor:
+        """What is blended in, in the form of ``x``, with values in [0, 1]."""
+
+    def counted(self, dial: Tensor) -> Tensor:
+        return dial if self.fade == 1 else dial**self.fade
+
+    def to_config(self) -> dict[str, Any]:
+        return {key: value for key, value in super().to_config().items() if key != "fade" or value != 1}
 
 
 def lookup(name: object) -> type[Outliers]:

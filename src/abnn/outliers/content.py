@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import unknown
-from abnn.outliers.base import Change, positive
+from abnn.outliers.base import Blend, Change, positive
 from abnn.outliers.fields import smooth_background, smooth_field
 from abnn.outliers.patches import shuffle_patches
 from abnn.outliers.random import Rng
@@ -91,8 +91,8 @@ class Invert(Change):
 
 
 @dataclass(kw_only=True, eq=False)
-class Blobs(Change):
-    """High-contrast low-frequency blobs ``v``, blended in: ``(1 - severity) x + severity v``.
+class Blobs(Blend):
+    """High-contrast low-frequency blobs, blended in.
 
     Smooth fields of 3 to 6 points per axis through a steep logistic function, so that they have shapes and edges.
     """
@@ -100,21 +100,18 @@ class Blobs(Change):
     name: ClassVar[str] = "blobs"
     ranks: ClassVar[tuple[int, ...] | None] = (1, 2, 3)
 
-    def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
-        low, span = self.value_range(x)
+    def other(self, x: Tensor, rng: Rng) -> Tensor:
         per_sample = (len(x), *[1] * (x.ndim - 1))
         field = torch.lerp(smooth_field(x.shape, 3, rng), smooth_field(x.shape, 6, rng), rng.uniform(*per_sample))
-        blobs = torch.sigmoid((field - 0.5) * rng.between(4.0, 24.0, *per_sample))
-        return torch.lerp(x, low + span * blobs, dial)
+        return torch.sigmoid((field - 0.5) * rng.between(4.0, 24.0, *per_sample))
 
 
 @dataclass(kw_only=True, eq=False)
-class Backgrounds(Change):
-    """Bare smooth random backgrounds ``v`` in place of the content: ``(1 - severity) x + severity v``."""
+class Backgrounds(Blend):
+    """Bare smooth random backgrounds in place of the content."""
 
     name: ClassVar[str] = "backgrounds"
     ranks: ClassVar[tuple[int, ...] | None] = (1, 2, 3)
 
-    def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
-        low, span = self.value_range(x)
-        return torch.lerp(x, low + span * smooth_background(x.shape, rng), dial)
+    def other(self, x: Tensor, rng: Rng) -> Tensor:
+        return smooth_background(x.shape, rng)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain
-from abnn.outliers.base import Change
+from abnn.outliers.base import Blend
 from abnn.outliers.fields import smooth_field
 from abnn.outliers.random import Rng
 
@@ -23,8 +23,8 @@ SMALLEST, LARGEST = 0.05, 0.6
 
 
 @dataclass(kw_only=True, eq=False)
-class Leaves(Change):
-    """A scene of ``count`` leaves ``v`` in place of the content: ``(1 - severity) x + severity v``.
+class Leaves(Blend):
+    """A scene of ``count`` leaves in place of the content.
 
     The size r of a leaf has a density proportional to r^-3, which makes the scenes look alike at every scale. Leaves are
     ellipses and boxes at any angle, of one colour each with a smooth texture of its own strength.
@@ -39,9 +39,8 @@ class Leaves(Change):
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 2:
             raise InputError(explain("count", repr(self.count), "a whole number of at least 2"))
 
-    def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
-        low, span = self.value_range(x)
-        return torch.lerp(x, low + span * leaf_scenes(x.shape, self.count, rng), dial)
+    def other(self, x: Tensor, rng: Rng) -> Tensor:
+        return leaf_scenes(x.shape, self.count, rng)
 
 
 def leaf_scenes(shape: torch.Size, count: int, rng: Rng) -> Tensor:
