@@ -2,6 +2,7 @@
 
 from abnn.experiments.paper.cells import Cell, Runner
 from abnn.experiments.paper.joint import TABLE as JOINT
+from abnn.experiments.paper.readable import TABLE as READABLE
 from abnn.experiments.paper.table import Table
 from abnn.experiments.paper.table1 import TABLE as TABLE_1
 from abnn.experiments.paper.table2 import TABLE as TABLE_2
@@ -15,7 +16,7 @@ TABLES: dict[str, Table] = {
     f"table{number}": table
     for number, table in enumerate((TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7), 1)
 }
-MORE: dict[str, Table] = {"joint": JOINT}
+MORE: dict[str, Table] = {"joint": JOINT, "readable": READABLE}
 """What the paper does not have."""
 
 __all__ = ["MORE", "TABLES", "Cell", "Runner", "Table"]

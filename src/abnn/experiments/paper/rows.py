@@ -25,6 +25,14 @@ def ours(task: str) -> Cell:
     return Cell("abnn", task, "abnn", options={"pretrain": 0.0}, epochs=fit_epochs(task), start=threshold(task))
 
 
+def readable(task: str) -> Cell:
+    """The default, with targets for what is blended in that follow how far it can still be read."""
+    scenery = [{"name": name, "fade": 2.0} for name in ("blobs", "backgrounds", "leaves")]
+    outliers = {"name": "two-tier", "content": ["noise", "patches", *scenery], "content_severity": [0.5, 1.0]}
+    options = {"pretrain": 0.0, "outliers": outliers}
+    return Cell("abnn (readable)", task, "abnn", options=options, epochs=fit_epochs(task), start=threshold(task))
+
+
 def joint(task: str) -> tuple[Cell, Cell]:
     """The default without freezing: the networks of "threshold" learn on with the attachments, at a rate that was chosen on
     validation data (docs/beyond.md); and everything from the beginning.
