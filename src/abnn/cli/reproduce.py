@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    what: Annotated[list[str], typer.Argument(help="table1 to table7, all (the seven), joint, beyond, or page.")],
+    what: Annotated[
+        list[str], typer.Argument(help="table1 to table7, all (the seven), joint, readable, beyond, or page.")
+    ],
     seeds: Annotated[int, typer.Option(min=1, help="How many runs of each cell, with seeds from 0 on.")] = 5,
     cell: Annotated[
         list[str] | None, typer.Option(help="For tables: only cells of this name; may be repeated.")
@@ -33,9 +35,9 @@ def reproduce(
     ] = None,
 ) -> None:
     """Train and evaluate every cell of the paper's tables that has no record yet, and print the tables beside the paper's
-    numbers. Goes on where it stopped. "joint" does the same for training with and without freezing. "beyond" trains
-    nothing: it measures the networks that are in the work folder further. "page" renders the pages of the documents from
-    the records."""
+    numbers. Goes on where it stopped. "joint" does the same for training with and without freezing, "readable" for
+    targets by what can still be read. "beyond" trains nothing: it measures the networks that are in the work folder
+    further. "page" renders the pages of the documents from the records."""
     from abnn.errors import unknown
     from abnn.experiments.paper import MORE, TABLES, Runner
     from abnn.experiments.paper.page import write_page

@@ -20,7 +20,8 @@ from abnn.experiments.paper.beyond.parts import PARTS
 from abnn.experiments.paper.beyond.run import TASKS
 from abnn.experiments.paper.found import Found
 from abnn.experiments.paper.joint import TABLE as JOINT
-from abnn.experiments.paper.table import render
+from abnn.experiments.paper.readable import TABLE as READABLE
+from abnn.experiments.paper.table import Table, render
 from abnn.report.drawing import Drawing
 from abnn.tables import markdown_table, update_between_markers
 
@@ -35,9 +36,14 @@ def write_beyond(results: str | Path, docs: str | Path) -> list[Path]:
     texts = {"beyond-balance": balance(measured)}
     texts |= {f"beyond-{part}": table(measured, part) + _shown(drawings.get(part, ())) for part in PARTS}
     found = Found(results)
-    texts["beyond-joint"] = "\n".join(f"**{each.title}**\n\n{render(each, found)}" for each in JOINT.sections)
+    texts |= {"beyond-joint": compared(JOINT, found), "beyond-readable": compared(READABLE, found)}
     changed = [update_between_markers(page, marker, text) for marker, text in texts.items()]
     return [page] if any(changed) else []
+
+
+def compared(ways: Table, found: Found) -> str:
+    """Ways of using the default, one table for each task."""
+    return "\n".join(f"**{each.title}**\n\n{render(each, found)}" for each in ways.sections)
 
 
 def table(measured: Measured, part: str) -> str:
