@@ -120,6 +120,27 @@ def test_joint_training_changes_the_backbone_too() -> None:
     assert model.predict(data()[0][:4]).default == "max-probability"
 
 
+def test_what_was_frozen_before_stays_so_in_joint_training() -> None:
+    model = attached()
+    first, *others = (parameter for _, parameter in model.backbone_parameters())
+    first.requires_grad_(False)
+    before = [parameter.detach().clone() for parameter in (first, *others)]
+    abnn.fit(model, loader(), epochs=1, freeze_backbone=False, **QUIET)
+    assert torch.equal(first, before[0]) and not first.requires_grad
+    assert not any(torch.equal(parameter, value) for parameter, value in zip(others, before[1:]))
+    model.backbone.requires_grad_(False)
+    with pytest.raises(InputError, match="backbone: got .* no parameter requires gradients"):
+        abnn.fit(model, loader(), epochs=1, freeze_backbone=False, **QUIET)
+
+
+def test_a_seed_is_its_number_whatever_its_type() -> None:
+    models = [attached() for _ in range(2)]
+    for model, seed in zip(models, (3, np.int64(3))):
+        abnn.fit(model, loader(), epochs=1, seed=seed, **QUIET)
+    one, other = (model.state_dict() for model in models)
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
 @may_forget
 @pytest.mark.parametrize("name", ["default", "paper", "authors"])
 def test_same_seed_gives_the_same_bits_and_another_seed_does_not(name: str) -> None:

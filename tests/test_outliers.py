@@ -341,6 +341,18 @@ def test_feature_shuffle_moves_the_share_and_keeps_each_features_values() -> Non
     assert torch.equal(alone.x, x[:1]) and float(alone.severity) == 0
 
 
+def test_what_was_exchanged_with_a_copy_of_itself_is_no_outlier() -> None:
+    x, y = inputs((3, 5)), torch.zeros(3, dtype=torch.long)  # two parts of two places each: one sample is there twice
+    outliers = prepared("tabular", x, severity=(0.5, 1.0))
+    same = 0
+    for seed in range(60):
+        batch = outliers(x, y, generator(seed))
+        unchanged = (batch.x == x).all(1)
+        assert (batch.severity[unchanged] == 0).all() and (batch.severity[~unchanged] > 0).all()
+        same += int(unchanged.sum())
+    assert same > 0
+
+
 def test_auto_follows_the_shape() -> None:
     flat, image = inputs((32, 5)), inputs((32, 1, 8, 8))
     signal, leaves = inputs((32, 2, 40)), {"content": SCENERY, "content_severity": (0.5, 1.0)}

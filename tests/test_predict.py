@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from typing import Any
 
@@ -282,6 +283,13 @@ def test_outputs_that_are_no_classes_for_larger_images(images: Tensor) -> None:
     assert model.predict(images).probs.shape == (5, 3)
     with pytest.raises(InputError, match="model: got a network with outputs of shape .* accepted: one logit for each"):
         model.predict(torch.zeros(2, 1, 13, 13))
+
+
+def test_threads_take_turns(fitted: Attached, images: Tensor) -> None:
+    expected = {(draws, seed): fitted.predict(images, draws, seed).probs for draws in (2, 5) for seed in (0, 1)}
+    with ThreadPoolExecutor(4) as pool:
+        found = [(key, pool.submit(fitted.predict, images, *key)) for key in [*expected] * 8]
+    assert all(torch.equal(future.result().probs, expected[key]) for key, future in found)
 
 
 def test_joined_predictions(fitted: Attached, images: Tensor) -> None:

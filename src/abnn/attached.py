@@ -18,7 +18,7 @@ from abnn.blocks import Block, Probe, logits_of
 from abnn.compiled_pass import CompiledPass
 from abnn.distance import FeatureDistance
 from abnn.draws import KeptDraws, Noise, draw_seed
-from abnn.errors import AbnnWarning, AttachError, at_least_one, explain
+from abnn.errors import AbnnWarning, AttachError, InputError, at_least_one, explain
 from abnn.graft import graft
 from abnn.heap import keep_heap
 from abnn.layers import MeanField, bayesian_layers, kl_of
@@ -115,6 +115,15 @@ class Attached(nn.Module):
         """omega_1: names in the backbone and parameters that this model uses, each once."""
         used = {id(parameter) for parameter in self.net.parameters()}
         return ((name, parameter) for name, parameter in self.backbone.named_parameters() if id(parameter) in used)
+
+    def learning_backbone_parameters(self) -> list[nn.Parameter]:
+        """Those of the backbone that learn where it is not frozen: all but the ones that do not require gradients."""
+        learning = [parameter for _, parameter in self.backbone_parameters() if parameter.requires_grad]
+        if not learning:
+            given = "a backbone to train of which no parameter requires gradients"
+            fix = "Call requires_grad_(True) on what shall learn, or leave the backbone frozen."
+            raise InputError(explain("backbone", given, "one with parameters that do", fix))
+        return learning
 
     @property
     def attachment_size(self) -> int:

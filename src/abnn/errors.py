@@ -63,6 +63,14 @@ def at_least_one(argument: str, given: object, other: str = "", fix: str = "") -
     return number
 
 
+def whole_seed(seed: object) -> int:
+    """A seed as an int, or an error: the same number of another type would be another key of random numbers."""
+    number = whole_number(seed)
+    if number is None:
+        raise InputError(explain("seed", repr(seed), "a whole number"))
+    return number
+
+
 def unknown(argument: str, given: object, known: Iterable[object]) -> InputError:
     """An error for a name that is not in a fixed list, with the closest known name as a hint."""
     import difflib

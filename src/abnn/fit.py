@@ -13,7 +13,7 @@ import torch
 from abnn.attached import Attached
 from abnn.batches import Batches
 from abnn.compiling import compiled
-from abnn.errors import InputError, explain, whole_number
+from abnn.errors import InputError, explain, whole_seed
 from abnn.knowledge import recall, warn_if_lost
 from abnn.lanes import to_end
 from abnn.loop import make_fabric, training
@@ -83,8 +83,7 @@ def fit(
     for argument, given in (("lr", lr), ("backbone_lr", backbone_lr)):
         if given is not None and not (isinstance(given, Real) and given > 0):
             raise InputError(explain(argument, repr(given), "a positive number, or None for the preset's"))
-    if whole_number(seed) is None:
-        raise InputError(explain("seed", repr(seed), "a whole number"))
+    seed = whole_seed(seed)
     if objective is not None and not isinstance(objective, Objective):
         fix = "abnn.preset(name).objective is that of a preset."
         raise InputError(explain("objective", repr(objective), "an abnn.objective.Objective, or None", fix))
@@ -109,8 +108,7 @@ def fit(
         stack.enter_context(compiled([model.net], compile))
         optimizers = {"attachments": make_optimizer(optimizer, (p for _, p in model.attachment_parameters()), lr)}
         if not freeze:
-            parameters = (p for _, p in model.backbone_parameters())
-            optimizers["backbone"] = make_optimizer(optimizer, parameters, backbone_lr)
+            optimizers["backbone"] = make_optimizer(optimizer, model.learning_backbone_parameters(), backbone_lr)
         settings = {
             "objective": goal.to_dict(),
             "outliers": maker.to_config() if maker is not None else None,

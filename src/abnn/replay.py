@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -43,6 +44,7 @@ class Replay:
 
     def __init__(self) -> None:
         self.off = False
+        self._lock = threading.RLock()
         self._graphs: OrderedDict[Any, _Captured] = OrderedDict()
         self._seen: OrderedDict[Any, tuple[int, int]] = OrderedDict()  # passes since the last capture, and captures
         self._signature: list[Any] | None = None
@@ -57,7 +59,12 @@ class Replay:
 
     @contextlib.contextmanager
     def turn(self, device: torch.device) -> Iterator[None]:
-        """One prediction after another, on whatever streams: they use the same noise, inputs and outputs."""
+        """One prediction after another, from whatever threads and on whatever streams: they use the same noise, inputs and
+        outputs."""
+        with self._lock:
+            yield from self._on_streams(device)
+
+    def _on_streams(self, device: torch.device) -> Iterator[None]:
         if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
             yield
             return

@@ -41,7 +41,8 @@ class Steps(Trainable):
         self.outliers = outliers
         self.fabric = fabric
         self.attachments = [parameter for _, parameter in model.attachment_parameters()]
-        self.backbone = [parameter for _, parameter in model.backbone_parameters()]
+        # What was frozen before stays so, for its own reasons.
+        self.backbone = [parameter for _, parameter in model.backbone_parameters() if parameter.requires_grad]
         self.optimizers = optimizers
         self.attachment_optimizer = optimizers["attachments"]
         self.backbone_optimizer = optimizers.get("backbone")  # None: the backbone is frozen

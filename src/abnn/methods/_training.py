@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from abnn.batches import Batches
 from abnn.blocks import evaluating, logits_of, summary
 from abnn.compiling import compiled
-from abnn.errors import InputError, explain
+from abnn.errors import InputError, explain, whole_seed
 from abnn.lanes import to_end, together
 from abnn.loop import make_fabric, training
 from abnn.methods._trained import Backbone, Trained, maker
@@ -131,6 +131,7 @@ def _training(
     chosen = make_method(method) if isinstance(method, str) else method
     if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
         raise InputError(explain("epochs", repr(epochs), "a whole number of at least 1"))
+    seed = whole_seed(seed)
     fabric = make_fabric(precision, accelerator, devices, num_nodes)
     example = first_inputs(loader)
     torch.manual_seed(number("init", seed))

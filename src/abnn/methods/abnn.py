@@ -145,7 +145,7 @@ class Attachments(Method):
             parts = (parameter for _, parameter in model.attachment_parameters())
             optimizers = {"attachments": make_optimizer(self.attachment_optimizer, parts, self.attachment_lr)}
             if not self.frozen:
-                optimizers["backbone"] = self.make_optimizer(parameter for _, parameter in model.backbone_parameters())
+                optimizers["backbone"] = self.make_optimizer(model.learning_backbone_parameters())
             return Steps(model, self.goal, run.outliers, run.fabric, optimizers)
 
         return [

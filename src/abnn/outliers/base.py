@@ -258,7 +258,8 @@ class Exchange(Change):
 
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
         made, severity = super().generate(x, severity, rng)
-        return made, severity if len(x) > 1 else torch.zeros_like(severity)
+        same = (made == x).flatten(1).all(1)  # also one that met a copy of itself, as mixtures make them to fill up
+        return made, severity.masked_fill(same, 0.0)
 
 
 def positive(argument: str, value: float) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from abnn.attached import check_draws
 from abnn.drift import LEAST_SCORES, split_reference
-from abnn.errors import InputError, explain
+from abnn.errors import InputError, explain, whole_seed
 from abnn.outliers import make_outliers, measure_range
 from abnn.predict import Plain
 from abnn.triage.temperature import choose_temperature
@@ -83,7 +83,7 @@ def gather(
         raise InputError(
             explain("loader", "an iterator, which can be read once", "a DataLoader or a list of (x, y) batches")
         )
-    draws = check_draws(draws)
+    draws, seed = check_draws(draws), whole_seed(seed)
     rows: list[tuple[np.ndarray, ...]] = []
     names = [score] if score is not None else []
     numbers: list[tuple[int, int | None]] = []  # of draws and views

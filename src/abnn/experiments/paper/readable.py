@@ -1,7 +1,7 @@
 """Targets by what can still be read; not in the paper.
 
-The default asks of an input into which scenery is blended by a share s that its prediction fade by s. Most of them are read up to
-high shares: here it fades by the square of s. Everything else is as in the default.
+The default asks of an input into which scenery is blended by a share s that its prediction fade by s. On MNIST most of them are
+read up to high shares: here it fades by the square of s. Everything else is as in the default.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ the five runs of (b) had other attachments. Of (f), a sixth run with a TNR of 2.
 ours ends like it. (d) also maximises, which its row does not say.
 
 `abnn reproduce table3` trains all six with the authors' settings. The lines of the logs have the exact definitions of all metrics,
-those of the paper come from a scan of 200,000 thresholds, whose TNR is up to two points lower.
+those of the paper come from a scan of 200,000 thresholds, whose TNR is about two points lower.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ against SVHN is left out.
 and p-SGLD, for which there are none to follow, with their references'. Two rows more are MC dropout and OE with its own
 authors' loss, on made-up outliers without content (noise, patches, blobs, backgrounds) in the place of their real ones.
 Scores for networks that are trained already ("post-hoc") use the networks of Threshold.
-Lines of logs have exact metrics; "scanned" ones, like the paper's, come from 200,000 thresholds and have a TNR up to
+Lines of logs have exact metrics; "scanned" ones, like the paper's, come from 200,000 thresholds and have a TNR about
 two points lower.
 """
 

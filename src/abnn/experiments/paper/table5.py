@@ -5,10 +5,10 @@ CIFAR-10 as outliers, on the test sets of MNIST (about 50 errors) and SVHN (abou
 
 What is known about the printed numbers: on SVHN the first three of the attachments are those of the best of five runs
 and the AUPR of errors is above that of every run; with CIFAR-10 as outliers the SVHN row is far above all eight
-evaluations in the logs (our run lies just above these, at an accuracy of 92 %), and the MNIST row has a detection
-accuracy 2 points and an AUPR of errors 4 points above the logs with the same deviations. AUPR of success on MNIST, 99.7
-in print, is 99.99. Where logs exist for the others, print and logs are close. For DeepEnsemble, BBP, p-SGLD, and SDE-Net
-on SVHN there are none.
+evaluations in the logs (our run lies just above these, in AUPR of errors among them, at an accuracy of 92 %), and the
+MNIST row has a detection accuracy 2 points and an AUPR of errors 4 points above the logs with the same deviations. AUPR
+of success on MNIST, 99.7 in print, is 99.99. Where logs exist for the others, print and logs are close. For
+DeepEnsemble, BBP, p-SGLD, and SDE-Net on SVHN there are none.
 
 The same runs as in table 4. With 50 errors, the AUPR of errors differs by 5 points from training to training. A score
 that is good at detection need not be good here.
