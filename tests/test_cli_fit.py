@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch.utils.data import TensorDataset
 from typer.testing import CliRunner, Result
 
 import abnn
+from abnn import knowledge
 from abnn.backbones import PaperResNet
 from abnn.cli import _image_data, _own_backbone, _own_report
 from abnn.cli._image_data import Files, Look, OwnData, look, open_folders, read_outliers, read_own, stratified
@@ -130,6 +133,23 @@ def test_attachments_that_make_the_network_forget_are_named(
     assert result.exit_code == 0, result.exception
     assert "The attachments cost accuracy: of 30 held-out images" in result.stderr and "lower lr" in result.stderr
     assert "The attachments cost accuracy" in (output / "report.html").read_text()
+
+
+def test_what_few_held_out_images_do_not_show_is_looked_for_among_the_others(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = knowledge.compare
+
+    def compare(model: Any, batches: Any, *arguments: Any, **options: Any) -> knowledge.Knowledge:
+        found = real(model, batches, *arguments, **options)
+        to_fit = isinstance(getattr(getattr(batches, "dataset", None), "indices", None), range)
+        return replace(found, plain=found.inputs, attached=0, forgotten=found.inputs) if to_fit else found
+
+    monkeypatch.setattr(knowledge, "compare", compare)
+    call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--no-report")
+    result = run(*call, "--output", tmp_path / "out", "--epochs", 1)
+    assert result.exit_code == 0, result.exception
+    assert re.search(r"The attachments cost accuracy: of \d+ images to fit 0.0%", result.stderr)
 
 
 def test_the_backbone_may_learn_along(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -454,6 +454,11 @@ def test_bad_loaders(batches: Any, message: str) -> None:
         ({"epochs": "3"}, "epochs: got '3'"),
         ({"lr": 0.0}, "lr"),
         ({"lr": "fast"}, "lr: got 'fast'"),
+        ({"lr": float("inf")}, "lr: got inf"),
+        (
+            {"outliers": torch.zeros(4, 1, 8, 8, dtype=torch.uint8)},
+            "data: got items of torch.uint8; .*Scale and convert",
+        ),
         ({"seed": "a"}, "seed: got 'a'"),
         ({"objective": "paper"}, "objective: got 'paper'; .* abnn.preset"),
         ({"value_range": 5}, r"value_range: got 5; accepted: \(low, high\)"),

@@ -251,6 +251,8 @@ def test_flat_inputs_must_match(tabular: tuple[Tensor, Tensor]) -> None:
         ({"draws": "3"}, "draws: got '3'"),
         ({"score": "entropi"}, "score: got 'entropi'.*Did you mean 'entropy'"),
         ({"memory_limit": 0}, "memory_limit: got 0; accepted: a positive number of bytes, or None"),
+        ({"memory_limit": "1G"}, "memory_limit: got '1G'"),
+        ({"seed": "a"}, "seed: got 'a'"),
     ],
 )
 def test_bad_options_are_explained(attached: Attached, images: Tensor, options: dict[str, Any], message: str) -> None:
@@ -300,6 +302,22 @@ def test_joined_predictions(fitted: Attached, images: Tensor) -> None:
     for name in SCORES:
         torch.testing.assert_close(joined.score_by(name), whole.score_by(name), rtol=1e-3, atol=1e-5)
     assert concatenate([Prediction(whole.samples)]).distance is None
+
+
+def test_a_plain_network_may_return_more_than_logits(small_net: nn.Module, images: Tensor) -> None:
+    class Several(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = small_net
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.net(x), x
+
+    plain, several = Plain(small_net, images), Plain(Several(), images)
+    assert several.classes == plain.classes
+    assert torch.equal(several.predict(images).probs, plain.predict(images).probs)
+    with pytest.raises(InputError, match="network: got one whose output has no tensor"):
+        Plain(nn.Identity(), images)._logits(None)  # type: ignore[arg-type]
 
 
 def test_a_plain_network_takes_an_example_from_any_device(images: Tensor) -> None:

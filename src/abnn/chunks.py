@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,8 +48,8 @@ def plan(model: Attached, x: Tensor, draws: int, memory_limit: int | None = None
     device = model.layers[0].weight_mean.device
     if memory_limit is None:
         memory_limit = default_limit(device)
-    elif not memory_limit > 0:
-        raise InputError(explain("memory_limit", memory_limit, "a positive number of bytes, or None"))
+    elif not isinstance(memory_limit, Real) or not memory_limit > 0:
+        raise InputError(explain("memory_limit", repr(memory_limit), "a positive number of bytes, or None"))
     scale = max(1.0, x[0].numel() / max(1, math.prod(model.input_shape)))  # inputs may be larger than the example
     shared, folded = LIVE_SHARED * model.shared_bytes * scale, LIVE * model.folded_bytes * scale
     if model.folds_at_input:

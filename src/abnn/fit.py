@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from numbers import Real
@@ -81,7 +82,7 @@ def fit(
     if not isinstance(model, Attached):
         raise InputError(explain("model", type(model).__name__, "what abnn.attach() returned", "Attach first."))
     for argument, given in (("lr", lr), ("backbone_lr", backbone_lr)):
-        if given is not None and not (isinstance(given, Real) and given > 0):
+        if given is not None and not (isinstance(given, Real) and 0 < given < math.inf and given is not True):
             raise InputError(explain(argument, repr(given), "a positive number, or None for the preset's"))
     seed = whole_seed(seed)
     if objective is not None and not isinstance(objective, Objective):
@@ -99,7 +100,7 @@ def fit(
         raise InputError(explain("freeze_backbone", True, "False with outliers_update='all'"))
     maker = _make_outliers(outliers, model.preset)
     fabric = make_fabric(precision, accelerator, devices, num_nodes)
-    with _preserved(model), ExitStack() as stack:
+    with torch.enable_grad(), _preserved(model), ExitStack() as stack:
         fabric.to_device(model)
         batches = Batches(loader, model, fabric, seed)
         if maker is not None:

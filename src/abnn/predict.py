@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from abnn.blocks import evaluating
+from abnn.blocks import evaluating, logits_of
 from abnn.chunks import MEMORY_LIMIT, plan  # noqa: F401 - the limit is known by this name
 from abnn.distance import Gate
-from abnn.errors import InputError, NotFittedError, explain, unknown
+from abnn.errors import InputError, NotFittedError, explain, unknown, whole_seed
 from abnn.passes import modules_of, moved, one_pass
 from abnn.scores import DISTANCE_SCORES, SAMPLE_SCORES, SCORES, entropy, gated, margin
 from abnn.views import can_move, check_views, views_of
@@ -126,14 +126,22 @@ class Plain:
         self.input_dtype = example.dtype
         self.score = "entropy"
         with torch.no_grad(), evaluating(network):
-            self.classes: int = network(example[:1].to(device_of(network, example.device))).shape[1]
+            self.classes: int = self._logits(example[:1].to(device_of(network, example.device))).shape[1]
 
     def predict(self, x: Any, draws: int = 1, seed: int | None = 0, score: str | None = None) -> Prediction:
         """The network's one prediction; ``draws`` and ``seed`` are accepted for the sake of the common form."""
         x = check_inputs(self, x)
         with torch.inference_mode(), evaluating(self.network):
-            probs = self.network(x.to(device_of(self.network, x.device))).float().softmax(1)
+            probs = self._logits(x.to(device_of(self.network, x.device))).float().softmax(1)
         return Prediction(probs[None].clone(), default=score or self.score)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        logits = logits_of(self.network(x))
+        if logits is None:
+            raise InputError(
+                explain("network", "one whose output has no tensor", "one that returns logits", "Wrap it.")
+            )
+        return logits
 
 
 def device_of(network: nn.Module, otherwise: torch.device) -> torch.device:
@@ -185,7 +193,7 @@ def predict(
         views = model.views if can_move(*form) else 1  # images may be smaller than the example
     views = min(check_views(views, *form), draws)
     chunks = plan(model, x, draws, memory_limit, views)
-    number = int(torch.randint(2**62, ())) if seed is None else seed
+    number = int(torch.randint(2**62, ())) if seed is None else whole_seed(seed)
     device = model.layers[0].weight_mean.device
     samples = torch.empty(draws, len(x), model.classes, dtype=torch.float32, device=device)
     places = None if gate is None else torch.empty(len(x), 1 + model.classes, dtype=torch.float32, device=device)
@@ -248,7 +256,7 @@ def check_inputs(model: Attached | Plain, x: Any, values: bool = True) -> Tensor
         )
     if values:
         _check_values(x)
-    return x.to(model.input_dtype) if x.is_floating_point() else x
+    return x.to(model.input_dtype)
 
 
 def _check_values(x: Tensor) -> None:

@@ -112,6 +112,8 @@ def _choose_score(model: Any, form: InputForm, score: str | None, draws: int) ->
 
     example = torch.zeros(1, *form.shape, dtype=form.dtype)
     prediction = model.predict(example, draws=draws)
+    if (triage := getattr(model, "triage", None)) is not None:
+        triage.check_numbers(prediction)
     if score is None:
         return prediction.default
     if score not in (known := all_scores(prediction)):

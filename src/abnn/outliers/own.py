@@ -90,6 +90,7 @@ def _check_item(item: Any, x: Tensor) -> None:
                 "Apply the transforms of the training set to the outliers as well.",
             )
         )
-    if item.is_floating_point() and not x.is_floating_point():
-        given = f"items of {item.dtype}"
-        raise InputError(explain("data", given, f"tokens of {x.dtype}, as the in-distribution inputs"))
+    if item.is_floating_point() != x.is_floating_point():
+        kind, fix = ("values", "Scale and convert them as in training.") if x.is_floating_point() else ("tokens", "")
+        accepted = f"{kind} of {x.dtype}, as the in-distribution inputs"
+        raise InputError(explain("data", f"items of {item.dtype}", accepted, fix))

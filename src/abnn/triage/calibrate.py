@@ -141,7 +141,7 @@ def choose(
     """Thresholds from gathered scores; the arguments are those of :meth:`Triage.calibrate`."""
     check_choice(noticed, rejected, confidence, per_class, costs)
     if not len(gathered.severe):
-        fix = "Use 'auto', or a data set of real outliers."
+        fix = "Use 'auto' with more than one input in a batch, or a data set of real outliers."
         raise InputError(explain("outliers", "none with a severity above one half", "some of them", fix))
     good = gathered.good
     by_class: tuple[tuple[float, float], ...] = ()

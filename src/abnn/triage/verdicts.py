@@ -123,7 +123,7 @@ class Triage:
             given = type(prediction).__name__
             raise InputError(explain("prediction", given, "what model.predict(x) returns", "triage(model.predict(x))."))
         score = prediction.score_by(self.score)
-        self._check_numbers(prediction)
+        self.check_numbers(prediction)
         notice: Any = self.notice
         reject: Any = self.reject
         if self.by_class:
@@ -192,7 +192,7 @@ class Triage:
             values["costs"] = Costs(**{key: _tuples(value) for key, value in values["costs"].items()})
         return cls(**values)
 
-    def _check_numbers(self, prediction: Prediction) -> None:
+    def check_numbers(self, prediction: Prediction) -> None:
         """Warn where a prediction has other numbers of draws or views than those that thresholds were chosen for."""
         drawn, views = len(prediction.samples), prediction.views
         if self.drawn not in (None, drawn):
