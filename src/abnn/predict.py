@@ -159,7 +159,7 @@ def predict(
     replay: bool = True,
     views: int | None = None,
 ) -> Prediction:
-    """Predict ``x`` with ``draws`` weight draws.
+    """Predict ``x`` with ``draws`` weight draws. From several threads, predictions of one model take turns.
 
     x             one batch: a tensor or array of the shape that the model was attached with, on any device
     seed          the draws belong to the seed alone: an input gets the same result, up to rounding, whatever batch it
