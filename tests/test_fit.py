@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import abnn
 from abnn.backbones import PaperResNet
@@ -203,6 +202,28 @@ def test_an_interrupted_run_ends_bit_identical(tmp_path: Path, preset: str, afte
     ]
 
 
+def test_an_interrupted_run_has_the_order_of_a_sampler_with_epochs(tmp_path: Path) -> None:
+    def run(steps: int | None, **options: Any) -> dict[str, Tensor]:
+        model, dataset = attached(), TensorDataset(*data())
+        sampler = DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True)
+        counted: list[float] = []
+
+        def flat(progress: float) -> float:
+            counted.append(progress)
+            if steps is not None and len(counted) > steps:
+                raise KeyboardInterrupt
+            return 1.0
+
+        batched = DataLoader(dataset, batch_size=16, sampler=sampler)
+        abnn.fit(model, batched, epochs=2, schedule=flat, **QUIET, **options)
+        return values(model)
+
+    file = tmp_path / "fit.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        run(8, checkpoint=file, checkpoint_every=1)
+    assert equal(run(None, checkpoint=file, checkpoint_every=1), run(None))
+
+
 KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
@@ -306,33 +327,6 @@ def test_bf16_follows_full_precision() -> None:
     # bfloat16 keeps 8 bits, a relative 2^-8 per operation; the losses of this shallow network stay within a few of them.
     assert second.last["id"] == pytest.approx(first.last["id"], rel=0.05, abs=0.02)
     assert all(parameter.dtype == torch.float32 for parameter in mixed.parameters())
-
-
-TWO_PROCESSES = """
-import sys, torch
-sys.path.insert(0, {root!r})
-from tests.test_fit import attached, loader
-import abnn
-model = attached()
-history = abnn.fit(model, loader(), epochs={epochs}, lr={lr}, devices=2, accelerator="cpu", progress=False)
-assert (history.begun_again > 0) == {again}
-rank = torch.distributed.get_rank()
-torch.save({{n: p.detach() for n, p in model.attachment_parameters()}}, {out!r} + f"/{{rank}}.pt")
-"""
-
-
-@pytest.mark.parametrize(("epochs", "lr", "again"), [(1, None, False), (3, 1.0, True)])
-def test_two_processes_agree(tmp_path: Path, epochs: int, lr: float | None, again: bool) -> None:
-    """Also about beginning again, see abnn.rescue: each looks at inputs of its own."""
-    script, root = tmp_path / "run.py", str(Path(__file__).parents[1])
-    script.write_text(TWO_PROCESSES.format(root=root, out=str(tmp_path), epochs=epochs, lr=lr, again=again))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    result = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert result.returncode == 0, result.stderr.decode()[-2000:]
-    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
-    start = dict(attached().attachment_parameters())
-    assert equal(first, second)
-    assert any(not torch.equal(first[name], start[name]) for name in first)
 
 
 def test_logs(tmp_path: Path) -> None:

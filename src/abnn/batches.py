@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from abnn.errors import InputError, explain
 from abnn.files import tensor_digest
+from abnn.outliers import measure_range
 from abnn.predict import check_inputs
 from abnn.randomness import number, seed_everything
 from abnn.resident import Resident, resident
 
 LOOKED_AT = 64  # rows of a tensor data set that stand for all of them
+MEASURED = 10  # batches of each process from which a range of values is measured
 
 
 class Batches:
@@ -41,8 +44,9 @@ class Batches:
         if kept is not None:
             self.loader = kept
         elif isinstance(loader, DataLoader):
-            self.loader = fabric.setup_dataloaders(loader)
-        self.model, self.seed, self.rank, self.device = model, seed, fabric.global_rank, fabric.device
+            self.loader = _dealt(loader, fabric, seed)
+        self.model, self.seed, self.fabric = model, seed, fabric
+        self.rank, self.device = fabric.global_rank, fabric.device
         self.length = len(self.loader) if isinstance(self.loader, Sized) else None
         if self.length == 0:
             raise InputError(
@@ -54,9 +58,10 @@ class Batches:
         seed_everything(self.seed, "order", epoch)
         if self.generator is not None:
             self.generator.manual_seed(number(self.seed, "order", epoch))
-        if hasattr(getattr(self.loader, "sampler", None), "set_epoch"):
-            self.loader.sampler.set_epoch(epoch)
-        iterator = iter(self.loader)
+        for sampler in _samplers(self.loader):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+        iterator = self._moved() if isinstance(self.loader, DataLoader) else iter(self.loader)
         step = 0
         chance = not isinstance(self.loader, Resident)  # whether loading a batch may draw random numbers
         while True:
@@ -80,6 +85,10 @@ class Batches:
                 explain("loader", "a loader without batches", "at least one batch", "Check data set and drop_last.")
             )
 
+    def _moved(self) -> Iterator[Any]:
+        for batch in self.loader:  # begun when the first batch is asked for: a DataLoader then draws the order
+            yield self.fabric.to_device(batch)
+
     def identity(self) -> dict[str, Any]:
         """What tells data from other data without reading all of it: how many batches and inputs, and some rows of tensors."""
         data = getattr(self.given, "dataset", None)
@@ -89,14 +98,32 @@ class Batches:
             known["sha256"] = tensor_digest(some)
         return known
 
-    def first(self, most: int) -> Iterator[Tensor]:
-        for step, x, _ in self.epoch(0):
-            yield x
-            if step + 1 == most:
-                return
+    def value_range(self) -> tuple[Tensor, Tensor]:
+        """Smallest and largest value of each channel over the first batches of all processes."""
+        low, high = measure_range(x for x, _ in islice(self.once(), MEASURED))
+        return self.fabric.all_reduce(low, reduce_op="min"), self.fabric.all_reduce(high, reduce_op="max")
 
     def once(self) -> Iterator[tuple[Tensor, Tensor]]:
         return ((x, y) for _, x, y in self.epoch(0))
+
+
+def _dealt(loader: DataLoader, fabric: Any, seed: int) -> DataLoader:
+    """The loader of this process's share of the data, in an order that belongs to the run's seed.
+
+    Fabric deals the data out. It also wraps the loader and tells samplers, as the number of an epoch, how often that was
+    iterated, which a run that goes on from a checkpoint does not know: so the loader itself is taken. A sampler that the
+    caller has made for several processes keeps the seed it has.
+    """
+    dealt: DataLoader = fabric.setup_dataloaders(loader)._dataloader
+    for sampler in _samplers(dealt):
+        if isinstance(sampler, DistributedSampler) and not any(sampler is own for own in _samplers(loader)):
+            sampler.seed = number(seed, "order")
+    return dealt
+
+
+def _samplers(loader: Any) -> list[Any]:
+    """What the order of a loader's data may come from."""
+    return [getattr(loader, "sampler", None), getattr(getattr(loader, "batch_sampler", None), "sampler", None)]
 
 
 def check_batch(model: Any, batch: Any, values: bool = True) -> tuple[Tensor, Tensor]:

@@ -81,7 +81,8 @@ class Run:
         return True
 
     def broadcast(self, fabric: Any) -> None:
-        """Start from the first process's values everywhere."""
+        """Start from the first process's values everywhere; whether a checkpoint is this run's, it says for all."""
+        self.digest = fabric.broadcast(self.digest)
         self.restore({name: fabric.broadcast(value.detach()) for name, value in self.trainable.values().items()})
         self.keep()
 

@@ -20,7 +20,7 @@ from abnn.lanes import to_end
 from abnn.loop import make_fabric, training
 from abnn.objective import Objective, preset
 from abnn.optimizers import Schedule, make_optimizer, name_of
-from abnn.outliers import Outliers, make_outliers, measure_range
+from abnn.outliers import Outliers, make_outliers
 from abnn.randomness import preserved_random_state
 from abnn.steps import Steps
 from abnn.store import fingerprint
@@ -104,7 +104,7 @@ def fit(
         fabric.to_device(model)
         batches = Batches(loader, model, fabric, seed)
         if maker is not None:
-            maker = maker.with_range(value_range, lambda: measure_range(batches.first(10)))
+            maker = maker.with_range(value_range, batches.value_range)
         known = None if freeze else recall(model, batches.once())
         stack.enter_context(compiled([model.net], compile))
         optimizers = {"attachments": make_optimizer(optimizer, (p for _, p in model.attachment_parameters()), lr)}

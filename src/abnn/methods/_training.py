@@ -18,7 +18,7 @@ from abnn.lanes import to_end, together
 from abnn.loop import make_fabric, training
 from abnn.methods._trained import Backbone, Trained, maker
 from abnn.methods.base import Method, Run, full_outliers, make_method
-from abnn.outliers import Outliers, make_outliers, measure_range
+from abnn.outliers import Outliers, make_outliers
 from abnn.randomness import number, preserved_random_state
 from abnn.store import fingerprint
 
@@ -150,7 +150,7 @@ def _training(
     batches = Batches(loader, trained, fabric, seed)
     outlier_maker = choose_outliers(chosen, outliers, example)
     if outlier_maker is not None:
-        outlier_maker = outlier_maker.with_range(value_range, lambda: measure_range(batches.first(10)))
+        outlier_maker = outlier_maker.with_range(value_range, batches.value_range)
     run = Run(network, fabric, batches, outlier_maker, epochs, _inputs(loader))
     settings = {
         "method": chosen.to_config(),

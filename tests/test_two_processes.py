@@ -1,0 +1,99 @@
+"""Training by two processes at once, all in one start of them: what they must agree on, and what they must share out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import abnn
+from abnn.batches import Batches
+from abnn.loop import make_fabric
+from tests.test_fit import attached, equal, loader
+
+TWO: dict[str, Any] = {"devices": 2, "accelerator": "cpu", "progress": False}
+
+
+class Stopping:
+    """A schedule that stops all processes at the same step, as if they were killed, unless told not to."""
+
+    __qualname__ = "Stopping"
+    stop = False
+
+    def __call__(self, progress: float) -> float:
+        if self.stop and progress > 0.6:
+            raise KeyboardInterrupt
+        return 1.0
+
+
+def agreement() -> dict[str, Any]:
+    model = attached()
+    history = abnn.fit(model, loader(), epochs=1, **TWO)
+    assert history.begun_again == 0
+    return dict(model.attachment_parameters())
+
+
+def beginning_again() -> dict[str, Any]:
+    """See abnn.rescue: each process looks at inputs of its own."""
+    model = attached()
+    assert abnn.fit(model, loader(), epochs=3, lr=1.0, **TWO).begun_again > 0
+    return dict(model.attachment_parameters())
+
+
+def resuming(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """An uninterrupted run, and one that was stopped in the middle of its second epoch."""
+    whole, stopped, resumed = attached(), attached(), attached()
+    schedule = Stopping()
+    same: dict[str, Any] = {"epochs": 2, "checkpoint_every": 1, "schedule": schedule, **TWO}
+    abnn.fit(whole, loader(), checkpoint=folder / "whole.safetensors", **same)
+    schedule.stop = True
+    try:
+        abnn.fit(stopped, loader(), checkpoint=folder / "stopped.safetensors", **same)
+        raise AssertionError("was not stopped")
+    except KeyboardInterrupt:
+        schedule.stop = False
+    abnn.fit(resumed, loader(), checkpoint=folder / "stopped.safetensors", **same)
+    return dict(whole.attachment_parameters()), dict(resumed.attachment_parameters())
+
+
+def order(seed: int) -> list[list[float]]:
+    """The first value of every input, by epoch, as one process sees them."""
+    batches = Batches(loader(), attached(trained=False), make_fabric("32-true", "cpu", 2, 1), seed)
+    list(batches.once())  # an order does not depend on what was read before
+    return [[value for _, x, _ in batches.epoch(epoch) for value in x[:, 0, 0, 0].tolist()] for epoch in (0, 1)]
+
+
+def main(folder: Path) -> None:
+    found: dict[str, Any] = {"fitted": agreement(), "again": beginning_again()}
+    found["whole"], found["resumed"] = resuming(folder)
+    found["orders"] = [order(seed) for seed in (0, 1)]
+    torch.save(found, folder / f"{torch.distributed.get_rank()}.pt")
+
+
+def test_two_processes_agree(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "tests.test_two_processes", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, capture_output=True, check=False, cwd=root, env=environment)
+    assert result.returncode == 0, result.stderr.decode()[-2000:]
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
+    start = dict(attached().attachment_parameters())
+    for run in ("fitted", "again", "whole", "resumed"):
+        assert equal(first[run], second[run]), run
+        assert any(not torch.equal(first[run][name], start[name]) for name in start), run
+    assert equal(first["whole"], first["resumed"])
+
+    everything = sorted(x[0, 0, 0].item() for x, _ in loader().dataset)
+    epochs = [epoch for orders in first["orders"] for epoch in orders]
+    others = [epoch for orders in second["orders"] for epoch in orders]
+    assert all(sorted(mine + yours) == everything for mine, yours in zip(epochs, others))
+    assert len({tuple(epoch) for epoch in epochs}) == 4  # every seed and every epoch has an order of its own
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
