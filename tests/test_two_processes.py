@@ -13,6 +13,8 @@ import torch
 import abnn
 from abnn.batches import Batches
 from abnn.loop import make_fabric
+from abnn.methods import make_method
+from tests.methods.samples import quick, state
 from tests.test_fit import attached, equal, loader
 
 TWO: dict[str, Any] = {"devices": 2, "accelerator": "cpu", "progress": False}
@@ -60,6 +62,10 @@ def resuming(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return dict(whole.attachment_parameters()), dict(resumed.attachment_parameters())
 
 
+def langevin() -> dict[str, Any]:
+    return state(quick(make_method("p-sgld", samples=2), 1, devices=2))
+
+
 def order(seed: int) -> list[list[float]]:
     """The first value of every input, by epoch, as one process sees them."""
     batches = Batches(loader(), attached(trained=False), make_fabric("32-true", "cpu", 2, 1), seed)
@@ -70,6 +76,7 @@ def order(seed: int) -> list[list[float]]:
 def main(folder: Path) -> None:
     found: dict[str, Any] = {"fitted": agreement(), "again": beginning_again()}
     found["whole"], found["resumed"] = resuming(folder)
+    found["langevin"] = langevin()
     found["orders"] = [order(seed) for seed in (0, 1)]
     torch.save(found, folder / f"{torch.distributed.get_rank()}.pt")
 
@@ -87,6 +94,8 @@ def test_two_processes_agree(tmp_path: Path) -> None:
         assert equal(first[run], second[run]), run
         assert any(not torch.equal(first[run][name], start[name]) for name in start), run
     assert equal(first["whole"], first["resumed"])
+
+    assert equal(first["langevin"], second["langevin"])  # one chain, though each process draws noise of its own
 
     everything = sorted(x[0, 0, 0].item() for x, _ in loader().dataset)
     epochs = [epoch for orders in first["orders"] for epoch in orders]

@@ -30,6 +30,27 @@ def test_a_step_follows_the_formula() -> None:
         np.testing.assert_allclose(w.detach().numpy(), value, rtol=1e-12)
 
 
+class Processes:
+    """What the step needs of several processes that have drawn the same numbers."""
+
+    world_size = 4
+
+    def all_reduce(self, numbers: torch.Tensor, reduce_op: str) -> torch.Tensor:
+        assert reduce_op == "sum"
+        return numbers * self.world_size
+
+
+def test_noise_of_several_processes_is_their_sum_with_the_deviation_of_one() -> None:
+    alone, together = (nn.Parameter(torch.zeros(3, dtype=torch.float64)) for _ in range(2))
+    for w, fabric in ((alone, None), (together, Processes())):
+        w.grad = torch.zeros_like(w) + 0.5
+        torch.manual_seed(0)
+        Langevin([w], 1e-2, fabric=fabric).step()
+    scale = 0.5 + 1e-8  # sqrt(v) = |g| in the first step
+    drift = -1e-2 / 2 * 0.5 / scale
+    torch.testing.assert_close(together - drift, (alone - drift) * 2)  # four times the same numbers, by sqrt(4)
+
+
 def test_samples_of_a_gaussian_have_its_mean_and_covariance() -> None:
     """With a preconditioner that hardly moves, the step samples N(m, C) up to a discretisation error of order lr.
 

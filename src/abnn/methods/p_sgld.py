@@ -34,13 +34,15 @@ NORMS = (nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNor
 
 
 class Langevin(torch.optim.Optimizer):
-    """The step above; gradients must be those of U. Noise comes from torch's global random state."""
+    """The step above; gradients must be those of U. Noise comes from torch's global random state; with several processes,
+    of which ``fabric`` knows, from all of theirs, so that they walk one chain."""
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float, decay: float = 0.99) -> None:
+    def __init__(self, parameters: Iterable[Tensor], lr: float, decay: float = 0.99, fabric: Any = None) -> None:
         parameters = list(parameters)
         on_cuda = bool(parameters) and parameters[0].is_cuda  # there, a captured step reads the rate from the device
         rate = torch.tensor(lr, device=parameters[0].device) if on_cuda else lr
         super().__init__(parameters, {"lr": rate, "decay": decay})
+        self.fabric = fabric
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -59,7 +61,7 @@ class Langevin(torch.optim.Optimizer):
             torch._foreach_mul_(rates, lr)  # lr / G
             torch._foreach_add_(weights, torch._foreach_mul(rates, gradients), alpha=-0.5)
             torch._foreach_sqrt_(rates)  # the noise's deviation
-            torch._foreach_add_(weights, torch._foreach_mul(rates, _noise(weights)))
+            torch._foreach_add_(weights, torch._foreach_mul(rates, self._noise(weights)))
 
     def _v(self, w: Tensor) -> Tensor:
         state = self.state[w]
@@ -68,11 +70,12 @@ class Langevin(torch.optim.Optimizer):
             state["v"] = torch.full_like(w, (w.grad**2).mean().item())
         return state["v"]
 
-
-def _noise(like: list[Tensor]) -> list[Tensor]:
-    """Standard normal numbers in the shapes of all tensors, drawn at once."""
-    numbers = torch.randn(sum(w.numel() for w in like), dtype=like[0].dtype, device=like[0].device)
-    return [part.view_as(w) for part, w in zip(numbers.split([w.numel() for w in like]), like)]
+    def _noise(self, like: list[Tensor]) -> list[Tensor]:
+        """Standard normal numbers in the shapes of all tensors, drawn at once; the same in all processes."""
+        numbers = torch.randn(sum(w.numel() for w in like), dtype=like[0].dtype, device=like[0].device)
+        if self.fabric is not None and self.fabric.world_size > 1:
+            numbers = self.fabric.all_reduce(numbers, reduce_op="sum") / self.fabric.world_size**0.5
+        return [part.view_as(w) for part, w in zip(numbers.split([w.numel() for w in like]), like)]
 
 
 class Samples(nn.Module):
@@ -183,7 +186,7 @@ class PSGLD(Method):
             return {"likelihood": fit / self.temperature, "prior": prior / self.temperature}
 
         def make() -> Collect:
-            optimizer = Langevin(parameters, self.lr, self.decay)
+            optimizer = Langevin(parameters, self.lr, self.decay, run.fabric)
             length = count_batches(run.batches)
             return Collect(
                 run, losses, optimizer, "sampling weights", length=length, burn_in=self.burn_in, most=self.samples
