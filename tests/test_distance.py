@@ -132,11 +132,50 @@ def test_features_are_those_of_the_plain_backbone(attached: Attached, small_net:
     assert features.shape[1] == 4 * 2 * 8
 
 
-def test_few_batches_give_quantiles_of_what_there_is(
+def check_every_fifth_input(model: Attached, net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
+    model.distance.fit(batches)
+    features, y = block_features(net, torch.cat([x for x, _ in batches])), torch.cat([y for _, y in batches]).numpy()
+    out = np.arange(len(y)) % 5 == 4
+    train = features[~out], y[~out]
+    expected = np.quantile(reference_distance(*train, features[out]), QUANTILES)
+    np.testing.assert_allclose(model.distance.quantiles.numpy(), expected, rtol=2e-3)
+    own = reference_misfit(*train, features[out])[np.arange(out.sum()), y[out]]
+    expected = np.quantile(own, MISFIT_QUANTILES)
+    np.testing.assert_allclose(model.distance.misfit_quantiles.numpy(), expected, rtol=5e-3, atol=1e-3)
+    shares = np.bincount(y[~out], minlength=CLASSES) / (~out).sum()
+    np.testing.assert_allclose(model.distance.class_shares.numpy(), shares, rtol=1e-6)
+
+
+@pytest.mark.parametrize("batches", [1, 4])
+def test_of_few_batches_every_fifth_input_is_held_out(
+    attached: Attached, small_net: nn.Module, data: list[tuple[Tensor, Tensor]], batches: int
+) -> None:
+    x, y = (torch.cat(parts) for parts in zip(*data))
+    check_every_fifth_input(attached, small_net, list(zip(x.chunk(batches), y.chunk(batches))))
+
+
+def test_of_batches_sorted_by_class_every_fifth_input_is_held_out(
     attached: Attached, small_net: nn.Module, data: list[tuple[Tensor, Tensor]]
 ) -> None:
-    attached.distance.fit(data[:3])
-    x = torch.cat([x for x, _ in data[:3]])
+    """The batch that would be kept out is all that there is of its class."""
+    x, y = (torch.cat(parts) for parts in zip(*data))
+    by_class = [(x[y == label], y[y == label]) for label in (0, 1, 2, 3)]
+    first, labels = by_class[0]
+    check_every_fifth_input(attached, small_net, [(first[:30], labels[:30]), (first[30:], labels[30:]), *by_class[1:]])
+
+
+def test_the_only_input_of_a_class_is_not_held_out(attached: Attached, data: list[tuple[Tensor, Tensor]]) -> None:
+    x, y = data[0][0], torch.arange(20) % 3
+    y[9] = 3  # the tenth input is one of every fifth
+    attached.distance.fit([(x, y)])
+    np.testing.assert_allclose(attached.distance.class_shares[3].item(), 1 / 17, rtol=1e-6)
+
+
+def test_fewer_than_five_inputs_give_quantiles_of_what_there_is(
+    attached: Attached, data: list[tuple[Tensor, Tensor]]
+) -> None:
+    x, y = data[0][0][:4], torch.tensor([0, 0, 1, 1])
+    attached.distance.fit([(x, y)])
     expected = torch.quantile(attached.distance(x), torch.tensor(QUANTILES))
     torch.testing.assert_close(attached.distance.quantiles, expected)
 

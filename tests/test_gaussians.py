@@ -7,7 +7,9 @@ import pytest
 import torch
 from sklearn.covariance import OAS
 
-from abnn.gaussians import oas_shrinkage
+from abnn.gaussians import Moments, oas_shrinkage
+
+from .conftest import generator
 
 
 def iterated_shrinkage(covariance: np.ndarray, count: int) -> float:
@@ -35,3 +37,22 @@ def test_shrinkage_is_the_limit_of_its_iteration(count: int, features: int) -> N
 
 def test_shrinkage_of_the_identity_is_complete() -> None:
     assert oas_shrinkage(torch.eye(4, dtype=torch.float64), 100) == 1.0
+
+
+def test_moments_of_parts_are_those_of_all() -> None:
+    """Joined though gathered around other origins, and without what was removed again."""
+    features = torch.randn(60, 5, dtype=torch.float64, generator=generator(0)) + 100
+    y = torch.randint(3, (60,), generator=generator(1))
+    whole, first, second = (Moments(3, 5) for _ in range(3))
+    whole.add(features[:50], y[:50])
+    first.add(features[:20], y[:20])
+    second.add(features[20:] + 0, y[20:])
+    second.remove(features[50:], y[50:])
+    first.join(second)
+    first.join(Moments(3, 5))  # one that has seen nothing
+    assert torch.equal(first.counts, whole.counts)
+    for found, expected in zip(first.finish(), whole.finish()):
+        torch.testing.assert_close(found, expected)
+    empty = Moments(3, 5)
+    empty.join(whole)
+    assert all(torch.equal(found, expected) for found, expected in zip(empty.finish(), whole.finish()))

@@ -32,11 +32,12 @@ class Stopping:
         return 1.0
 
 
-def agreement() -> dict[str, Any]:
+def agreement() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Attachments, and the statistics of features."""
     model = attached()
     history = abnn.fit(model, loader(), epochs=1, **TWO)
     assert history.begun_again == 0
-    return dict(model.attachment_parameters())
+    return dict(model.attachment_parameters()), model.distance.state_dict()
 
 
 def beginning_again() -> dict[str, Any]:
@@ -74,7 +75,8 @@ def order(seed: int) -> list[list[float]]:
 
 
 def main(folder: Path) -> None:
-    found: dict[str, Any] = {"fitted": agreement(), "again": beginning_again()}
+    found: dict[str, Any] = {"again": beginning_again()}
+    found["fitted"], found["distance"] = agreement()
     found["whole"], found["resumed"] = resuming(folder)
     found["langevin"] = langevin()
     found["orders"] = [order(seed) for seed in (0, 1)]
@@ -96,6 +98,12 @@ def test_two_processes_agree(tmp_path: Path) -> None:
     assert equal(first["whole"], first["resumed"])
 
     assert equal(first["langevin"], second["langevin"])  # one chain, though each process draws noise of its own
+
+    # Statistics of features are those of all inputs, less every fifth of them.
+    assert equal(first["distance"], second["distance"])
+    counts = first["distance"]["class_shares"] * (96 - 96 // 5)
+    torch.testing.assert_close(counts, counts.round(), rtol=0, atol=1e-4)
+    assert first["distance"]["largest"] == loader().dataset.tensors[0].max()  # type: ignore[attr-defined]
 
     everything = sorted(x[0, 0, 0].item() for x, _ in loader().dataset)
     epochs = [epoch for orders in first["orders"] for epoch in orders]

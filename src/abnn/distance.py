@@ -20,7 +20,8 @@ between class means are left. With an orthonormal basis Q of these, s = Q^T W (f
     d_c - d_0 = |s - s_c|^2 - s^T (I + sum_c p_c s_c s_c^T)^-1 s.
 
 Everything is gathered in one pass over the training data; one batch in five is kept out of the moments and gives the
-quantiles of distance and misfit on data that the moments have not seen.
+quantiles of distance and misfit on data that the moments have not seen. Where there are fewer batches, or those kept out
+have only classes that are in no other, it is one input in five.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ from torch import Tensor, nn
 from abnn.blocks import Block, evaluating
 from abnn.errors import InputError, NotFittedError, explain
 from abnn.features import Recorder, largest_value, sketch, sketch_factor, widths_of
-from abnn.gaussians import RESERVOIR, Moments
+from abnn.gaussians import RESERVOIR, Moments, held_out_of
 from abnn.graft import graft
 
+Gathered = tuple[Moments, list[tuple[Tensor, Tensor]], Tensor]
+"""Moments, the batches that were kept out of them, and the largest absolute value."""
 QUANTILES = (0.5, 0.8, 0.95, 0.99)
 MISFIT_QUANTILES = (0.5, 0.95)
 
@@ -171,34 +174,24 @@ class FeatureDistance(nn.Module):
         return value
 
     @torch.no_grad()
-    def fit(self, batches: Any) -> None:
-        """Gather the statistics in one pass over (x, y) batches."""
-        moments = Moments(self.classes, self.class_means.shape[1])
-        kept: list[tuple[Tensor, Tensor]] = []
-        largest = torch.zeros(())
-        for index, (x, y) in enumerate(batches):
-            if len(x) == 0:
-                continue
-            if not 0 <= int(y.min()) <= int(y.max()) < self.classes:
-                given = f"labels from {int(y.min())} to {int(y.max())}"
-                raise InputError(explain("y", given, f"class numbers from 0 to {self.classes - 1}"))
-            features = self.features(x.to(self.class_means.device)).cpu().double()  # some devices have no float64
-            largest = torch.maximum(largest, largest_value(x).max().cpu())
-            if index % 5 == 4 and sum(len(each) for each, _ in kept) < RESERVOIR:
-                kept.append((features, y.cpu()))
-            else:
-                moments.add(features, y.cpu())
-        if moments.origin is None:
+    def fit(self, batches: Any, fabric: Any = None) -> None:
+        """Gather the statistics in one pass over (x, y) batches; with ``fabric``, over those of all its processes."""
+        processes = 1 if fabric is None else fabric.world_size
+        gathered = self._gather(batches, RESERVOIR // processes)
+        if processes > 1:
+            gathered = _joined([fabric.broadcast(gathered, src=rank) for rank in range(processes)])
+        moments, kept, largest = gathered
+        if moments.origin is None and not kept:
             raise InputError(
                 explain("batches", "no batch", "at least one (x, y) batch", "Check data set and drop_last.")
             )
+        held_out, labels = held_out_of(moments, kept)
         class_means, whitening = moments.finish()
         self.class_means.copy_(class_means)
         self.class_shares.copy_(moments.counts / moments.counts.sum())
         self.whitening.copy_(whitening)
         self._prepare()
         self.largest.copy_(largest)
-        held_out, labels = (torch.cat(parts) for parts in zip(*(kept or moments.some)))
         nothing = held_out.new_zeros(len(held_out), 1)  # none of these inputs is larger than the largest
         places = self.places(nothing.to(self.largest), held_out.to(self.class_means))
         known = moments.counts[labels] > 0  # of the others, nothing is known that an input could fit to
@@ -209,3 +202,30 @@ class FeatureDistance(nn.Module):
         ):
             quantiles.copy_(torch.quantile(values, torch.tensor(shares, device=values.device)))
         self.fitted.fill_(True)
+
+    def _gather(self, batches: Any, room: int) -> Gathered:
+        moments = Moments(self.classes, self.class_means.shape[1], room)
+        kept: list[tuple[Tensor, Tensor]] = []
+        largest = torch.zeros(())
+        for index, (x, y) in enumerate(batches):
+            if len(x) == 0:
+                continue
+            if not 0 <= int(y.min()) <= int(y.max()) < self.classes:
+                given = f"labels from {int(y.min())} to {int(y.max())}"
+                raise InputError(explain("y", given, f"class numbers from 0 to {self.classes - 1}"))
+            features = self.features(x.to(self.class_means.device)).cpu().double()  # some devices have no float64
+            largest = torch.maximum(largest, largest_value(x).max().cpu())
+            if index % 5 == 4 and sum(len(each) for each, _ in kept) < room:
+                kept.append((features, y.cpu()))
+            else:
+                moments.add(features, y.cpu())
+        return moments, kept, largest
+
+
+def _joined(gathered: Sequence[Gathered]) -> Gathered:
+    """What several processes have gathered, as if it were one."""
+    moments, kept, largest = gathered[0]
+    for others, out, most in gathered[1:]:
+        moments.join(others)
+        kept, largest = kept + out, torch.maximum(largest, most)
+    return moments, kept, largest

@@ -130,7 +130,7 @@ def fit(
         history = to_end(training(steps, batches, fabric, epochs, settings, schedule, seed, *watching))
         stack.close()  # compiled for training alone
         if chosen.gathers(freeze) if gather_distance is None else gather_distance:
-            model.distance.fit(batches.once())
+            model.distance.fit(batches.once(), fabric)
         warn_if_lost(model, batches.once(), known)
     model.eval()
     return history

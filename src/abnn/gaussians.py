@@ -12,7 +12,8 @@ RESERVOIR = 10_000
 class Moments:
     """Class means and pooled within-class covariance from streamed batches, in float64."""
 
-    def __init__(self, classes: int, features: int) -> None:
+    def __init__(self, classes: int, features: int, room: int = RESERVOIR) -> None:
+        self.room = room
         self.counts = torch.zeros(classes, dtype=torch.float64)
         self.sums = torch.zeros(classes, features, dtype=torch.float64)
         self.products = torch.zeros(features, features, dtype=torch.float64)
@@ -22,12 +23,32 @@ class Moments:
     def add(self, features: Tensor, y: Tensor) -> None:
         if self.origin is None:  # sums around a typical value lose no digits
             self.origin = features.mean(0)
-        if sum(len(each) for each, _ in self.some) < RESERVOIR:
+        if sum(len(each) for each, _ in self.some) < self.room:
             self.some.append((features, y))
-        features = features - self.origin
-        self.counts.index_add_(0, y, torch.ones(len(y), dtype=torch.float64))
-        self.sums.index_add_(0, y, features)
-        self.products.addmm_(features.T, features)
+        self._count(features - self.origin, y, 1)
+
+    def remove(self, features: Tensor, y: Tensor) -> None:
+        """As if these had never been added."""
+        assert self.origin is not None
+        self._count(features - self.origin, y, -1)
+
+    def _count(self, features: Tensor, y: Tensor, sign: int) -> None:
+        self.counts.index_add_(0, y, torch.ones(len(y), dtype=torch.float64), alpha=sign)
+        self.sums.index_add_(0, y, features, alpha=sign)
+        self.products.addmm_(features.T, features, alpha=sign)
+
+    def join(self, other: Moments) -> None:
+        """As if all that was added to the other one had been added here."""
+        if other.origin is None:
+            return
+        if self.origin is None:
+            self.origin = other.origin
+        shift, total = other.origin - self.origin, other.sums.sum(0)
+        across = torch.outer(total, shift)
+        self.products += other.products + across + across.T + other.counts.sum() * torch.outer(shift, shift)
+        self.sums += other.sums + other.counts[:, None] * shift
+        self.counts += other.counts
+        self.some += other.some
 
     def finish(self) -> tuple[Tensor, Tensor]:
         """Class means, and W with W^T W = C^-1, where C is shrunk towards its diagonal."""
@@ -46,6 +67,28 @@ class Moments:
         # Classes that never occurred must not attract anything.
         means = torch.where(self.counts[:, None] > 0, means, torch.full_like(means, 1e6) * scale)
         return means + self.origin, whitening
+
+
+def held_out_of(moments: Moments, kept: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Features and labels that the moments have not seen: the batches kept out, or one input in five.
+
+    Of the only inputs of a class none is taken away, for without them nothing would belong to it; where none can be, the
+    inputs are those that the moments have seen.
+    """
+    if kept:
+        features, labels = (torch.cat(parts) for parts in zip(*kept))
+        if bool((moments.counts[labels] > 0).any()):
+            return features, labels
+    features, labels = (torch.cat(parts) for parts in zip(*moments.some, *kept))
+    for batch in kept:
+        moments.add(*batch)
+    out = torch.arange(len(labels)) % 5 == 4
+    left = moments.counts - labels[out].bincount(minlength=len(moments.counts))
+    out &= left[labels] > 0
+    if not bool(out.any()):
+        return features, labels
+    moments.remove(features[out], labels[out])
+    return features[out], labels[out]
 
 
 def oas_shrinkage(correlation: Tensor, count: float) -> float:

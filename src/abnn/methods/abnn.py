@@ -156,7 +156,7 @@ class Attachments(Method):
     def finish(self, run: Run) -> None:
         assert isinstance(run.network, Attached)
         if self.gathers:
-            run.network.distance.fit(run.batches.once())
+            run.network.distance.fit(run.batches.once(), run.fabric)
         if self.frozen:
             warn_if_lost(run.network, run.batches.once())
 
