@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import sys
@@ -18,9 +19,11 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import abnn
 from abnn.backbones import PaperResNet
+from abnn.checkpoint import Run
 from abnn.errors import DivergedError, FileFormatError, InputError
 from abnn.files import write_tree
 from abnn.objective import PRESETS
+from abnn.outliers import Outliers
 from tests.conftest import SmallBatchNormNet, mlp
 
 QUIET: dict[str, Any] = {"progress": False, "accelerator": "cpu"}
@@ -224,6 +227,25 @@ def test_an_interrupted_run_has_the_order_of_a_sampler_with_epochs(tmp_path: Pat
     assert equal(run(None, checkpoint=file, checkpoint_every=1), run(None))
 
 
+def test_a_run_that_goes_on_after_the_last_step_of_an_epoch_has_the_same_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, settings = tmp_path / "fit.safetensors", {"epochs": 2, "checkpoint_every": 6, **QUIET}
+    history = abnn.fit(attached(), loader(), **settings)
+
+    def stop(run: Run) -> None:
+        save(run)
+        raise KeyboardInterrupt
+
+    save = Run.save
+    monkeypatch.setattr(Run, "save", stop)  # the epoch's own checkpoint is not written any more
+    with pytest.raises(KeyboardInterrupt):
+        abnn.fit(attached(), loader(), checkpoint=file, **settings)
+    monkeypatch.undo()
+    again = abnn.fit(attached(), loader(), checkpoint=file, **settings)
+    assert [{**row, "seconds": 0} for row in again.rows] == [{**row, "seconds": 0} for row in history.rows]
+
+
 KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
@@ -302,6 +324,38 @@ def test_divergence_keeps_the_last_good_state() -> None:
     with pytest.raises(DivergedError, match=r"epoch 1, step .* set back to its state after 0 complete epochs"):
         abnn.fit(model, loader(), epochs=1, lr=1e30, **QUIET)
     assert equal(start, values(model))
+
+
+class Poisoned(Outliers):
+    """Outliers that are no numbers, from a given step on."""
+
+    left = 10**9
+
+    @property
+    def uses_range(self) -> bool:
+        return False
+
+    def generate(self, x: Tensor, severity: Tensor | None, rng: Any) -> tuple[Tensor, Tensor]:
+        type(self).left -= 1
+        return x * (math.nan if type(self).left < 0 else 1.0), torch.ones(len(x))
+
+
+def test_divergence_after_going_on_keeps_the_state_of_the_last_whole_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of the checkpoint, which is of the middle of the second epoch."""
+    file, after = tmp_path / "fit.safetensors", attached()
+    settings: dict[str, Any] = {"outliers": Poisoned(), "lr": 1e-3, "schedule": "constant", **QUIET}
+    abnn.fit(after, loader(), epochs=1, gather_distance=False, **settings)
+    monkeypatch.setattr(Poisoned, "left", 10**9)
+    before = 6  # batches that say what the network knows
+    with pytest.raises(KeyboardInterrupt):
+        abnn.fit(attached(), Interrupted(before + 9), epochs=2, checkpoint=file, checkpoint_every=1, **settings)
+    monkeypatch.setattr(Poisoned, "left", 1)
+    model = attached()
+    with pytest.raises(DivergedError, match="epoch 2, step 5: .* set back to its state after 1 complete epochs"):
+        abnn.fit(model, loader(), epochs=2, checkpoint=file, checkpoint_every=1, **settings)
+    assert equal(values(after), values(model))
 
 
 def test_a_bad_last_step_of_an_epoch_is_not_kept(tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ class Run:
                 "sums": self.sums,
                 "history": self.history.rows,
                 "values": self.trainable.values(),
+                "good": self.good if self.step else None,  # None: the values themselves
                 "more": self.trainable.more(),
                 "optimizers": {name: each.state_dict() for name, each in self.trainable.optimizers.items()},
                 "begun_again": self.history.begun_again,
@@ -131,4 +132,7 @@ class Run:
         if self.rescue is not None:
             self.rescue.restore(tree["rescue"])
             self.start["values"] = tree["start"]
-        self.keep()
+        if tree.get("good") is None:
+            self.keep()
+        else:
+            self.good = tree["good"]

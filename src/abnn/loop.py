@@ -84,7 +84,11 @@ def training(
         at_least_one("checkpoint_every", checkpoint_every, ", or None")
     if not callable(schedule) and schedule not in SCHEDULES:
         raise unknown("schedule", schedule, SCHEDULES)
-    factor_at = schedule if callable(schedule) else SCHEDULES[schedule]
+    by_progress = schedule if callable(schedule) else SCHEDULES[schedule]
+
+    def factor_at(epoch: int, step: int) -> float:
+        return by_progress((epoch + (step / batches.length if batches.length else 0.0)) / epochs)
+
     if checkpoint is not None:
         settings = {**settings, "data": batches.identity(), "schedule": name_of(schedule)}
     run = Run(trainable, {**settings, "epochs": epochs, "seed": seed}, Path(checkpoint) if checkpoint else None)
@@ -106,9 +110,10 @@ def training(
             epoch, started, factor = run.epoch, time.perf_counter(), 1.0
             if run.step == 0:
                 trainable.begin_epoch(epoch, batches.once)
+            else:  # a checkpoint may be of the last step, with no other one to follow
+                factor = factor_at(epoch, run.step - 1)
             for step, x, y in batches.epoch(epoch, skip=run.step):
-                share = step / batches.length if batches.length else 0.0
-                factor = factor_at((epoch + share) / epochs)
+                factor = factor_at(epoch, step)
                 rates.set(factor * run.pace)
                 if on_cuda:
                     losses = captured(x, y) if captured is not None else trainable.step(x, y, None)
