@@ -6,6 +6,7 @@ import math
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,11 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import abnn
 from abnn.backbones import PaperResNet
+from abnn.batches import Batches
 from abnn.checkpoint import Run
-from abnn.errors import DivergedError, FileFormatError, InputError
+from abnn.errors import AbnnWarning, DivergedError, FileFormatError, InputError
 from abnn.files import write_tree
+from abnn.loop import make_fabric
 from abnn.objective import PRESETS
 from abnn.outliers import Outliers
 from tests.conftest import SmallBatchNormNet, mlp
@@ -316,6 +319,18 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
     file.write_bytes(b"\x00" * 10)
     with pytest.raises(FileFormatError, match="not a readable safetensors"):
         abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)
+
+
+def test_workers_that_stay_are_warned_about_beside_a_checkpoint(tmp_path: Path) -> None:
+    def workers(stay: bool) -> DataLoader:
+        return DataLoader(TensorDataset(*data()), batch_size=96, num_workers=1, persistent_workers=stay)
+
+    model = attached()
+    with pytest.warns(AbnnWarning, match="persistent_workers=True beside a checkpoint.* Give persistent_workers=False"):
+        abnn.fit(model, workers(True), epochs=1, checkpoint=tmp_path / "fit.safetensors", **QUIET)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AbnnWarning)
+        Batches(workers(False), model, make_fabric("32-true", "cpu", 1, 1), 0).warn_if_not_repeatable()
 
 
 def test_divergence_keeps_the_last_good_state() -> None:

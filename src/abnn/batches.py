@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sized
 from itertools import islice
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from abnn.errors import InputError, explain
+from abnn.errors import AbnnWarning, InputError, explain
 from abnn.files import tensor_digest
 from abnn.outliers import measure_range
 from abnn.predict import check_inputs
@@ -97,6 +98,17 @@ class Batches:
             some = {str(n): each[:: max(1, len(each) // LOOKED_AT)] for n, each in enumerate(data.tensors)}
             known["sha256"] = tensor_digest(some)
         return known
+
+    def warn_if_not_repeatable(self) -> None:
+        """Warn where a run that goes on from a checkpoint may get other batches than one that was not interrupted."""
+        if isinstance(self.loader, DataLoader) and self.loader.persistent_workers:
+            warnings.warn(
+                "loader: got persistent_workers=True beside a checkpoint. Such workers are seeded once, not in every "
+                "epoch: if the data set draws random numbers, a run that goes on from its checkpoint gets others, and does "
+                "not end as if it had not been interrupted. Give persistent_workers=False unless it draws none.",
+                AbnnWarning,
+                stacklevel=5,
+            )
 
     def value_range(self) -> tuple[Tensor, Tensor]:
         """Smallest and largest value of each channel over the first batches of all processes."""

@@ -76,7 +76,8 @@ def fit(
     accelerator       "auto", "cpu", "cuda" or "mps"
     devices           how many; start several with torchrun
     checkpoint        a file; written after every epoch, and every ``checkpoint_every`` steps. If it exists, the run goes
-                      on from there and ends as if it had not been interrupted
+                      on from there and ends as if it had not been interrupted; see :mod:`abnn.loop` about workers of
+                      the loader that stay
     log               "csv" and/or "tensorboard", written under ``log_dir``
     """
     if not isinstance(model, Attached):

@@ -1,7 +1,8 @@
 """One training loop for everything that is trained here, on Lightning Fabric.
 
 Every random number of a run is a function of (seed, epoch, step, rank). So a run that was killed and resumes from its last
-checkpoint sees the same batches, outliers and draws as one that was not, and on the CPU ends bit-identical.
+checkpoint sees the same batches, outliers and draws as one that was not, and on the CPU ends bit-identical. Workers that a
+loader keeps from epoch to epoch are the exception: what a data set draws in them goes on, and a warning says so.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ def training(
         return by_progress((epoch + (step / batches.length if batches.length else 0.0)) / epochs)
 
     if checkpoint is not None:
+        batches.warn_if_not_repeatable()
         settings = {**settings, "data": batches.identity(), "schedule": name_of(schedule)}
     run = Run(trainable, {**settings, "epochs": epochs, "seed": seed}, Path(checkpoint) if checkpoint else None)
     if fabric.world_size > 1:
