@@ -26,7 +26,7 @@ from abnn.errors import AbnnWarning, DivergedError, FileFormatError, InputError
 from abnn.files import write_tree
 from abnn.loop import make_fabric
 from abnn.objective import PRESETS
-from abnn.outliers import Outliers
+from abnn.outliers import Mixed, Outliers, make_outliers
 from tests.conftest import SmallBatchNormNet, mlp
 
 QUIET: dict[str, Any] = {"progress": False, "accelerator": "cpu"}
@@ -319,6 +319,24 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
     file.write_bytes(b"\x00" * 10)
     with pytest.raises(FileFormatError, match="not a readable safetensors"):
         abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)
+
+
+def test_checkpoints_of_other_real_outliers_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "fit.safetensors"
+    real, other = (torch.rand(40, 1, 8, 8, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    config = make_outliers(real).to_config()
+    assert config == make_outliers(other).to_config() == {"name": "dataset", "severity": [1, 1], "data": "Tensor of 40"}
+
+    def run(outliers: Any) -> dict[str, Tensor]:
+        model = attached()
+        abnn.fit(model, loader(), outliers=outliers, epochs=1, checkpoint=file, gather_distance=False, **QUIET)
+        return values(model)
+
+    first = run(Mixed(parts=("noise", make_outliers(real))))
+    with pytest.raises(InputError, match="other settings"):
+        run(Mixed(parts=("noise", make_outliers(other))))
+    again = run(Mixed(parts=("noise", make_outliers(DataLoader(TensorDataset(real.clone()))))))
+    assert equal(first, again)
 
 
 def test_workers_that_stay_are_warned_about_beside_a_checkpoint(tmp_path: Path) -> None:

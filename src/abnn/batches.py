@@ -12,13 +12,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from abnn.errors import AbnnWarning, InputError, explain
-from abnn.files import tensor_digest
+from abnn.files import rows_digest
 from abnn.outliers import measure_range
 from abnn.predict import check_inputs
 from abnn.randomness import number, seed_everything
 from abnn.resident import Resident, resident
 
-LOOKED_AT = 64  # rows of a tensor data set that stand for all of them
 MEASURED = 10  # batches of each process from which a range of values is measured
 
 
@@ -95,8 +94,7 @@ class Batches:
         data = getattr(self.given, "dataset", None)
         known: dict[str, Any] = {"batches": self.length, "inputs": len(data) if isinstance(data, Sized) else None}
         if isinstance(data, TensorDataset):
-            some = {str(n): each[:: max(1, len(each) // LOOKED_AT)] for n, each in enumerate(data.tensors)}
-            known["sha256"] = tensor_digest(some)
+            known["sha256"] = rows_digest(data.tensors)
         return known
 
     def warn_if_not_repeatable(self) -> None:

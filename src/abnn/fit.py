@@ -125,6 +125,8 @@ def fit(
             settings |= {"optimizer": name_of(optimizer), "attachments": _shapes(model)}
             # One that is trained as well has changed when an interrupted run goes on with the same model.
             settings["backbone"] = fingerprint(model.backbone) if freeze else None
+            if maker is not None and (digests := maker.data_digests()):
+                settings["outlier_data"] = digests
         watching = (checkpoint, checkpoint_every, log, log_dir, progress)
         steps = Steps(model, goal, maker, fabric, optimizers)
         model.triage = None  # thresholds of attachments as they were

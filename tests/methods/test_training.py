@@ -91,6 +91,14 @@ def test_another_run_does_not_go_on_from_a_checkpoint(tmp_path: Path) -> None:
             quick(other, 1, checkpoint=path)
 
 
+def test_a_checkpoint_belongs_to_its_real_outliers(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    quick("oe", 1, checkpoint=path, outliers=torch.zeros(10, 1, 8, 8))
+    with pytest.raises(InputError, match="written by a run with other settings"):
+        quick("oe", 1, checkpoint=path, outliers=torch.ones(10, 1, 8, 8))
+    quick("oe", 1, checkpoint=path, outliers=torch.zeros(10, 1, 8, 8))
+
+
 def test_stages_have_checkpoints_of_their_own(tmp_path: Path) -> None:
     quick("woods", 2, checkpoint=tmp_path / "c.safetensors")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c-pretrain.safetensors", "c-wild.safetensors"]

@@ -152,12 +152,14 @@ def _training(
     if outlier_maker is not None:
         outlier_maker = outlier_maker.with_range(value_range, batches.value_range)
     run = Run(network, fabric, batches, outlier_maker, epochs, _inputs(loader))
-    settings = {
+    settings: dict[str, Any] = {
         "method": chosen.to_config(),
         "outliers": None if outlier_maker is None else outlier_maker.to_config(),
         "precision": precision,
         "network": [[name, list(value.shape)] for name, value in network.state_dict().items()],
     }
+    if checkpoint is not None and outlier_maker is not None and (digests := outlier_maker.data_digests()):
+        settings["outlier_data"] = digests
     stages = [stage for stage in chosen.stages(run) if stage.epochs > 0]
     with compiled(chosen.compilable(network), compile):
         for stage in stages:

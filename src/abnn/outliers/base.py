@@ -164,6 +164,10 @@ class Outliers(ABC):
         """What makes outliers from inputs like these: this generator, unless it chooses another one by their form."""
         return self
 
+    def data_digests(self) -> list[str]:
+        """What tells real outliers from others, which a config does not hold; nothing where outliers are made up."""
+        return []
+
     def to_config(self) -> dict[str, Any]:
         """Name, options and value range as JSON can hold them."""
         options = {f.name: _plain(getattr(self, f.name), self._range) for f in dataclasses.fields(self) if f.init}

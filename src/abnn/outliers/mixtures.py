@@ -58,6 +58,9 @@ class Mixed(Outliers):
         made.parts = tuple(part.copied() for part in self.parts)
         return made
 
+    def data_digests(self) -> list[str]:
+        return [digest for part in self.parts for digest in part.data_digests()]
+
     def check_rank(self, x: Tensor) -> None:
         for part in self.parts:
             part.check_rank(x)

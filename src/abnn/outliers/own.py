@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from abnn.errors import InputError, explain
+from abnn.files import rows_digest
 from abnn.outliers.base import Change
 from abnn.outliers.random import Rng
 
@@ -66,6 +67,10 @@ class FromData(Change):
         """Which kind of data it was; the data itself has to be given again."""
         kind = f"{type(self.data).__name__} of {len(self.data)}"
         return {"name": self.name, "severity": list(self.severity), "data": kind}
+
+    def data_digests(self) -> list[str]:
+        """Of tensors; items of other data sets may be different whenever they are read."""
+        return [rows_digest([self.data])] if isinstance(self.data, Tensor) else []
 
     def _items(self, places: Tensor, x: Tensor) -> Tensor:
         if isinstance(self.data, Tensor):
