@@ -45,6 +45,7 @@ class Batches:
             self.loader = kept
         elif isinstance(loader, DataLoader):
             self.loader = _dealt(loader, fabric, seed)
+        self.samplers = _samplers(loader if kept is not None else self.loader)
         self.model, self.seed, self.fabric = model, seed, fabric
         self.rank, self.device = fabric.global_rank, fabric.device
         self.length = len(self.loader) if isinstance(self.loader, Sized) else None
@@ -58,7 +59,7 @@ class Batches:
         seed_everything(self.seed, "order", epoch)
         if self.generator is not None:
             self.generator.manual_seed(number(self.seed, "order", epoch))
-        for sampler in _samplers(self.loader):
+        for sampler in self.samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
         iterator = self._moved() if isinstance(self.loader, DataLoader) else iter(self.loader)
