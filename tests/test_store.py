@@ -207,6 +207,69 @@ def test_damaged_and_foreign_files(fitted: abnn.Attached, tmp_path: Path) -> Non
         abnn.load(path, backbone())
 
 
+def test_tensors_of_another_form_are_refused(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = fitted.save(tmp_path / "model")
+    weights = path / "attachments.safetensors"
+    whole = weights.read_bytes()
+    name = next(name for name in safetensors.torch.load(whole) if name.startswith("attachments."))
+    size = len(fitted.distance.whitening)
+    for tensor, change_of, message in (
+        (name, torch.Tensor.long, "is of type torch.int64; accepted: a floating-point type"),
+        (name, lambda value: value[..., None], "has shape"),
+        ("distance.class_means", torch.Tensor.int, "is of type torch.int32"),
+        ("distance.whitening", lambda value: value[:1], rf"has shape \(1,\); accepted: \({size * (size + 1) // 2},\)"),
+        ("distance.whitening", lambda value: value[0], r"has shape \(\)"),
+        ("distance.fitted", torch.Tensor.float, "is of type torch.float32; accepted: torch.bool"),
+        ("distance.fitted", lambda value: value.expand(2), r"has shape \(2,\)"),
+        ("distance.quantiles", lambda value: value.flip(0), "accepted: numbers that do not fall"),
+    ):
+        tensors = safetensors.torch.load(whole)
+        tensors[tensor] = change_of(tensors[tensor]).contiguous().clone()
+        weights.write_bytes(safetensors.torch.save(tensors))
+        with pytest.raises(FileFormatError, match=f"{tensor} (are .*)?{message}.*restore it, or save the model again"):
+            abnn.load(path, fitted.backbone)
+    for missing in ("distance.fitted", "distance.largest"):
+        tensors = safetensors.torch.load(whole)
+        del tensors[missing]
+        weights.write_bytes(safetensors.torch.save(tensors))
+        with pytest.raises(FileFormatError, match=f"tensors {missing} are missing or not expected"):
+            abnn.load(path, fitted.backbone)
+    halved = {name: value.half() if value.is_floating_point() else value for name, value in tensors.items()}
+    weights.write_bytes(safetensors.torch.save({**halved, "distance.largest": fitted.distance.largest.half()}))
+    abnn.load(path, fitted.backbone)  # of another precision
+
+
+def test_fields_of_another_kind_are_refused(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = fitted.save(tmp_path / "model", triage=abnn.Triage(0.1, 0.2, 0.05, 0.01, "gated", 10, 0, 50))
+    description = json.loads((path / "abnn.json").read_text())
+    wrong: dict[str, tuple[Any, ...]] = {
+        "views": (None, 99, "5"),
+        "classes": (4, "3", None),
+        "extra": (None, [1]),
+        "draws": ("x", 0),
+        "score": ("bogus", None),
+        "at": ([], "blocks.0", [0]),
+        "fingerprint": (5, None, "00"),
+        "input_shape": (None, [0], ["1"]),
+        "input_dtype": ("load", 5),
+        "triage": ([1], {"notice": 1}),
+    }
+    triage: dict[str, tuple[Any, ...]] = {"draws": ("ten",), "score": ("nope",), "by_class": ([[0.1, 0.2]],)}
+    cases = [(name, value, {name: value}) for name, values in wrong.items() for value in values]
+    cases += [
+        (f"triage.{name}", value, {"triage": {**description["triage"], name: value}})
+        for name, values in triage.items()
+        for value in values
+    ]
+    for name, value, changed in cases:
+        change(path, **{**description, **changed})
+        with pytest.raises(FileFormatError, match=rf"model: {name}( is .*; accepted: |: the fields .* missing)"):
+            abnn.load(path, fitted.backbone)
+    before_views = {name: value for name, value in description.items() if name != "views"}
+    (path / "abnn.json").write_text(json.dumps(before_views))
+    assert abnn.load(path, fitted.backbone).views == 1
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_thresholds_of_an_older_score_are_said_to_be_so(fitted: abnn.Attached, tmp_path: Path, version: int) -> None:
     triage = abnn.Triage.calibrate(fitted, loader())

@@ -382,8 +382,28 @@ def test_states_of_older_versions_load_and_foreign_ones_do_not() -> None:
         Triage.from_dict({**old, "colour": 1})
     with pytest.raises(InputError, match="notice <= reject"):
         Triage.from_dict({**old, "notice": 0.5})
-    with pytest.raises(TypeError):
+    with pytest.raises(FileFormatError, match="fields reject, noticed, .* are missing; restore it, or calibrate again"):
         Triage.from_dict({"notice": 0.1})
+    wrong: dict[str, tuple[Any, ...]] = {
+        "notice": ("0.1", None, True, math.nan),
+        "noticed": ("x", 1.5),
+        "draws": ("ten", -1, 2.5),
+        "seed": ("a",),
+        "drawn": (0,),
+        "views": ("5",),
+        "temperature": ("1", 0),
+        "confidence": (2,),
+        "calibration": (5, [0.1, 0.2], [1.0, *[0.0] * 100]),
+        "by_class": ([[0.1]], [0.1, 0.2]),
+        "reference": ([[1.0], [2]], [[2.0, 1.0], [1, 1, 1]], [[1.0], [2, -1]], [[1.0]]),
+        "costs": ([1],),
+    }
+    for name, values in wrong.items():
+        for value in values:
+            with pytest.raises(
+                FileFormatError, match=f"triage.{name} is .*; accepted: .*restore it, or calibrate again"
+            ):
+                Triage.from_dict({**old, name: value})
     full = choose(gathered(count=300), per_class=True)
     assert Triage.from_dict(json.loads(json.dumps(full.to_dict()))) == full
 

@@ -48,7 +48,7 @@ def load_model(path: str | Path, backbone: str | None = None, weights: str | Pat
     if backbone is not None or weights is not None:
         network = _backbone(description, backbone, weights)
     wanted = description.get("fingerprint")
-    if network is not None and weights is not None and wanted not in (None, store.fingerprint(network)):
+    if network is not None and weights is not None and isinstance(wanted, str) and wanted != store.fingerprint(network):
         raise store.other_network(path, description)  # not to be replaced by those in the folder, unasked
     return LOADERS[description["format"]](path, network)
 
@@ -89,7 +89,8 @@ def fingerprint(path: Path, backbone: str | None = None) -> str:
 
 def _hint_at_own_backbone(description: dict[str, Any]) -> None:
     """A model on a backbone from the user's own code needs that code, and a saved folder must never choose what runs."""
-    own = description.get("extra", {}).get("backbone")
+    extra = description.get("extra")
+    own = extra.get("backbone") if isinstance(extra, dict) else None
     if description.get("backbone") is None and isinstance(own, str) and ":" in own:
         fix = f"Pass --backbone {own} if you trust that code; it must be importable from here."
         raise InputError(explain("backbone", "None", f"the function that made this model's backbone, {own}", fix))

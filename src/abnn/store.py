@@ -30,6 +30,17 @@ from abnn.files import (
     write_tensors,
     writing_directory,
 )
+from abnn.integrity import (
+    MODEL,
+    Field,
+    check_classes,
+    check_fields,
+    check_finite,
+    check_names,
+    check_quantiles,
+    check_shapes,
+    check_types,
+)
 from abnn.layers import Init
 from abnn.priors import Gaussian, ScaleMixture
 from abnn.triage import Triage
@@ -109,12 +120,10 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     path = Path(path)
     # Before the second version, statistics had too little for the score.
     description = read_description(path / "abnn.json", "a saved model", FORMAT, VERSION, oldest=2)
+    check_fields(path, description, MODEL)
+    triage = _triage_from_json(path, description)
     tensors = read_tensors(path / "attachments.safetensors")
-    if broken := [name for name, value in tensors.items() if not value.isfinite().all()]:
-        raise FileFormatError(
-            f"{path}: NaN or infinite values in {', '.join(broken[:4])}{', ...' if len(broken) > 4 else ''}; the file is "
-            "damaged, or the fit diverged. Restore the file, or fit and save the model again."
-        )
+    check_finite(path, tensors)
     changed = backbone is None or fingerprint(backbone) != description["fingerprint"]
     if backbone is None:
         backbone = _saved_backbone(path, description)
@@ -138,15 +147,14 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
             draws=description["draws"],
             views=description.get("views", 1),  # there were none before
         )
-        _fill(model, tensors)
-        model.backbone_changed = changed
-        model.score = description["score"]
-        model.triage = Triage.from_dict(description["triage"]) if description["triage"] else None
-        model.extra = description["extra"]
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise FileFormatError(
             f"{path} is not complete or does not fit ({type(error).__name__}: {error}); save the model again."
         ) from error
+    check_classes(path, description["classes"], model.classes)
+    _fill(path, model, tensors)
+    model.backbone_changed = changed
+    model.score, model.triage, model.extra = description["score"], triage, description["extra"]
     if description["version"] < GATED_SINCE and model.triage is not None and model.triage.score == "gated":
         warnings.warn(
             f"{path} was saved when the score 'gated' was another one: its thresholds do not fit to today's "
@@ -226,23 +234,46 @@ def _form(state: dict[str, Tensor], name: str) -> object:
     return (state[name].shape, state[name].dtype) if name in state else None
 
 
-def _fill(model: Attached, tensors: dict[str, Tensor]) -> None:
-    wanted = {f"attachments.{name}": parameter for name, parameter in model.attachment_parameters()}
-    found = {name: value for name, value in tensors.items() if name.startswith("attachments.")}
-    if wanted.keys() != found.keys():
-        raise KeyError(f"tensors {sorted(wanted.keys() ^ found.keys())[:4]} are missing or not expected")
+def _fill(path: Path, model: Attached, tensors: dict[str, Tensor]) -> None:
+    """All tensors are checked before they are copied, for copying makes of any tensor one that fits."""
+    parameters = {f"attachments.{name}": parameter for name, parameter in model.attachment_parameters()}
+    own = model.distance.state_dict()
+    known = {**parameters, "distance.fitted": own["fitted"]}
+    check_names(path, {n: v for n, v in tensors.items() if n in known or n.startswith("attachments.")}, known)
+    check_shapes(path, tensors, known)
+    check_types(path, tensors, known)
     with torch.no_grad():
-        for name, parameter in wanted.items():
-            if parameter.shape != found[name].shape:
-                raise RuntimeError(f"{name} has shape {tuple(found[name].shape)} instead of {tuple(parameter.shape)}")
-            parameter.copy_(found[name])
-    if tensors["distance.fitted"]:
-        whitening = torch.zeros_like(model.distance.whitening)
-        rows, columns = torch.tril_indices(len(whitening), len(whitening), device=whitening.device)
-        whitening[rows, columns] = tensors["distance.whitening"].to(whitening)
-        names = ("class_means", "class_shares", "largest", "quantiles", "misfit_quantiles", "fitted")
-        state = {"whitening": whitening, **{name: tensors[f"distance.{name}"] for name in names}}
-        model.distance.load_state_dict(state)
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])
+    if not tensors["distance.fitted"]:
+        return
+    wanted = {f"distance.{name}": value for name, value in _pack({**own, "fitted": torch.tensor(True)}).items()}
+    statistics = {name: tensors[name] for name in wanted if name in tensors}
+    check_names(path, statistics, wanted)
+    check_shapes(path, statistics, wanted)
+    check_types(path, statistics, wanted)
+    check_quantiles(path, statistics)
+    whitening = torch.zeros_like(own["whitening"])
+    rows, columns = torch.tril_indices(len(whitening), len(whitening), device=whitening.device)
+    whitening[rows, columns] = statistics["distance.whitening"].to(whitening)
+    state = {name.removeprefix("distance."): value for name, value in statistics.items()}
+    model.distance.load_state_dict({**state, "whitening": whitening})
+
+
+def _triage_from_json(path: Path, description: dict[str, Any]) -> Triage | None:
+    if description["triage"] is None:
+        return None
+    try:
+        triage = Triage.from_dict(description["triage"])
+    except (AbnnError, TypeError) as error:  # of Triage or of its Costs
+        raise FileFormatError(f"{path}: {error}") from error
+    classes = description["classes"]
+    fields: dict[str, Field] = {
+        "score": MODEL["score"],
+        "by_class": (lambda value: len(value) in (0, classes), f"{classes} pairs, one for each class, or none"),
+    }
+    check_fields(path, vars(triage), fields, "triage.")
+    return triage
 
 
 def _pack(state: dict[str, Tensor]) -> dict[str, Tensor]:

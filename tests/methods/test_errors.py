@@ -140,13 +140,24 @@ def test_damaged_and_foreign_files(model: Trained, tmp_path: Path) -> None:
         ({"method": {"name": "nothing"}}, "is not complete or does not fit.*'nothing'"),
         ({"method": {}}, "is not complete or does not fit"),
         ({"backbone": {**TINY, "width": 12}}, "is not complete or does not fit"),
-        ({"input_dtype": "no"}, "is not complete or does not fit"),
+        ({"input_dtype": "no"}, "input_dtype is 'no'; accepted: the name of a type"),
+        ({"classes": None}, "classes is None; accepted: a whole number from 2"),
+        ({"extra": [1]}, r"extra is \[1\]; accepted: an object"),
     ]
     for changes, words in cases:
         with pytest.raises(FileFormatError, match=words):
             load_trained(changed(**changes))
     path = changed()
     content = (path / "network.safetensors").read_bytes()
+    tensors = load_file(path / "network.safetensors")
+    name = next(name for name in tensors if name.endswith(".weight"))
+    for value, words in (
+        (tensors[name].long(), "is of type torch.int64"),
+        (tensors[name] / 0, "NaN or infinite values"),
+    ):
+        save_file({**tensors, name: value}, path / "network.safetensors")
+        with pytest.raises(FileFormatError, match=words):
+            load_trained(path)
     (path / "network.safetensors").write_bytes(content[: len(content) // 2])
     with pytest.raises(FileFormatError, match="safetensors"):
         load_trained(path)

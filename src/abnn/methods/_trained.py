@@ -29,6 +29,7 @@ from abnn.files import (
     write_tensors,
     writing_directory,
 )
+from abnn.integrity import METHOD, check_classes, check_fields, check_finite, check_quantiles, check_types
 from abnn.methods._steps import state_of
 from abnn.methods.base import Method, make_method
 from abnn.predict import Prediction, check_inputs
@@ -112,6 +113,7 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
     """What :meth:`Trained.save` wrote. ``backbone`` is needed if the model was not built by a backbone's name."""
     path = Path(path)
     description = read_description(path / "method.json", "a saved method", FORMAT, VERSION)
+    check_fields(path, description, METHOD)
     tensors = read_tensors(path / "network.safetensors")
     recipe = description.get("backbone")
     if backbone is None and recipe is None:
@@ -130,11 +132,14 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
         example = torch.zeros(1, *shape, dtype=dtype)
         with torch.random.fork_rng(devices=[]):
             network = method.build(maker(recipe if backbone is None else backbone, example, None, method), example)
-        _fill(network, tensors)
+        _fill(path, network, tensors)
         if isinstance(network, Attached):  # whose predictions had one view before there were more
             network.views = int(description.get("views") or config.get("views") or 1)
+            check_classes(path, description["classes"], network.classes)
         trained = Trained(method, network, example, description["classes"], recipe)
         trained.score, trained.extra = description["score"], description["extra"]
+    except FileFormatError:
+        raise
     except (KeyError, TypeError, AttributeError, RuntimeError, AbnnError) as error:
         raise FileFormatError(
             f"{path} is not complete or does not fit ({type(error).__name__}: {error}); save the model again, or load it "
@@ -165,8 +170,12 @@ def maker(backbone: Backbone | None, example: Tensor, classes: int | None, metho
     raise InputError(explain("backbone", type(backbone).__name__, accepted))
 
 
-def _fill(network: nn.Module, tensors: dict[str, Tensor]) -> None:
+def _fill(path: Path, network: nn.Module, tensors: dict[str, Tensor]) -> None:
     """The saved tensors, all of them; only statistics that were never gathered may be absent."""
+    learned = {name for name, _ in network.named_parameters()}  # a network's buffers may hold infinity, as masks do
+    check_finite(path, {name: value for name, value in tensors.items() if name in learned or "distance." in name})
+    check_types(path, tensors, network.state_dict())
+    check_quantiles(path, tensors)
     missing, unexpected = network.load_state_dict(tensors, strict=False)
     if not any(name.startswith("distance.") for name in tensors):
         missing = [name for name in missing if not name.startswith("distance.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from abnn.errors import AbnnWarning, FileFormatError, InputError, NotFittedError, explain
 from abnn.outliers import Outliers
 from abnn.predict import Plain, Prediction
+from abnn.triage.stored import check_stored
 from abnn.triage.temperature import rescale
 from abnn.triage.thresholds import Costs
 
@@ -184,10 +185,12 @@ class Triage:
             raise FileFormatError(
                 f"triage: unknown fields {', '.join(foreign)}; written by a newer version? Update abnn."
             )
-        values = dict(values)
-        for name in ("calibration", "by_class", "reference"):
-            if name in values:
-                values[name] = _tuples(values[name])
+        if missing := [each.name for each in fields(cls) if _is_needed(each) and each.name not in values]:
+            raise FileFormatError(
+                f"triage: the fields {', '.join(missing)} are missing; restore it, or calibrate again."
+            )
+        values = {name: _tuples(value) for name, value in values.items()}
+        check_stored(values)
         if values.get("costs") is not None:
             values["costs"] = Costs(**{key: _tuples(value) for key, value in values["costs"].items()})
         return cls(**values)
@@ -208,6 +211,10 @@ class Triage:
     def _check_classes(self, classes: int) -> None:
         if classes > len(self.by_class):
             raise InputError(explain("prediction", f"{classes} classes", f"{len(self.by_class)}, as calibrated"))
+
+
+def _is_needed(each: Field[Any]) -> bool:
+    return each.default is MISSING and each.default_factory is MISSING
 
 
 def _tuples(value: Any) -> Any:
