@@ -50,6 +50,31 @@ def test_few_inputs_and_none_wrong_do_not_make_certainty() -> None:
     assert choose_temperature(np.log(np.full((9, 3), 1 / 3)), np.zeros(9, int)) == pytest.approx(1)  # nothing to learn
 
 
+def test_the_best_of_several_valleys_is_found() -> None:
+    logits = np.zeros((6, 5))
+    logits[:, 0] = 0.1
+    labels = np.array([1, 0, 0, 0, 0, 0])
+
+    def loss(temperature: float) -> float:
+        stated = logits / temperature - np.log(np.exp(logits / temperature).sum(1, keepdims=True))
+        return -stated[np.arange(6), labels].sum() + np.log(temperature) ** 2 / 2
+
+    log_probs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    everywhere = min(loss(each) for each in np.geomspace(SHARPEST, FLATTEST, 500))
+    assert loss(choose_temperature(log_probs, labels)) <= everywhere < loss(0.457929) - 0.1  # where the other valley is
+
+
+def test_a_probability_too_small_for_its_type_counts_as_the_smallest() -> None:
+    logits = torch.tensor([[0.0, -110.0]] + [[0.0, -3.0]] * 199)
+    labels = np.array([1] + [0] * 199)
+    exact = logits.double().log_softmax(1).numpy()
+    with np.errstate(divide="ignore"):
+        rounded = np.log(logits.softmax(1).numpy())
+    assert rounded[0, 1] == -np.inf
+    assert choose_temperature(rounded, labels) == pytest.approx(choose_temperature(exact, labels), rel=1e-3)
+    assert choose_temperature(rounded, labels) < 2  # and not the flattest there is
+
+
 def test_classes_without_probability_keep_none() -> None:
     probs = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
     assert torch.allclose(rescale(probs, 0.5), probs) and torch.allclose(rescale(probs, 7.0), probs)

@@ -18,6 +18,8 @@ from torch import Tensor
 
 SHARPEST, FLATTEST = 0.05, 20.0
 MOST = 10_000  # inputs; one number does not get better by more
+PLACES = 25
+LEAST = -149 * math.log(2)  # ln of the smallest number in float32; what is below has become 0
 
 
 def rescale(probs: Tensor, temperature: float) -> Tensor:
@@ -26,19 +28,29 @@ def rescale(probs: Tensor, temperature: float) -> Tensor:
 
 
 def choose_temperature(log_probs: np.ndarray, labels: np.ndarray) -> float:
-    """T from ln p [N, K] and labels [N], by halving on the derivative of the loss with respect to -ln T."""
+    """T from ln p [N, K] and labels [N]: the best of a few places, then by halving on the slope of the loss around it.
+
+    Places are -ln T. With few inputs that are undecided the loss has more than one valley, so that halving alone may end
+    in the wrong one.
+    """
     rows = np.linspace(0, len(labels) - 1, min(len(labels), MOST)).round().astype(int)
-    values, labels = np.maximum(log_probs[rows].astype(np.float64), -700.0), labels[rows]
+    values, labels = np.maximum(log_probs[rows].astype(np.float64), LEAST), labels[rows]
     values -= values.max(1, keepdims=True)
     own = values[np.arange(len(values)), labels].sum()
 
-    def slope(place: float) -> float:
-        weights = np.exp(math.exp(place) * values)
-        expected = ((weights * values).sum(1) / weights.sum(1)).sum()
-        return math.exp(place) * (expected - own) + place
+    def loss(place: float) -> float:
+        power = math.exp(place)
+        return np.log(np.exp(power * values).sum(1)).sum() - power * own + place**2 / 2
 
-    low, high = -math.log(FLATTEST), -math.log(SHARPEST)
-    for _ in range(40):
+    def slope(place: float) -> float:
+        power = math.exp(place)
+        weights = np.exp(power * values)
+        return power * (((weights * values).sum(1) / weights.sum(1)).sum() - own) + place
+
+    places = np.linspace(-math.log(FLATTEST), -math.log(SHARPEST), PLACES).tolist()
+    best = min(range(PLACES), key=lambda number: loss(places[number]))
+    low, high = places[max(best - 1, 0)], places[min(best + 1, PLACES - 1)]
+    for _ in range(30):
         middle = (low + high) / 2
         low, high = (low, middle) if slope(middle) > 0 else (middle, high)
     return float(f"{math.exp(-(low + high) / 2):.6g}")
