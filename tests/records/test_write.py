@@ -1,6 +1,7 @@
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from abnn import files
 from abnn.errors import InputError
 from abnn.records import NoArraysError, disagreements, find_records, read_record, record_path, write, write_record
+from abnn.summary import summarise
 from tests.records.samples import everything_in
 from tests.test_summary import sample_evaluation, sample_set
 
@@ -49,6 +51,21 @@ def test_images_can_be_left_out(tmp_path: Path):
     assert len(small.evaluation().sets[0].images) == len(small.evaluation().sets[0].shown) == 0
     assert small.metrics == full.metrics
     assert small.arrays_path.stat().st_size < full.arrays_path.stat().st_size - 0.9 * noise.size
+
+
+def test_rounding_keeps_the_verdicts_of_scores_at_a_threshold(tmp_path: Path):
+    sevenths = (np.random.default_rng(0).integers(0, 7, 60) / np.float32(7)).astype(np.float32)
+    evaluation = sample_evaluation(
+        sets=(sample_set("digits", "id", 60, 0, scores={"entropy": sevenths}),), thresholds=(3 / 7, 5 / 7)
+    )
+    by_class = replace(evaluation, class_thresholds=((1 / 7, 5 / 7), (2 / 7, 3 / 7), (3 / 7, 3 / 7), (0.0, math.inf)))
+    for each in (evaluation, by_class):
+        verdicts = summarise(each)["verdicts"]
+        for bits in (24, 16, 12, 8):
+            record = read_record(write_record(each, tmp_path, "e", score_bits=bits))
+            assert record.metrics["verdicts"] == verdicts == record.recompute()["verdicts"]
+    exact = read_record(write_record(by_class, tmp_path, "e"))
+    assert (exact.thresholds, exact.class_thresholds) == (by_class.thresholds, by_class.class_thresholds)
 
 
 def test_arrays_can_be_left_out(tmp_path: Path):

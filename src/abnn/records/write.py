@@ -14,7 +14,7 @@ from abnn.errors import FileFormatError, InputError, explain
 from abnn.evaluation import Evaluation
 from abnn.files import read_json, write_bytes, write_json
 from abnn.provenance import provenance
-from abnn.records.arrays import FLOAT32_BITS, entry_of, pack, unpack
+from abnn.records.arrays import FLOAT32_BITS, entry_of, pack, round_bits, unpack
 from abnn.records.paths import record_path
 from abnn.records.record import FORMAT, VERSION
 from abnn.summary import summarise
@@ -34,8 +34,8 @@ def write_record(
 
     ``images=False`` leaves the pictures out. ``score_bits`` rounds scores to fewer significant bits than the 24 of
     float32, which makes files smaller: 16 bits keep a relative 2^-17, and can make neighbouring scores equal but never
-    exchange them. ``arrays=False`` keeps the numbers alone, of the evaluation's own score: such a record is small, and
-    can be read and tabulated but not recomputed.
+    exchange them. Thresholds are rounded alike, so that no verdict gets stricter by it. ``arrays=False`` keeps the numbers
+    alone, of the evaluation's own score: such a record is small, and can be read and tabulated but not recomputed.
     """
     if not isinstance(score_bits, int) or not 8 <= score_bits <= FLOAT32_BITS:
         raise InputError(explain("score_bits", repr(score_bits), f"a whole number from 8 to {FLOAT32_BITS}"))
@@ -48,7 +48,7 @@ def write_record(
     content = pack(evaluation.sets, images, score_bits)
     digest = hashlib.sha256(content).hexdigest()
     entries = tuple(entry_of(each) for each in evaluation.sets)
-    stored = replace(evaluation, sets=unpack(content, entries))
+    stored = replace(_with_rounded_thresholds(evaluation, score_bits), sets=unpack(content, entries))
     file = path.with_name(f"{path.stem}.{digest[:12]}.npz")
     record = {
         "format": FORMAT,
@@ -58,8 +58,8 @@ def write_record(
         "seed": int(evaluation.seed),
         "score": evaluation.score,
         "config": _as_json("config", evaluation.config),
-        "thresholds": _thresholds_out(evaluation.thresholds),
-        **({"class_thresholds": by_class} if (by_class := _class_thresholds_out(evaluation)) else {}),
+        "thresholds": _thresholds_out(stored.thresholds),
+        **({"class_thresholds": by_class} if (by_class := _class_thresholds_out(stored)) else {}),
         "sets": [{**vars(entry), "scores": list(entry.scores), "skipped": list(entry.skipped)} for entry in entries],
         "metrics": summarise(stored, by_score=arrays),
         "device": device,
@@ -81,6 +81,19 @@ def write_record(
         if stale != file or not arrays:
             stale.unlink(missing_ok=True)
     return path
+
+
+def _with_rounded_thresholds(evaluation: Evaluation, bits: int) -> Evaluation:
+    """A threshold is often one of the scores, and must not lie below it after rounding."""
+    if evaluation.thresholds is None or bits == FLOAT32_BITS:
+        return evaluation
+
+    def rounded(pair: tuple[float, float]) -> tuple[float, float]:
+        notice, reject = round_bits(np.asarray(pair, np.float32), bits).tolist()
+        return notice, reject
+
+    by_class = tuple(rounded(pair) for pair in evaluation.class_thresholds)
+    return replace(evaluation, thresholds=rounded(evaluation.thresholds), class_thresholds=by_class)
 
 
 def _as_json(argument: str, value: Any) -> Any:
