@@ -454,6 +454,25 @@ def test_three_way_curve_is_what_counting_gives() -> None:
     assert len(long.notice) <= MOST_POINTS and long.accepted[-1] == pytest.approx(1 - long.rejected)
     with pytest.raises(InputError, match="equally long"):
         three_way_curve(scores, correct[:5], 1.0)
+    nothing = three_way_curve(scores, correct, -1.0)
+    assert nothing.rejected == 1 and nothing.accepted.tolist() == [0] and nothing.notice[0] < scores.min()
+
+
+def test_the_curve_refuses_what_the_rows_refuse_where_thresholds_differ_by_class() -> None:
+    limits = ((0.2, 0.3), (0.4, 0.9), (0.5, 1.2))
+    triage, made = Triage(0.5, 0.9, 0.05, 0.01, "entropy", 1, 0, 50, by_class=limits), evaluation()
+    found = report(triage, made)
+    assert found.curve.rejected == pytest.approx(sum(row.counts[2] for row in found.sets) / 150)
+    scores, predicted, correct = (
+        np.concatenate([getattr(each, name) if name != "scores" else each.scores["entropy"] for each in made.sets])
+        for name in ("scores", "predicted", "correct")
+    )
+    kept = scores <= np.array(limits, np.float32)[predicted, 1]
+    for number, limit in enumerate(found.curve.notice):
+        accepted = kept & (scores <= limit)
+        assert found.curve.accepted[number] == pytest.approx(accepted.mean())
+        expected = (~correct[accepted]).mean() if accepted.any() else math.nan
+        assert found.curve.risk_accepted[number] == pytest.approx(expected, nan_ok=True)
 
 
 def test_guarantee_over_splits_is_exact_for_any_data() -> None:

@@ -15,6 +15,7 @@ def test_directions_and_units_follow_from_the_names(real: list[Record]):
     assert how("calibration.x.nll") == how("calibration.x.brier") == (1, "lower")
     assert how("calibration.x.mean_confidence") == how("verdicts.x.accept") == (100, "neither")
     assert how("tiers.clusters.matrix.0.1") == (1, "neither")
+    assert how("tiers.clusters.thresholds.id_semi") == how("tiers.threshold.thresholds.semi_full") == (1, "neither")
     for path, number in real[0].numbers.items():
         assert column_for(path).scale == 1 or 0 <= number <= 1, path
 

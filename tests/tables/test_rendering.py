@@ -119,3 +119,15 @@ def test_paired_uses_the_seeds_that_both_have():
         paired([*TWO[:3], record("x", 5, acc=1.0)], "plain", "x", "acc")
     with pytest.raises(InputError, match="against"):
         render_paired(TWO, COLUMNS, against="nobody")
+
+
+def test_a_metric_that_one_model_lacks_costs_one_cell():
+    flawless = [record("flawless", seed, acc=1.0) for seed in range(3)]
+    text = render_paired([*TWO, *flawless], COLUMNS, against="plain")
+    assert text.splitlines()[3] == "| flawless | +8.0 (p=0.25, n=3) | – |"
+    rows = csv.DictReader(io.StringIO(render_paired([*TWO, *flawless], COLUMNS, "plain", format="csv")))
+    assert [(row["ECE difference"], row["ECE p"], row["ECE n"]) for row in rows][1] == ("", "", "0")
+    with pytest.raises(InputError, match="'flawless'.*check that ece is defined there"):
+        paired([*TWO, *flawless], "flawless", "plain", "ece")
+    with pytest.raises(InputError, match="at least one seed that both have"):
+        render_paired([*TWO, record("x", 5, acc=1.0)], COLUMNS, against="plain")

@@ -9,8 +9,19 @@ from abnn.errors import InputError, explain, unknown
 BETTER = ("higher", "lower", "neither")
 
 _LOWER = ("ece", "adaptive_ece", "brier", "nll", "aurc", "augrc", "excess_aurc", "error_rate", "fpr_")
-_NEITHER = ("mean_confidence", "optimal_aurc", "accept", "notice", "reject", "shuffled_", "kept_", "shuffles")
-_RAW = ("brier", "nll", "id_semi", "semi_full", "shuffles")
+_THRESHOLDS = ("id_semi", "semi_full")
+_NEITHER = (
+    "mean_confidence",
+    "optimal_aurc",
+    "accept",
+    "notice",
+    "reject",
+    "shuffled_",
+    "kept_",
+    "shuffles",
+    *_THRESHOLDS,
+)
+_RAW = ("brier", "nll", "shuffles", *_THRESHOLDS)
 
 
 @dataclass(frozen=True)

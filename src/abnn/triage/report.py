@@ -103,21 +103,28 @@ def report(triage: Triage, evaluation: Evaluation) -> Report:
             tiers.append(_row(tier, tier, [sets[p] for p in places], [levels[p] for p in places]))
     scores = np.concatenate([each.scores[triage.score] for each in sets])
     correct = np.concatenate([each.correct for each in sets])
-    return Report(rows, tuple(tiers), three_way_curve(scores, correct, triage.reject))
+    reject: Any = triage.reject
+    if triage.by_class:
+        reject = np.array(triage.by_class, scores.dtype)[np.concatenate([each.predicted for each in sets]), 1]
+    return Report(rows, tuple(tiers), three_way_curve(scores, correct, reject))
 
 
-def three_way_curve(scores: np.ndarray, correct: np.ndarray, reject: float) -> ThreeWayCurve:
-    """Shares and risks of the three verdicts for every lower threshold, at most ``MOST_POINTS`` of them."""
+def three_way_curve(scores: np.ndarray, correct: np.ndarray, reject: float | np.ndarray) -> ThreeWayCurve:
+    """Shares and risks of the three verdicts for every lower threshold, at most ``MOST_POINTS`` of them.
+
+    reject  the upper threshold, one for all inputs or one for each
+    """
     scores, correct = np.asarray(scores), np.asarray(correct, bool)
     if scores.ndim != 1 or scores.shape != correct.shape or len(scores) == 0:
         raise InputError(explain("scores, correct", f"{scores.shape}, {correct.shape}", "two equally long rows"))
-    order = np.argsort(scores, kind="stable")
-    ordered, wrong = scores[order], np.append(0, np.cumsum(~correct[order]))
-    kept = int(np.searchsorted(ordered, reject, side="right"))
-    ends = np.append(0, np.searchsorted(ordered, np.unique(ordered[:kept]), side="right"))
+    below = scores <= reject
+    order = np.argsort(scores[below], kind="stable")
+    ordered, wrong = scores[below][order], np.append(0, np.cumsum(~correct[below][order]))
+    kept = len(ordered)
+    ends = np.append(0, np.searchsorted(ordered, np.unique(ordered), side="right"))
     if len(ends) > MOST_POINTS:
         ends = ends[np.unique(np.linspace(0, len(ends) - 1, MOST_POINTS).round().astype(int))]
-    limits = np.where(ends == 0, np.nextafter(ordered[0], -np.inf), ordered[np.maximum(ends - 1, 0)])
+    limits = np.append(np.nextafter(np.sort(scores)[0], -np.inf), ordered)[ends]
     with np.errstate(invalid="ignore"):
         return ThreeWayCurve(
             notice=limits,
