@@ -14,6 +14,7 @@ from abnn.data.digits import load_digits
 from abnn.errors import InputError
 from abnn.predict import Prediction
 from abnn.serve.answers import Answerer, Facts, class_names, finite, outline, reason, share_below
+from abnn.triage.calibrate import quantiles
 
 FACTS = Facts("accept", "7", 0.9, "1", 10, 10, 0.0, 0.0, 0.4)
 
@@ -41,9 +42,15 @@ def test_numbers_are_the_models_own(model: Any) -> None:
             assert 0 <= place <= 1
 
 
-def test_share_below_counts_smaller_scores() -> None:
-    scores = np.array([0.1, 0.2, 0.2, 0.4])
-    assert [share_below(scores, value) for value in (0.0, 0.2, 0.3, 9.0)] == [0.0, 0.25, 0.75, 1.0]
+def test_share_below_is_true_of_the_calibration_scores() -> None:
+    rng = np.random.default_rng(0)
+    for scores in (np.arange(1000) / 1000, rng.random(200).astype(np.float32), rng.integers(0, 9, 77) / np.float32(7)):
+        kept = np.array(quantiles(scores))
+        for score in (*scores.tolist(), float(scores.max()) * 1.001, float(scores.min()) - 1):
+            true, said = float((scores < score).mean()), share_below(kept, score)
+            assert said <= true < said + 0.02  # a step of the quantiles, and one more for scores with equal digits
+            assert (said == 1) == (true == 1)
+    assert share_below(np.array(quantiles(np.arange(1000) / 1000)), 0.95) == 0.95
 
 
 def test_outline_keeps_few_and_thins_out_many() -> None:
@@ -66,7 +73,8 @@ def test_outline_keeps_few_and_thins_out_many() -> None:
         ({"verdict": "notice", "misfit": 1.0}, ["reads this as “7”", "unlike most"]),
         ({"verdict": "reject", "misfit": 1.0}, ["would say “7”", "unlike"]),
         ({"verdict": "reject", "misfit": 1.0, "probability": 0.3}, ["cannot tell what this is"]),
-        ({"verdict": "notice", "place": 0.97}, ["Only 3 %"]),
+        ({"verdict": "notice", "place": 0.97}, ["At most 3 % of the good inputs"]),
+        ({"verdict": "notice", "place": 0.99}, ["At most 1 % of the good inputs"]),
         ({"verdict": "reject", "reach": 1.0}, ["does not look like anything the model was trained on"]),
         ({"verdict": "reject", "reach": None}, ["does not look like anything the model was trained on"]),
         ({"verdict": "reject", "agreeing": 3}, ["cannot tell what this is", "3 of 10 draws"]),

@@ -14,6 +14,7 @@ from torch import Tensor
 from abnn.errors import InputError, explain
 from abnn.saved import class_names_of
 from abnn.scores import outside, unfit
+from abnn.triage.calibrate import seven_digits
 
 OUTSIDE = 0.25  # how far outside, see abnn.scores.outside, an input must be to count as unlike the training data
 DIFFERENT = 0.1  # the same for "looks different": there the distance is most of the score already
@@ -26,7 +27,7 @@ def class_names(model: Any) -> list[str]:
 
 
 def calibration_scores(triage: Any) -> np.ndarray | None:
-    """The scores of the good inputs that the thresholds were calibrated on, sorted, if they were kept."""
+    """0 % to 100 % quantiles of the scores that the thresholds were calibrated on, if they were kept."""
     scores = getattr(triage, "calibration", None)
     return None if scores is None or len(scores) == 0 else np.sort(np.asarray(scores, float))
 
@@ -113,7 +114,7 @@ class Facts:
     agreeing, draws  how many draws name the predicted class on their own, and how many there are
     reach            how far the features lie outside, 0 to 1, see :func:`abnn.scores.outside`; None: not known
     misfit           how badly they fit to the predicted class, -1 to 1, see :func:`abnn.scores.unfit`; None: not known
-    place            share of the calibration scores that lie below; None: not known
+    place            at least this share of the calibration scores lies below, 1 if all do; None: not known
     """
 
     verdict: str
@@ -154,9 +155,14 @@ def reason(facts: Facts) -> str:
     return _joined(first, _place(facts.place))
 
 
-def share_below(sorted_scores: np.ndarray, score: float) -> float:
-    """The share of the calibration scores that are smaller."""
-    return float(np.searchsorted(sorted_scores, score, side="left") / len(sorted_scores))
+def share_below(quantiles: np.ndarray, score: float) -> float:
+    """At least this share of the calibration scores is smaller: the largest step of the quantiles that says so.
+
+    Kept quantiles have seven digits, so that the score of a calibration input may be a little above its own quantile; with
+    as many digits the two are equal.
+    """
+    smaller = int(np.searchsorted(quantiles, seven_digits(score), side="left"))
+    return max(0, smaller - 1) / (len(quantiles) - 1)
 
 
 def outline(sorted_scores: np.ndarray | None, points: int = 101) -> list[float] | None:
@@ -164,8 +170,8 @@ def outline(sorted_scores: np.ndarray | None, points: int = 101) -> list[float] 
     if sorted_scores is None:
         return None
     if len(sorted_scores) <= points:
-        return [float(f"{value:.7g}") for value in sorted_scores]
-    return [float(f"{value:.7g}") for value in np.quantile(sorted_scores, np.linspace(0, 1, points))]
+        return [seven_digits(value) for value in sorted_scores]
+    return [seven_digits(value) for value in np.quantile(sorted_scores, np.linspace(0, 1, points))]
 
 
 def finite(value: Any) -> float | None:
@@ -179,12 +185,8 @@ def _place(place: float | None) -> str:
     if place >= 1:
         return "None of the good inputs used for calibration was as uncertain."
     if place >= 0.9:
-        return f"Only {_percent(1 - place)} of the good inputs used for calibration were as uncertain."
+        return f"At most {100 * (1 - place):.0f} % of the good inputs used for calibration were as uncertain."
     return ""
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %" if share < 0.02 else f"{100 * share:.0f} %"
 
 
 def _joined(*sentences: str) -> str:

@@ -22,7 +22,9 @@ class Draws(BaseModel):
 class Place(BaseModel):
     """Where the score lies among those of the good inputs that the thresholds were calibrated on."""
 
-    share_below: float | None = Field(description="Share of them with a smaller score; null if they were not kept.")
+    share_below: float | None = Field(
+        description="At least this share of them has a smaller score; null if they were not kept."
+    )
 
 
 class Thresholds(BaseModel):

@@ -191,8 +191,13 @@ def check_choice(
 
 def quantiles(scores: np.ndarray) -> tuple[float, ...]:
     """0 %, 1 %, ..., 100 % of the scores, to seven digits."""
-    found = np.quantile(scores, np.linspace(0, 1, 101), method="inverted_cdf")
-    return tuple(float(f"{value:.7g}") for value in found)
+    found = np.quantile(scores, np.arange(101) / 100, method="inverted_cdf")
+    return tuple(seven_digits(value) for value in found)
+
+
+def seven_digits(value: float) -> float:
+    """A score as quantiles are kept."""
+    return float(f"{value:.7g}")
 
 
 def _promised(
