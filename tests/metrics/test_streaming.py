@@ -108,3 +108,23 @@ def test_errors() -> None:
     single.update(SCORES, False)
     with pytest.raises(InputError, match="ood_scores: got an empty array"):
         single.compute()
+    cases: list[tuple[Any, torch.Tensor, str]] = [
+        (m.DetectionMetric(), FLAGS * 0.7, "is_ood: got 0.7; accepted: booleans, or 0 and 1"),
+        (m.MisclassificationMetric(), FLAGS * 0.7, "correct: got the value 0.7"),
+        (m.SelectiveMetric(), FLAGS * 0.7, "correct: got the value 0.7"),
+        (m.TierMetric(), TIER * 0.9, "tier: got 0.9; accepted: 0"),
+        (m.CalibrationMetric(), LABELS + 0.5, "labels: got the value"),
+    ]
+    for metric, values, message in cases:  # a fraction is no label, and is not cut to one
+        metric.update(PROBS if isinstance(metric, m.CalibrationMetric) else SCORES, values)
+        with pytest.raises(InputError, match=message):
+            metric.compute()
+
+
+def test_whole_numbers_of_any_type_are_labels() -> None:
+    calibration, detection = m.CalibrationMetric(), m.DetectionMetric()
+    calibration.update(PROBS[:30], LABELS[:30].float())
+    calibration.update(PROBS[30:], LABELS[30:])
+    detection.update(SCORES, FLAGS.half())
+    assert floats(calibration.compute()) == m.calibration(PROBS, LABELS).numbers()
+    assert floats(detection.compute()) == m.detection(SCORES[~FLAGS], SCORES[FLAGS]).numbers()

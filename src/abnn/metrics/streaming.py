@@ -53,7 +53,8 @@ class _Collecting(Metric):
             accepted = f"one value, or a 1-d tensor of {len(first)} values, as many as {names[0]}"
             raise InputError(explain(names[1], f"a tensor of shape {tuple(labels.shape)}", accepted))
         self.first.append(first.detach())
-        self.second.append(labels.detach().long())
+        # Fractions stay: compute() refuses them, and cut off they would pass for other labels.
+        self.second.append(labels.detach() if labels.is_floating_point() else labels.detach().long())
 
     def _collected(self) -> tuple[Tensor, Tensor]:
         first, second = (_joined(state) for state in (self.first, self.second))
@@ -68,6 +69,7 @@ class DetectionMetric(_Collecting):
 
     def compute(self) -> dict[str, Tensor]:
         scores, is_ood = self._collected()
+        _check_values("is_ood", is_ood, 2, "booleans, or 0 and 1")
         return _tensors(detection(scores[is_ood == 0], scores[is_ood != 0]))
 
 
@@ -108,9 +110,7 @@ class TierMetric(_Collecting):
 
     def compute(self) -> dict[str, Tensor]:
         scores, tier = self._collected()
-        odd = tier[(tier < 0) | (tier > 2)]
-        if odd.numel():
-            raise InputError(explain("tier", int(odd[0]), "0 (id), 1 (semi) or 2 (full)"))
+        _check_values("tier", tier, 3, "0 (id), 1 (semi) or 2 (full)")
         return _tensors(tiers(scores[tier == 0], scores[tier == 1], scores[tier == 2], self.thresholds))
 
 
@@ -126,6 +126,13 @@ class CalibrationMetric(_Collecting):
 
     def compute(self) -> dict[str, Tensor]:
         return _tensors(calibration(*self._collected(), bins=self.bins))
+
+
+def _check_values(argument: str, values: Tensor, count: int, accepted: str) -> None:
+    """Refuse anything but 0, 1, ..., count - 1."""
+    odd = values[~torch.isin(values, torch.arange(count, device=values.device, dtype=values.dtype))]
+    if odd.numel():
+        raise InputError(explain(argument, f"{float(odd[0]):g}", accepted))
 
 
 def _joined(state: list[Tensor] | Tensor) -> Tensor:
