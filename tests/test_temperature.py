@@ -81,6 +81,18 @@ def test_classes_without_probability_keep_none() -> None:
     assert 0 < choose_temperature(probs.log().numpy(), np.array([2, 1])) <= FLATTEST
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_label_stays_where_two_classes_become_equal(dtype: torch.dtype) -> None:
+    probs = torch.rand(20_000, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
+    probs[:, 0] = probs[:, 1] * (1 - torch.finfo(dtype).eps)  # the class before is smaller by about one step
+    for temperature in (0.3, 3.7):
+        stated = rescale(probs, temperature)
+        plain = (probs.log() / temperature).softmax(-1)
+        assert (plain.argmax(-1) != probs.argmax(-1)).any()  # what has to be mended
+        assert torch.equal(stated.argmax(-1), probs.argmax(-1))
+        assert torch.allclose(stated.float(), plain.float(), rtol=2 * torch.finfo(dtype).eps, atol=0)
+
+
 def test_the_order_of_classes_and_the_verdicts_stay() -> None:
     samples = torch.rand(5, 64, 10, generator=torch.Generator().manual_seed(0)).softmax(-1)
     prediction = Prediction(samples)

@@ -5,8 +5,8 @@ Attachments learn from outliers to be cautious, and are too cautious about ordin
     q_k = p_k^(1/T) / sum_j p_j^(1/T),    T minimises  - sum_i ln q_y(i) + 1/2 (ln T)^2,
 
 temperature scaling (Guo et al. 2017, arXiv:1706.04599) of the averaged prediction, with ln T ~ N(0, 1) beforehand: without
-that T would be 0 where all held-out predictions are right. The order of classes stays, and scores and verdicts do not depend
-on T.
+that T would be 0 where all held-out predictions are right. The order of classes stays, up to rounding below the first, and
+scores and verdicts do not depend on T.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 from torch import Tensor
 
 SHARPEST, FLATTEST = 0.05, 20.0
@@ -23,8 +24,15 @@ LEAST = -149 * math.log(2)  # ln of the smallest number in float32; what is belo
 
 
 def rescale(probs: Tensor, temperature: float) -> Tensor:
-    """q of p, in the last dimension; classes without any probability keep none."""
-    return probs if temperature == 1 else (probs.log() / temperature).softmax(-1)
+    """q of p, in the last dimension; classes without any probability keep none, and the first largest stays the first."""
+    if temperature == 1:
+        return probs
+    stated = (probs.log() / temperature).softmax(-1)
+    label = probs.argmax(-1, keepdim=True)
+    # Rounding can make two classes equal that were not, and then an earlier one would be the label.
+    lifted = stated.amax(-1, keepdim=True) * (1 + torch.finfo(stated.dtype).eps)
+    largest = torch.where(stated.argmax(-1, keepdim=True) == label, stated.gather(-1, label), lifted)
+    return stated.scatter(-1, label, largest)
 
 
 def choose_temperature(log_probs: np.ndarray, labels: np.ndarray) -> float:

@@ -135,7 +135,7 @@ class Triage:
         return Verdicts([VERDICTS[level] for level in levels.tolist()], score)
 
     def probabilities(self, prediction: Prediction) -> torch.Tensor:
-        """[B, K]: the averaged prediction, made to come true on calibration data; the order of classes is the same."""
+        """[B, K]: the averaged prediction, made to come true on calibration data; the most probable class is the same."""
         return rescale(prediction.probs, self.temperature)
 
     def levels(self, scores: np.ndarray, predicted: np.ndarray | None = None) -> np.ndarray:
