@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from safetensors.torch import save_file
 
 from abnn import files
 from abnn.errors import FileFormatError, InputError
+from abnn.saved import describe
 
 from .conftest import generator
 
@@ -198,6 +200,34 @@ def test_a_failed_exchange_brings_the_old_folder_back(tmp_path: Path, monkeypatc
     with pytest.raises(OSError, match="no"), files.writing_directory(target) as scratch:
         (scratch / "one").write_text("2")
     assert (target / "one").read_text() == "1" and list(tmp_path.iterdir()) == [target]
+
+
+def test_a_folder_that_a_kill_left_elsewhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "model [1]"
+    with files.writing_directory(target) as scratch:
+        (scratch / "abnn.json").write_text("{}")
+    assert files.left_behind(target) == "" == files.left_behind(tmp_path / "other")
+    real, calls = os.replace, []
+
+    def killed_after_the_first(source: Any, place: Any) -> None:
+        calls.append(source)
+        if len(calls) == 1:
+            real(source, place)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files.os, "replace", killed_after_the_first)
+        patched.setattr(files.shutil, "rmtree", lambda *_, **__: None)
+        with files.writing_directory(target) as scratch:
+            (scratch / "abnn.json").write_text("{}")
+    (former,) = tmp_path.glob(".model*.old.*/content")
+    assert not target.exists() and (former / "abnn.json").read_text() == "{}"
+    hint = re.escape(f"Saving was interrupted, and what was there before is in {former}: rename that to {target}.")
+    with pytest.raises(FileFormatError, match=f"is not a saved model.*{hint}"):
+        files.read_description(target / "abnn.json", "a saved model", "x", 1)
+    with pytest.raises(FileFormatError, match=f"which does not exist.*{hint}"):
+        describe(target)
+    former.rename(target)
+    assert files.left_behind(target) == ""
 
 
 def test_only_folders_of_the_same_kind_may_be_replaced(tmp_path: Path) -> None:

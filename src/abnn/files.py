@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -51,6 +52,18 @@ def writing_directory(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+
+
+def left_behind(target: Path) -> str:
+    """Where the former folder is after a process was killed between the two renames that replace it, as a sentence; else ""."""
+    if target.exists():
+        return ""
+    found = sorted(
+        target.parent.glob(f".{glob.escape(target.name)}.old.*/content"), key=lambda each: each.stat().st_mtime
+    )
+    if not found:
+        return ""
+    return f" Saving was interrupted, and what was there before is in {found[-1]}: rename that to {target}."
 
 
 def check_replaceable(
@@ -150,6 +163,7 @@ def read_description(path: Path, kind: str, form: str, newest: int, oldest: int 
     if not path.exists():
         raise FileFormatError(
             f"path: {path.parent} is not {kind}; accepted: a folder that save() wrote, with {path.name} in it."
+            f"{left_behind(path.parent)}"
         )
     description = read_json(path)
     if not isinstance(description, dict) or description.get("format") != form:

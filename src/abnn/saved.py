@@ -14,7 +14,7 @@ from torch import nn
 from abnn import store
 from abnn.backbones import build_backbone
 from abnn.errors import AbnnError, FileFormatError, InputError, explain
-from abnn.files import read_json, read_tensors
+from abnn.files import left_behind, read_json, read_tensors
 
 
 def _load_method(path: Path, backbone: nn.Module | None) -> Any:
@@ -62,7 +62,7 @@ def describe(path: Path) -> dict[str, Any]:
             found.append(content)
     known = [each for each in found if each["format"] in LOADERS] or found
     if not known:
-        fix = "`abnn demo` leaves one in demo/model."
+        fix = left_behind(path).strip() or "`abnn demo` leaves one in demo/model."
         given = f"{path}, which {'is no saved model' if path.exists() else 'does not exist'}"
         raise FileFormatError(explain("checkpoint", given, "a folder that model.save() wrote", fix))
     return known[0]
