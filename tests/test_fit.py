@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 import abnn
 from abnn.backbones import PaperResNet
@@ -349,6 +349,33 @@ def test_workers_that_stay_are_warned_about_beside_a_checkpoint(tmp_path: Path) 
     with warnings.catch_warnings():
         warnings.simplefilter("error", AbnnWarning)
         Batches(workers(False), model, make_fabric("32-true", "cpu", 1, 1), 0).warn_if_not_repeatable()
+
+
+class Shifted(Dataset):
+    """Rows of the test data, each read a little brighter than they are: by a fixed amount, or by chance."""
+
+    def __init__(self, by: float | None) -> None:
+        self.by, self.rows = by, data()
+
+    def __len__(self) -> int:
+        return len(self.rows[0])
+
+    def __getitem__(self, place: int) -> tuple[Tensor, int]:
+        by = torch.rand(()) if self.by is None else self.by
+        return self.rows[0][place] + 0.1 * by, int(self.rows[1][place])
+
+
+def test_a_checkpoint_knows_data_sets_by_their_items(tmp_path: Path) -> None:
+    def run(by: float | None) -> None:
+        settings = {"epochs": 1, "checkpoint": tmp_path / f"{by is None}.safetensors", **QUIET}
+        abnn.fit(attached(), DataLoader(Shifted(by), batch_size=32, shuffle=True), **settings)
+
+    run(0.0)
+    run(0.0)
+    with pytest.raises(InputError, match="other settings"):
+        run(0.5)
+    run(None)
+    run(None)  # other inputs at every reading, and the same labels
 
 
 def test_divergence_keeps_the_last_good_state() -> None:

@@ -9,15 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
 
 from abnn.errors import AbnnWarning, InputError, explain
-from abnn.files import rows_digest
+from abnn.files import rows_digest, tensor_digest
 from abnn.outliers import measure_range
 from abnn.predict import check_inputs
-from abnn.randomness import number, seed_everything
+from abnn.randomness import number, preserved_random_state, seed_everything
 from abnn.resident import Resident, resident
 
+SAMPLED = 16  # items of a data set that stand for all of them, at least
 MEASURED = 10  # batches of each process from which a range of values is measured
 
 
@@ -91,11 +92,13 @@ class Batches:
             yield self.fabric.to_device(batch)
 
     def identity(self) -> dict[str, Any]:
-        """What tells data from other data without reading all of it: how many batches and inputs, and some rows of tensors."""
+        """What tells data from other data without reading all of it: how many batches and inputs, and some of these."""
         data = getattr(self.given, "dataset", None)
         known: dict[str, Any] = {"batches": self.length, "inputs": len(data) if isinstance(data, Sized) else None}
         if isinstance(data, TensorDataset):
             known["sha256"] = rows_digest(data.tensors)
+        elif isinstance(data, Dataset) and isinstance(data, Sized) and not isinstance(data, IterableDataset):
+            known["sha256"] = _items_digest(data, len(data))
         return known
 
     def warn_if_not_repeatable(self) -> None:
@@ -130,6 +133,29 @@ def _dealt(loader: DataLoader, fabric: Any, seed: int) -> DataLoader:
         if isinstance(sampler, DistributedSampler) and not any(sampler is own for own in _samplers(loader)):
             sampler.seed = number(seed, "order")
     return dealt
+
+
+def _items_digest(data: Dataset, count: int) -> str | None:
+    """sha256 over some items; over their labels alone where inputs are other ones whenever they are read; None where an item
+    is not an input and a label."""
+
+    def read() -> list[tuple[Tensor, ...]]:
+        seed_everything("identity")
+        items = (data[place] for place in range(0, count, max(1, count // SAMPLED)))
+        return [tuple(torch.as_tensor(part) for part in item) for item in items]
+
+    try:
+        with preserved_random_state():
+            first, second = read(), read()
+        digests = [
+            tensor_digest({f"{n} {p}": part for n, item in enumerate(items) for p, part in enumerate(item)})
+            for items in (first, second)
+        ]
+        if digests[0] == digests[1]:
+            return digests[0]
+        return tensor_digest({str(number): label for number, (_, label) in enumerate(first)})
+    except Exception:  # noqa: BLE001 - anything may happen in there; a step of training says it better
+        return None
 
 
 def _samplers(loader: Any) -> list[Any]:
