@@ -22,7 +22,7 @@ from abnn.lanes import Lane
 from abnn.loop import make_fabric
 from abnn.objective import preset as choose_preset
 from abnn.optimizers import make_optimizer
-from abnn.outliers import make_outliers, measure_range
+from abnn.outliers import make_outliers
 from abnn.randomness import seeded
 from abnn.steps import Steps
 
@@ -184,7 +184,7 @@ class OurTraining:
         self.batches = Batches(loader, self.model, fabric, seed=0)
         maker = make_outliers(chosen.outliers, **chosen.outlier_options)
         if maker.needs_range:
-            maker.prepare(*measure_range(self.batches.first(10)))
+            maker.prepare(*self.batches.value_range())
         parameters = {"attachments": [parameter for _, parameter in self.model.attachment_parameters()]}
         if not chosen.freeze_backbone:
             parameters["backbone"] = [parameter for _, parameter in self.model.backbone_parameters()]
