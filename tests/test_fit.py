@@ -300,17 +300,18 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
     other = attached()
     with torch.no_grad():
         other.backbone.get_parameter(next(name for name, _ in other.backbone_parameters())).mul_(1.5)
-    others: list[tuple[abnn.Attached, DataLoader, dict[str, Any]]] = [
-        (attached(), loader(), {"optimizer": "sgd"}),
-        (attached(), loader(), {"schedule": lambda progress: 1.0}),
-        (attached(kind="bottleneck", width=4), loader(), {}),
-        (attached(), loader(batch=32), {}),
-        (attached(), DataLoader(TensorDataset(1 - x, y), batch_size=16, shuffle=True), {"value_range": (0.0, 1.0)}),
-        (other, loader(), {}),
+    turned = DataLoader(TensorDataset(1 - x, y), batch_size=16, shuffle=True)
+    others: list[tuple[abnn.Attached, DataLoader, dict[str, Any], str]] = [
+        (attached(), loader(), {"optimizer": "sgd"}, "optimizer"),
+        (attached(), loader(), {"schedule": lambda progress: 1.0}, "schedule"),
+        (attached(kind="bottleneck", width=4), loader(), {}, "attachments, kind"),
+        (attached(), loader(batch=32), {}, "data"),
+        (attached(), turned, {"value_range": (0.0, 1.0)}, "data, outliers"),
+        (other, loader(), {}, "backbone"),
     ]
-    for model, batches, changes in others:
+    for model, batches, changes, names in others:
         start = values(model)
-        with pytest.raises(InputError, match="other settings"):
+        with pytest.raises(InputError, match=rf"other settings \({names}\)"):
             abnn.fit(model, batches, epochs=1, checkpoint=file, **{**QUIET, **changes})
         assert equal(start, values(model))
     write_tree(file, {"format": "something else"})

@@ -241,6 +241,23 @@ def test_flat_inputs_must_match(tabular: tuple[Tensor, Tensor]) -> None:
     assert len(model.predict(tabular[0])) == 64
 
 
+def test_sequences_may_have_another_length_whichever_dimension_is_theirs() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(6, 8), nn.ReLU())
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.body(x).mean(1))
+
+    model = abnn.attach(Words(), torch.randn(1, 10, 6), at=["body"])
+    assert len(model.predict(torch.randn(2, 7, 6))) == 2
+    for wrong in (torch.randn(2, 10, 5), torch.randn(2, 7, 5)):
+        with pytest.raises(InputError, match="x: got"):
+            model.predict(wrong)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -53,6 +53,22 @@ def test_what_was_loaded_is_saved_again(fitted: abnn.Attached, tmp_path: Path) -
     assert abnn.load(tmp_path / "third", backbone()).extra == {}
 
 
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"size": torch.ones(1)}, "extra: got something that JSON cannot hold .*Tensor"),
+        ({"share": float("nan")}, "extra: got something that JSON cannot hold"),
+        ([1], r"extra: got \[1\]; accepted: a dict"),
+    ],
+)
+def test_what_cannot_be_kept_beside_a_model_is_named(
+    tmp_path: Path, fitted: abnn.Attached, extra: Any, words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        fitted.save(tmp_path / "model", extra=extra)
+    assert not (tmp_path / "model").exists()
+
+
 def test_a_fit_voids_thresholds(tmp_path: Path) -> None:
     model = attached()
     model.triage = abnn.Triage.calibrate(model, loader(), score="entropy")

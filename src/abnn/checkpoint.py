@@ -25,7 +25,8 @@ class Run:
 
     def __init__(self, trainable: Trainable, settings: dict[str, Any], path: Path | None) -> None:
         self.trainable, self.path = trainable, path
-        self.digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+        self.digest = _digest(settings)
+        self.digests = {name: _digest(value) for name, value in settings.items()}
         self.epoch, self.step = 0, 0
         self.sums: dict[str, float] = {}
         self.history = History()
@@ -82,7 +83,7 @@ class Run:
 
     def broadcast(self, fabric: Any) -> None:
         """Start from the first process's values everywhere; whether a checkpoint is this run's, it says for all."""
-        self.digest = fabric.broadcast(self.digest)
+        self.digest, self.digests = fabric.broadcast((self.digest, self.digests))
         self.restore({name: fabric.broadcast(value.detach()) for name, value in self.trainable.values().items()})
         self.keep()
 
@@ -91,6 +92,7 @@ class Run:
             tree = {
                 "format": FORMAT,
                 "digest": self.digest,
+                "settings": self.digests,
                 "epoch": self.epoch,
                 "step": self.step,
                 "sums": self.sums,
@@ -115,10 +117,15 @@ class Run:
                 "delete it to start anew."
             )
         if tree["digest"] != self.digest:
+            then = tree.get("settings", self.digests)
+            names = sorted(
+                name for name in then.keys() | self.digests.keys() if then.get(name) != self.digests.get(name)
+            )
+            which = f" ({', '.join(names)})" if names else ""
             raise InputError(
                 explain(
                     "checkpoint",
-                    f"{self.path}, written by a run with other settings",
+                    f"{self.path}, written by a run with other settings{which}",
                     "a checkpoint of the same run",
                     "Give the same settings as then, choose another file, or delete it to start anew.",
                 )
@@ -136,3 +143,7 @@ class Run:
             self.keep()
         else:
             self.good = tree["good"]
+
+
+def _digest(settings: Any) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()

@@ -132,6 +132,15 @@ def write_json(path: Path, content: object) -> None:
     write_text(path, json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n")
 
 
+def as_json(argument: str, value: Any) -> Any:
+    """The value as it will be read back (tuples become lists)."""
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        accepted = "dicts, lists, strings, finite numbers, booleans and None"
+        raise InputError(explain(argument, f"something that JSON cannot hold ({error})", accepted)) from None
+
+
 def read_json(path: Path) -> Any:
     try:
         return json.loads(Path(path).read_text())

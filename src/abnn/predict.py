@@ -287,5 +287,8 @@ class _Look:
 
 
 def _compatible(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
-    """Flat inputs must match; images may have another size than the example, but not other channels."""
+    """Flat inputs must match; images may have another size than the example, but not other channels. Of two dimensions one is
+    that of channels or features, which the network knows best, and the other may have another length."""
+    if len(expected) == 2:
+        return shape[0] == expected[0] or shape[1] == expected[1]
     return shape == expected if len(expected) == 1 else shape[0] == expected[0]

@@ -22,6 +22,7 @@ from abnn.attached import Attached
 from abnn.backbones import build_backbone
 from abnn.errors import AbnnError, AbnnWarning, FileFormatError, InputError, explain
 from abnn.files import (
+    as_json,
     check_replaceable,
     read_description,
     read_tensors,
@@ -66,7 +67,9 @@ def save(
     triage = model.triage if triage is None else triage
     if triage is not None and not isinstance(triage, Triage):
         raise InputError(explain("triage", repr(triage)[:80], "what abnn.Triage.calibrate() returned, or None"))
-    extra = model.extra if extra is None else extra
+    extra = as_json("extra", model.extra if extra is None else extra)
+    if not isinstance(extra, dict):
+        raise InputError(explain("extra", repr(extra)[:80], "a dict, or None for what the model has"))
     check_class_names(extra.get("class_names"), model.classes, 'extra["class_names"]', "Give one name for each class.")
     path = Path(path)
     check_replaceable(path, "abnn.json")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from abnn.errors import FileFormatError, InputError, explain
 from abnn.evaluation import Evaluation
-from abnn.files import read_json, write_bytes, write_json
+from abnn.files import as_json, read_json, write_bytes, write_json
 from abnn.provenance import provenance
 from abnn.records.arrays import FLOAT32_BITS, entry_of, pack, round_bits, unpack
 from abnn.records.paths import record_path
@@ -57,13 +55,13 @@ def write_record(
         "name": evaluation.name,
         "seed": int(evaluation.seed),
         "score": evaluation.score,
-        "config": _as_json("config", evaluation.config),
+        "config": as_json("config", evaluation.config),
         "thresholds": _thresholds_out(stored.thresholds),
         **({"class_thresholds": by_class} if (by_class := _class_thresholds_out(stored)) else {}),
         "sets": [{**vars(entry), "scores": list(entry.scores), "skipped": list(entry.skipped)} for entry in entries],
         "metrics": summarise(stored, by_score=arrays),
         "device": device,
-        "seconds": _as_json("seconds", evaluation.seconds),
+        "seconds": as_json("seconds", evaluation.seconds),
         **provenance(),
         "arrays_file": file.name if arrays else "",
         "arrays_sha256": digest,
@@ -94,15 +92,6 @@ def _with_rounded_thresholds(evaluation: Evaluation, bits: int) -> Evaluation:
 
     by_class = tuple(rounded(pair) for pair in evaluation.class_thresholds)
     return replace(evaluation, thresholds=rounded(evaluation.thresholds), class_thresholds=by_class)
-
-
-def _as_json(argument: str, value: Any) -> Any:
-    """The value as it will be read back (tuples become lists)."""
-    try:
-        return json.loads(json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        accepted = "dicts, lists, strings, finite numbers, booleans and None"
-        raise InputError(explain(argument, f"something that JSON cannot hold ({error})", accepted)) from None
 
 
 def _thresholds_out(thresholds: tuple[float, float] | None) -> list[float | None] | None:
