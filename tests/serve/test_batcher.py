@@ -152,11 +152,11 @@ def test_images_of_one_request_are_taken_all_or_none() -> None:
 
 
 def test_a_request_that_takes_too_long_gets_503_and_the_model_skips_it() -> None:
-    model = Model(seconds=0.5)
+    model = Model(seconds=0.6)
 
     async def play(batcher: Batcher) -> Any:
         answers = await asyncio.gather(*(one(batcher, float(number)) for number in range(4)), return_exceptions=True)
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.7)
         return answers
 
     answers, _ = run(model, play, timeout=0.9, max_batch=1)
