@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from abnn.attach import Attached
 from abnn.backbones import build_backbone
 from abnn.cli.evaluate import evaluate
 from abnn.cli.report import page_from_records
-from abnn.errors import AbnnError, FileFormatError, InputError
+from abnn.errors import AbnnError, AbnnWarning, FileFormatError, InputError
 from abnn.evaluate import evaluate_set
 from abnn.evaluation import Evaluation
 from abnn.files import read_tree, write_json, write_tensors, write_tree
@@ -170,6 +171,9 @@ def test_verdicts_are_those_of_the_saved_triage(sources: dict[str, Path], tmp_pa
     assert shares == pytest.approx({word: verdicts.count(word) / len(verdicts) for word in shares})
     run(saved_at, "--id", sources["known.npz"], "--draws", 2, "--seed", 0, "--output", tmp_path / "own", "--no-report")
     assert (the_record(tmp_path / "own").config["draws"], the_record(tmp_path / "own").seed) == (2, 0)
+    model.save(tmp_path / "model", backbone=True, triage=replace(triage, drawn=3))
+    with pytest.warns(AbnnWarning, match="prediction: got 2 draws; accepted: 3, as calibrated"):
+        run(saved_at, "--id", sources["known.npz"], "--draws", 2, "--output", tmp_path / "other", "--no-report")
 
 
 def test_finished_sets_are_not_done_again(

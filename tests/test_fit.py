@@ -564,6 +564,7 @@ def test_bad_loaders(batches: Any, message: str) -> None:
         ({"lr": 0.0}, "lr"),
         ({"lr": "fast"}, "lr: got 'fast'"),
         ({"lr": float("inf")}, "lr: got inf"),
+        ({"lr": True}, "lr: got True"),
         (
             {"outliers": torch.zeros(4, 1, 8, 8, dtype=torch.uint8)},
             "data: got items of torch.uint8; .*Scale and convert",

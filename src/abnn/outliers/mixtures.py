@@ -16,6 +16,7 @@ from abnn.outliers.tokens import Tokens
 
 CONTENT = ("noise", "patches", "blobs", "backgrounds")
 SCENERY = (*CONTENT, "leaves")
+SCENERY_SEVERITY = (0.5, 1.0)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -157,7 +158,7 @@ class Auto(Outliers):
         self._made: dict[int, Outliers] = {
             0: Tabular(),
             1: TwoTier(),
-            2: TwoTier(content=SCENERY, content_severity=(0.5, 1.0)),
+            2: TwoTier(content=SCENERY, content_severity=SCENERY_SEVERITY),
             3: TwoTier(),
         }
         self._tokens = Tokens()

@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any
 
 from abnn.errors import FileFormatError, whole_number
+from abnn.integrity import Field, at_least
 
 
 def check_stored(values: Mapping[str, Any]) -> None:
@@ -25,11 +26,6 @@ def check_stored(values: Mapping[str, Any]) -> None:
 
 def _number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _whole(value: Any, least: float = -math.inf) -> bool:
-    number = whole_number(value)
-    return number is not None and number >= least
 
 
 def _share(value: Any) -> bool:
@@ -52,26 +48,27 @@ def _reference(value: Any) -> bool:
     if not (isinstance(value, tuple) and len(value) == 2 and all(_numbers(each) for each in value)):
         return False
     edges, counts = value
-    rising = sorted(set(edges)) == list(edges) and all(_whole(count, 0) for count in counts)
+    rising = sorted(set(edges)) == list(edges) and all(_is_count(count) for count in counts)
     return rising and (len(counts) == len(edges) + 1 or not (edges or counts))
 
 
+_is_count, _ = at_least(0)
 _OR_NONE = ("confidence", "costs", "drawn", "views")
-_FIELDS = {
+_FIELDS: dict[str, Field] = {
     "notice": (_number, "a number"),
     "reject": (_number, "a number"),
     "noticed": (_share, "a share from 0 to 1"),
     "rejected": (_share, "a share from 0 to 1"),
     "score": (lambda value: isinstance(value, str), "the name of a score"),
-    "draws": (lambda value: _whole(value, 1), "a whole number from 1"),
-    "seed": (_whole, "a whole number"),
-    "inputs": (lambda value: _whole(value, 0), "a whole number from 0"),
+    "draws": at_least(1),
+    "seed": (lambda value: whole_number(value) is not None, "a whole number"),
+    "inputs": at_least(0),
     "calibration": (_quantiles, "101 numbers that do not fall, or none"),
     "confidence": (_share, "a share from 0 to 1"),
     "by_class": (_pairs, "pairs of numbers"),
     "costs": (lambda value: isinstance(value, dict), "costs of each verdict"),
     "reference": (_reference, "rising edges and one count more, or none of both"),
-    "drawn": (lambda value: _whole(value, 1), "a whole number from 1"),
+    "drawn": at_least(1),
     "temperature": (lambda value: _number(value) and value > 0, "a number above 0"),
-    "views": (lambda value: _whole(value, 1), "a whole number from 1"),
+    "views": at_least(1),
 }

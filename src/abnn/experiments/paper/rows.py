@@ -6,6 +6,8 @@ from typing import Any
 
 from abnn.experiments.paper.cells import Cell
 from abnn.methods.posthoc import POSTHOC
+from abnn.outliers.base import REGISTRY, Blend
+from abnn.outliers.mixtures import SCENERY, SCENERY_SEVERITY
 
 FIT_EPOCHS = 5
 
@@ -27,8 +29,8 @@ def ours(task: str) -> Cell:
 
 def readable(task: str) -> Cell:
     """The default, with targets for what is blended in that follow how far it can still be read."""
-    scenery = [{"name": name, "fade": 2.0} for name in ("blobs", "backgrounds", "leaves")]
-    outliers = {"name": "two-tier", "content": ["noise", "patches", *scenery], "content_severity": [0.5, 1.0]}
+    content = [{"name": name, "fade": 2.0} if issubclass(REGISTRY[name], Blend) else name for name in SCENERY]
+    outliers = {"name": "two-tier", "content": content, "content_severity": list(SCENERY_SEVERITY)}
     options = {"pretrain": 0.0, "outliers": outliers}
     return Cell("abnn (readable)", task, "abnn", options=options, epochs=fit_epochs(task), start=threshold(task))
 
