@@ -10,7 +10,8 @@ import torch
 import work
 from torch import Tensor
 
-from abnn.attached import Attached, hold_noise, set_noise
+from abnn import attached_block
+from abnn.attached import Attached
 
 
 def disagreement(p: Tensor, q: Tensor) -> float:
@@ -48,10 +49,5 @@ def exactly() -> Iterator[None]:
 
 def without_noise(model: Attached, x: Tensor) -> Tensor:
     """The prediction of the mean weights."""
-    held = hold_noise(model)
-    set_noise(model, [tuple(None if part is None else torch.zeros_like(part[:, :1]) for part in pair) for pair in held])
-    try:
-        with torch.inference_mode():
-            return model.draw_logits(x)[0].float().softmax(1)
-    finally:
-        set_noise(model, held)
+    with torch.inference_mode(), attached_block.without_noise(model.layers):
+        return model.draw_logits(x)[0].float().softmax(1)

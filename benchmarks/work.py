@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import abnn
-from abnn.attached import Attached, hold_noise, set_noise
+from abnn.attached import Attached
+from abnn.attached_block import hold_noise, set_noise
 from abnn.backbones import PaperResNet
 from abnn.batches import Batches
 from abnn.compiling import compile_in_place
@@ -118,23 +119,23 @@ def members(networks: Sequence[nn.Module], x: Tensor) -> Tensor:
 
 def one_by_one(model: Attached, x: Tensor, draws: int) -> Callable[[], Tensor]:
     """Gives the samples [S, B, K] of ``model.predict(x, draws)`` by one pass each; their noise is made beforehand."""
-    before = hold_noise(model)
+    before = hold_noise(model.layers)
     model.resample(draws, seed=0)
-    noise = hold_noise(model)
-    set_noise(model, before)
+    noise = hold_noise(model.layers)
+    set_noise(model.layers, before)
 
     def loop() -> Tensor:
-        held = hold_noise(model)
+        held = hold_noise(model.layers)
         try:
             with torch.inference_mode():
                 probs = []
                 for draw in range(draws):
                     one = [tuple(None if part is None else part[:, draw : draw + 1] for part in pair) for pair in noise]
-                    set_noise(model, one)
+                    set_noise(model.layers, one)
                     probs.append(model.draw_logits(x)[0].float().softmax(1))
                 return torch.stack(probs)
         finally:
-            set_noise(model, held)
+            set_noise(model.layers, held)
 
     return loop
 

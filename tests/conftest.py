@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import abnn
-from abnn.attached import Attached, hold_noise, set_noise
+from abnn.attached import Attached
+from abnn.attached_block import hold_noise, set_noise
 from abnn.backbones import PaperResNet
 from abnn.processor import WITHOUT_AMX, bfloat16_works
 
@@ -30,11 +31,11 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def one_draw_at_a_time(model: Attached, x: Tensor) -> Tensor:
     """[S, B, K]: every held draw alone, for every input alone. No folding takes place."""
-    held, outputs = hold_noise(model), []
+    held, outputs = hold_noise(model.layers), []
     for index in range(model.draws):
-        set_noise(model, [tuple(None if n is None else n[:, index : index + 1] for n in pair) for pair in held])
+        set_noise(model.layers, [tuple(None if n is None else n[:, index : index + 1] for n in pair) for pair in held])
         outputs.append(torch.cat([model.draw_logits(row[None]) for row in x], dim=1))
-    set_noise(model, held)
+    set_noise(model.layers, held)
     return torch.cat(outputs)
 
 

@@ -1,4 +1,4 @@
-"""The plain network within a pass of the draws: the same features, and every module called once."""
+"""The draw without noise within a pass of the others: the same features, and every module called once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from .test_attach import Encoder, LongSkip, image, small
 
 def fitted(model: Attached, x: Tensor) -> Attached:
     y = torch.arange(len(x)) % model.classes
+    randomise_attachments(model, 0.05)
     model.distance.fit(list(zip(x.split(4), y.split(4))))
-    return randomise_attachments(model, 0.05)
+    return model
 
 
 def check(model: Attached, x: Tensor) -> None:
-    """Distances are those of a pass of the plain network, and samples those of a pass without it."""
+    """Distances are those of a pass of the mean weights, and samples those of a pass without these."""
     found = model.predict(x, draws=3, seed=1)
     assert found.distance is not None
     with torch.no_grad():
@@ -33,10 +34,9 @@ def check(model: Attached, x: Tensor) -> None:
 
 @pytest.mark.parametrize("kind", ["conv", "bottleneck", "chain", "replace"])
 @pytest.mark.parametrize("last", [None, 1, 2])
-def test_features_of_the_plain_network_come_with_the_draws(kind: str, last: int | None) -> None:
+def test_features_of_the_mean_weights_come_with_the_draws(kind: str, last: int | None) -> None:
     x = image(40, seed=2)
     model = fitted(abnn.attach(small(), x[:1], kind=kind, last=last), x)
-    assert model.carries == (kind != "replace")
     check(model, image(5, seed=3))
 
 
@@ -46,7 +46,6 @@ def test_other_networks() -> None:
     torch.manual_seed(0)
     tokens = torch.randn(24, 7, 5, generator=generator(1))
     model = fitted(abnn.attach(Encoder().eval(), tokens[:1]), tokens)
-    assert model.carries
     check(model, tokens[:3])
 
 
@@ -62,15 +61,15 @@ class Around(nn.Module):
         return self.head(torch.cat([h, self.two(h).relu()], dim=1))
 
 
-def test_networks_that_pass_the_plain_rows_around_the_last_block() -> None:
+def test_networks_with_ways_around_attachments() -> None:
     torch.manual_seed(0)
     x = torch.randn(24, 4, generator=generator(1))
     model = fitted(abnn.attach(Around(), x[:1], at=["one", "two"]), x)
-    assert not model.carries and not model.folds_at_input
+    assert not model.folds_at_input
     check(model, x[:5])
     with pytest.warns(abnn.errors.AbnnWarning):
         model = abnn.attach(LongSkip(), image(), at=["down", "up"])
-    assert not model.carries
+    assert model.folds_at_input
     check(fitted(model, image(24, seed=4)), image(3, seed=5))
 
 
@@ -102,13 +101,17 @@ def test_everything_runs_once_for_draws_and_distance() -> None:
 
 
 def test_nothing_stays_behind(attached: Attached, images: Tensor) -> None:
-    with attached.carrying() as carried, torch.no_grad():
+    with attached.mean_network.noting() as notes, torch.no_grad():
         attached.draw_logits(images)
-    assert carried.rows == 5 and len(carried.noted) == 4
-    assert all(block.carried is None for block in attached.attached_blocks)  # type: ignore[union-attr]
-    with pytest.raises(RuntimeError), attached.carrying():
+    assert [len(each) for each in notes.noted] == [5] * 4
+    assert all(block.notes is None for block in attached.attached_blocks)
+    with pytest.raises(RuntimeError), attached.mean_network.noting():
         attached.draw_logits(images[:, :, :0])
-    assert all(block.carried is None for block in attached.attached_blocks)  # type: ignore[union-attr]
+    assert all(block.notes is None for block in attached.attached_blocks)
+    held = attached.layers[0].weight_noise
+    with pytest.raises(RuntimeError):
+        attached.distance.features(images[:, :, :0])
+    assert attached.layers[0].weight_noise is held and attached.draws == 4
 
 
 def test_weights_are_made_once_where_passes_share_them(attached: Attached, images: Tensor) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import abnn
@@ -31,15 +32,20 @@ def data() -> list[tuple[Tensor, Tensor]]:
     return list(zip(x.split(20), y.split(20)))
 
 
-def block_features(net: nn.Module, x: Tensor) -> np.ndarray:
-    """Mean and standard deviation over positions: input of the first block, then the output of each."""
+def block_features(model: nn.Module, x: Tensor) -> np.ndarray:
+    """Mean and standard deviation over positions: input of the first block, then the output of each, in an attached model with
+    the convolution by mean weights that stands beside it."""
+    net = model.backbone if isinstance(model, Attached) else model
     assert isinstance(net, PaperResNet)
     parts = []
     with torch.no_grad():
         h = net.stem(x)
         values = [h]
-        for block in net.blocks:
-            h = block(h)
+        for index, block in enumerate(net.blocks):
+            side = torch.zeros(())
+            if isinstance(model, Attached):
+                side = F.conv2d(h, model.layers[index].weight_mean, model.layers[index].bias_mean, padding=1)
+            h = block(h) + side
             values.append(h)
     for value in values:
         flat = value.double().flatten(2).numpy()
@@ -77,23 +83,23 @@ def reference_misfit(train: np.ndarray, y: np.ndarray, test: np.ndarray) -> np.n
     return (squares(test, means, covariance) - squares(test, centre[None], covariance + between)) / train.shape[1]
 
 
-def split(net: nn.Module, data: list[tuple[Tensor, Tensor]]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def split(model: Attached, data: list[tuple[Tensor, Tensor]]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Features and labels that the moments see, and those that they do not: every fifth batch."""
     seen = [batch for index, batch in enumerate(data) if index % 5 != 4]
     held_out = [batch for index, batch in enumerate(data) if index % 5 == 4]
-    train = np.concatenate([block_features(net, x) for x, _ in seen])
+    train = np.concatenate([block_features(model, x) for x, _ in seen])
     labels = np.concatenate([y.numpy() for _, y in seen])
-    unseen = np.concatenate([block_features(net, x) for x, _ in held_out])
+    unseen = np.concatenate([block_features(model, x) for x, _ in held_out])
     return train, labels, unseen, np.concatenate([y.numpy() for _, y in held_out])
 
 
-def test_distance_is_mahalanobis(attached: Attached, small_net: nn.Module, data: list[tuple[Tensor, Tensor]]) -> None:
+def test_distance_is_mahalanobis(attached: Attached, data: list[tuple[Tensor, Tensor]]) -> None:
     attached.distance.fit(data)
-    train, labels, held_out, _ = split(small_net, data)
+    train, labels, held_out, _ = split(attached, data)
     x = torch.cat([data[0][0], 5 * torch.randn(10, 1, 12, 12, generator=generator(1))])
     most = max(part.abs().max().item() for part, _ in data)
     scale = np.maximum(1, x.abs().amax((1, 2, 3)).numpy() / most)
-    expected = scale * reference_distance(train, labels, block_features(small_net, x))
+    expected = scale * reference_distance(train, labels, block_features(attached, x))
     np.testing.assert_allclose(attached.distance(x).detach().numpy(), expected, rtol=2e-3)
     assert expected[20:].min() > 2 * expected[:20].max()  # far inputs are far
     expected = np.quantile(reference_distance(train, labels, held_out), QUANTILES)
@@ -101,10 +107,10 @@ def test_distance_is_mahalanobis(attached: Attached, small_net: nn.Module, data:
 
 
 def test_misfit_is_the_distance_from_a_class_relative_to_that_from_all_data(
-    attached: Attached, small_net: nn.Module, data: list[tuple[Tensor, Tensor]]
+    attached: Attached, data: list[tuple[Tensor, Tensor]]
 ) -> None:
     attached.distance.fit(data)
-    train, labels, held_out, true = split(small_net, data)
+    train, labels, held_out, true = split(attached, data)
     x = torch.cat([x for x, _ in data[4::5]])
     with torch.no_grad():
         misfit = attached.distance.places(x, attached.distance.features(x))[:, 1:].numpy()
@@ -122,19 +128,23 @@ def test_scale_is_seen_though_norms_remove_it(attached: Attached, data: list[tup
     assert far == sorted(far) and far[3] > 5 * far[2] > 25 * far[1] and far[3] > attached.distance.gate.high
 
 
-def test_features_are_those_of_the_plain_backbone(attached: Attached, small_net: nn.Module, images: Tensor) -> None:
+def test_features_are_those_of_the_mean_weights(attached: Attached, images: Tensor) -> None:
     with torch.no_grad():
         features = attached.distance.features(images)
-        np.testing.assert_allclose(features.numpy(), block_features(small_net, images), rtol=1e-4, atol=1e-5)
-        for _, parameter in attached.attachment_parameters():
-            parameter.add_(1.0)
+        np.testing.assert_allclose(features.numpy(), block_features(attached, images), rtol=1e-4, atol=1e-5)
+        for layer in attached.layers:
+            layer.weight_rho.add_(1.0)  # how wide the draws scatter does not matter
+        attached.resample(3)
         assert torch.equal(attached.distance.features(images), features)
+        attached.layers[-1].weight_mean.add_(1.0)
+        moved = attached.distance.features(images)
     assert features.shape[1] == 4 * 2 * 8
+    assert torch.equal(moved[:, :48], features[:, :48]) and not torch.isclose(moved[:, 48:], features[:, 48:]).any()
 
 
-def check_every_fifth_input(model: Attached, net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
+def check_every_fifth_input(model: Attached, batches: list[tuple[Tensor, Tensor]]) -> None:
     model.distance.fit(batches)
-    features, y = block_features(net, torch.cat([x for x, _ in batches])), torch.cat([y for _, y in batches]).numpy()
+    features, y = block_features(model, torch.cat([x for x, _ in batches])), torch.cat([y for _, y in batches]).numpy()
     out = np.arange(len(y)) % 5 == 4
     train = features[~out], y[~out]
     expected = np.quantile(reference_distance(*train, features[out]), QUANTILES)
@@ -148,20 +158,20 @@ def check_every_fifth_input(model: Attached, net: nn.Module, batches: list[tuple
 
 @pytest.mark.parametrize("batches", [1, 4])
 def test_of_few_batches_every_fifth_input_is_held_out(
-    attached: Attached, small_net: nn.Module, data: list[tuple[Tensor, Tensor]], batches: int
+    attached: Attached, data: list[tuple[Tensor, Tensor]], batches: int
 ) -> None:
     x, y = (torch.cat(parts) for parts in zip(*data))
-    check_every_fifth_input(attached, small_net, list(zip(x.chunk(batches), y.chunk(batches))))
+    check_every_fifth_input(attached, list(zip(x.chunk(batches), y.chunk(batches))))
 
 
 def test_of_batches_sorted_by_class_every_fifth_input_is_held_out(
-    attached: Attached, small_net: nn.Module, data: list[tuple[Tensor, Tensor]]
+    attached: Attached, data: list[tuple[Tensor, Tensor]]
 ) -> None:
     """The batch that would be kept out is all that there is of its class."""
     x, y = (torch.cat(parts) for parts in zip(*data))
     by_class = [(x[y == label], y[y == label]) for label in (0, 1, 2, 3)]
     first, labels = by_class[0]
-    check_every_fifth_input(attached, small_net, [(first[:30], labels[:30]), (first[30:], labels[30:]), *by_class[1:]])
+    check_every_fifth_input(attached, [(first[:30], labels[:30]), (first[30:], labels[30:]), *by_class[1:]])
 
 
 def test_the_only_input_of_a_class_is_not_held_out(attached: Attached, data: list[tuple[Tensor, Tensor]]) -> None:

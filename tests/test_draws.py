@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from abnn import draws
-from abnn.attached import Attached, hold_noise
+from abnn.attached import Attached
+from abnn.attached_block import hold_noise
 from abnn.draws import KeptDraws, Noise
 
 
@@ -29,7 +30,7 @@ def test_kept_noise_is_that_of_resample(attached: Attached) -> None:
     kept = KeptDraws()
     for wanted, seed in ((range(4), 0), (range(2, 9), 0), (range(4), 5), (range(1), 5)):
         attached.resample(wanted, seed=seed)
-        assert same(kept.get(attached.layers, wanted, seed), hold_noise(attached))
+        assert same(kept.get(attached.layers, wanted, seed), hold_noise(attached.layers))
 
 
 def test_other_draws_come_to_the_same_place(attached: Attached) -> None:

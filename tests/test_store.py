@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import warnings
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 import abnn
 from abnn.backbones import PaperResNet
-from abnn.errors import AbnnWarning, FileFormatError, InputError
+from abnn.errors import AbnnWarning, FileFormatError, InputError, NotFittedError
 from abnn.store import fingerprint
 from tests.test_fit import QUIET, attached, backbone, data, loader, may_forget
 
@@ -210,7 +211,7 @@ def test_damaged_and_foreign_files(fitted: abnn.Attached, tmp_path: Path) -> Non
     with pytest.raises(FileFormatError, match=r"by abnn 9\.0.*Update abnn"):
         abnn.load(path, backbone())
     change(path, version=1, abnn="0.0.1")
-    with pytest.raises(FileFormatError, match=r"format 1, by abnn 0\.0\.1.*formats from 2 to 4.*Fit the model again"):
+    with pytest.raises(FileFormatError, match=r"format 1, by abnn 0\.0\.1.*formats from 2 to 5.*Fit the model again"):
         abnn.load(path, backbone())
     change(path, version=2, at=["blocks.0"])
     with pytest.raises(FileFormatError, match="missing or not expected"):
@@ -286,19 +287,26 @@ def test_fields_of_another_kind_are_refused(fitted: abnn.Attached, tmp_path: Pat
     assert abnn.load(path, fitted.backbone).views == 1
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_thresholds_of_an_older_score_are_said_to_be_so(fitted: abnn.Attached, tmp_path: Path, version: int) -> None:
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_statistics_of_other_features_are_left_out(fitted: abnn.Attached, tmp_path: Path, version: int) -> None:
+    fitted = copy.deepcopy(fitted)
     triage = abnn.Triage.calibrate(fitted, loader())
     path = fitted.save(tmp_path / "model", triage=triage)
     change(path, version=version)
-    with pytest.warns(AbnnWarning, match="Calibrate anew"):
-        assert abnn.load(path, backbone()).triage == triage
-    entropy = abnn.Triage.calibrate(fitted, loader(), score="entropy")  # which has not changed
-    change(fitted.save(path, triage=entropy), version=version)
+    with pytest.warns(AbnnWarning, match=r"Gather them anew, model.distance.fit\(loader\), calibrate"):
+        model = abnn.load(path, backbone())
+    x = next(iter(loader()))[0]
+    assert model.triage == triage and model.predict(x).default == "entropy"
+    with pytest.raises(NotFittedError, match="'gated' needs the statistics"):
+        model.predict(x, score=triage.score)
+    batches = list(loader())
+    for each in (model, fitted):
+        each.distance.fit(batches)
+    assert torch.equal(model.predict(x).score, fitted.predict(x).score)
+    fitted.distance.forget()
+    change(fitted.save(path), version=version)  # one that never had any
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        abnn.load(path, backbone())
-        change(fitted.save(path), version=version)
         abnn.load(path, backbone())
 
 

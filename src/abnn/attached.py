@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from abnn.attached_block import AttachedBlock, Carried, ReplacedBlock
-from abnn.attachments import Attachment, Spec, build_attachments
+from abnn.attached_block import AttachedBlock, MeanNetwork, ReplacedBlock
+from abnn.attachments import Spec, build_attachments
 from abnn.blocks import Block, Probe, logits_of
 from abnn.compiled_pass import CompiledPass
 from abnn.distance import FeatureDistance
-from abnn.draws import KeptDraws, Noise, draw_seed
+from abnn.draws import KeptDraws, draw_seed
 from abnn.errors import AbnnWarning, AttachError, InputError, at_least_one, explain
+from abnn.features import widths_of
 from abnn.graft import graft
 from abnn.heap import keep_heap
 from abnn.layers import MeanField, bayesian_layers, kl_of
@@ -43,7 +44,8 @@ class Attached(nn.Module):
         keep_heap()
         device, dtype = _device_and_dtype(backbone)
         attachments = [part.to(device=device, dtype=dtype) for part in build_attachments(blocks, spec)]
-        self.net = graft(backbone, {block.module: _wrap(block, part, spec) for block, part in zip(blocks, attachments)})
+        wrap = ReplacedBlock if spec.kind == "replace" else AttachedBlock
+        self.net = graft(backbone, {block.module: wrap(block, part) for block, part in zip(blocks, attachments)})
         self.spec = spec
         self.block_names = [block.name for block in blocks]
         self.input_shape = tuple(example.shape[1:])
@@ -64,7 +66,6 @@ class Attached(nn.Module):
         self.classes = output[1]
         self.activation_bytes = 4 * found.activation_numbers
         self.shared_bytes, self.folded_bytes = _activations(found, blocks[0].name, dtype.itemsize)
-        self.distance = FeatureDistance(backbone, blocks, self.classes).to(device)
         self.preset = "default"
         self.score = "gated"
         self.views = 1
@@ -78,7 +79,8 @@ class Attached(nn.Module):
         self._layers = [layer for part in attachments for layer in bayesian_layers(part)]
         self._layers = list(dict.fromkeys(self._layers))
         self._seen: tuple[int, ...] = ()
-        self.carries = False  # whether a pass of the draws can carry the plain network, see Carried
+        self.mean_network = MeanNetwork(self.net, self.attached_blocks, self._layers)
+        self.distance = FeatureDistance(self.mean_network, widths_of(blocks), self.classes).to(device)
         self.kept_draws, self.replay = KeptDraws(), Replay()
         self.compiled: CompiledPass | None = None
 
@@ -181,18 +183,6 @@ class Attached(nn.Module):
         return logits.unflatten(0, (draws, batch))
 
     @contextlib.contextmanager
-    def carrying(self) -> Iterator[Carried]:
-        """Inside, a pass of the draws carries the plain network and notes its features."""
-        carried, blocks = Carried(), [block for block in self.attached_blocks if isinstance(block, AttachedBlock)]
-        for block in blocks:
-            block.carried = carried
-        try:
-            yield carried
-        finally:
-            for block in blocks:
-                block.carried = None
-
-    @contextlib.contextmanager
     def looking(self, seen: tuple[int, ...]) -> Iterator[None]:
         """Inside, inputs come as several views, see :mod:`abnn.views`, and draw s looks at number ``seen[s]``."""
         first: Any = self.net.get_submodule(self.block_names[0])
@@ -261,12 +251,6 @@ def _are_probabilities(output: Tensor) -> bool:
     return bool((output >= 0).all() and ((output.float().sum(1) - 1).abs() < 1e-4).all())
 
 
-def _wrap(block: Block, attachment: Attachment, spec: Spec) -> AttachedBlock | ReplacedBlock:
-    if spec.kind == "replace":
-        return ReplacedBlock(attachment, block.output[1:])
-    return AttachedBlock(block, attachment)
-
-
 def mean_logits(draw_logits: Tensor) -> Tensor:
     """Logits of the averaged prediction: log 1/S sum_s softmax(z_s) + 1/S sum_s logsumexp(z_s).
 
@@ -298,15 +282,3 @@ def _activations(found: Probe, first: str, itemsize: int) -> tuple[int, int]:
         after = int(call.order >= start)
         sizes[after] = max(sizes[after], -(-numbers * itemsize // found.batch))
     return sizes[0], sizes[1]
-
-
-def hold_noise(model: Attached) -> Noise:
-    """The noise of the held draws, to be put back with :func:`set_noise`."""
-    return [(layer.weight_noise, layer.bias_noise) for layer in model.layers]
-
-
-def set_noise(model: Attached, noise: Noise) -> None:
-    for layer, (weight, bias) in zip(model.layers, noise):
-        assert weight is not None
-        layer.weight_noise = weight
-        layer.bias_noise = bias

@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from abnn.attachments import Attachment
-from abnn.blocks import Block, first_tensor
+from abnn.blocks import Block, evaluating, first_tensor
+from abnn.draws import Noise
 from abnn.features import note
 from abnn.graft import StandIn
-from abnn.views import batches_in, spread
+from abnn.layers import MeanField
+from abnn.views import spread
 
 
-class Carried:
-    """The plain network within a pass of the draws: its rows go ahead of the draws' rows, without additions.
+class Notes:
+    """What is noted of the blocks in one pass of the held draws: features of the first draw, see :mod:`abnn.features`.
 
-    Everything before the first attachment is computed once for both, and what the distance needs of the plain network is
-    noted on the way. The rows end at the last attachment.
+    draws  how many are held; the first looks at the first view
     """
 
-    def __init__(self) -> None:
+    def __init__(self, draws: int) -> None:
+        self.draws = draws
         self.forget()
 
     def forget(self) -> None:
-        self.rows = 0
-        self.noted: list[Tensor] = []
+        self.noted: list[Tensor] = []  # of the first block's input and of all outputs
+
+    def take(self, x: Tensor, output: Tensor, layout: str) -> None:
+        rows = len(output) // self.draws
+        if not self.noted:
+            self.noted.append(note(x[:rows], layout))
+        self.noted.append(note(output[:rows], layout))
 
 
 class AttachedBlock(StandIn):
     """A block with its attachment: block(x) + attachment(x), once for every held draw."""
 
     unfolds = False  # whether this is where one row per input becomes one row per draw and input
-    ends = False  # whether this is the last attachment
-    carried: Carried | None = None
+    notes: Notes | None = None
     seen: tuple[int, ...] = ()  # where one row per view and input comes in: which view each draw looks at
 
     def __init__(self, block: Block, attachment: Attachment) -> None:
@@ -47,7 +55,9 @@ class AttachedBlock(StandIn):
         x = args[0] if args else next(iter(kwargs.values()))
         main = first_tensor(output)
         assert main is not None
-        added = self._add(x, main) if self.carried is None else self._add_after_plain(x, main, self.carried)
+        added = self._add(x, main)
+        if self.notes is not None:
+            self.notes.take(x, added, self.layout)
         if isinstance(output, tuple | list):
             items = (added, *output[1:])
             return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
@@ -61,30 +71,79 @@ class AttachedBlock(StandIn):
             return (main.unsqueeze(0) + side.unflatten(0, (-1, main.shape[0]))).flatten(0, 1)
         return main + side
 
-    def _add_after_plain(self, x: Tensor, main: Tensor, carried: Carried) -> Tensor:
-        if self.unfolds:
-            carried.rows = len(main) // batches_in(self.seen)
-            carried.noted.append(note(x[: carried.rows], self.layout))
-            plain, added = main[: carried.rows], self._add(x, main)
-        else:
-            plain, added = main[: carried.rows], self._add(x[carried.rows :], main[carried.rows :])
-        carried.noted.append(note(plain, self.layout))
-        return added if self.ends else torch.cat([plain, added])
-
 
 class ReplacedBlock(nn.Module):
     """A Bayesian block in the place of a block, once for every held draw."""
 
     unfolds = False
+    notes: Notes | None = None
     seen: tuple[int, ...] = ()
 
-    def __init__(self, attachment: Attachment, shape: tuple[int, ...]) -> None:
+    def __init__(self, block: Block, attachment: Attachment) -> None:
         super().__init__()
         self.attachment = attachment
-        self.shape = shape
+        self.shape = block.output[1:]
+        self.layout = block.layout
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         x = args[0] if args else next(iter(kwargs.values()))
-        if self.seen:
-            return self.attachment(spread(x, self.seen), self.shape, folded=True)
-        return self.attachment(x, self.shape, folded=not self.unfolds)
+        rows, folded = (spread(x, self.seen), True) if self.seen else (x, not self.unfolds)
+        output = self.attachment(rows, self.shape, folded=folded)
+        if self.notes is not None:
+            self.notes.take(x, output, self.layout)
+        return output
+
+
+class MeanNetwork:
+    """A network with its attachments at their mean weights: a draw without noise, whose features are noted.
+
+    Attachments were taught with outliers, which move the features of what is unlike the data away from it.
+    """
+
+    def __init__(
+        self, net: nn.Module, blocks: Sequence[AttachedBlock | ReplacedBlock], layers: Sequence[MeanField]
+    ) -> None:
+        self.net, self.blocks, self.layers = net, blocks, layers
+
+    def __call__(self, x: Tensor) -> list[Tensor]:
+        """What is noted of the blocks in one pass."""
+        with evaluating(self.net), without_noise(self.layers), self.noting() as notes:
+            self.net(x)
+        return notes.noted
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[Notes]:
+        """Inside, a pass notes features of the first held draw, which has no noise."""
+        notes = Notes(self.layers[0].draws)
+        for block in self.blocks:
+            block.notes = notes
+        try:
+            yield notes
+        finally:
+            for block in self.blocks:
+                block.notes = None
+
+
+def hold_noise(layers: Sequence[MeanField]) -> Noise:
+    """The noise of the held draws, to be put back with :func:`set_noise`."""
+    return [(layer.weight_noise, layer.bias_noise) for layer in layers]
+
+
+def set_noise(layers: Sequence[MeanField], noise: Noise) -> None:
+    for layer, (weight, bias) in zip(layers, noise):
+        assert weight is not None
+        layer.weight_noise = weight
+        layer.bias_noise = bias
+
+
+@contextlib.contextmanager
+def without_noise(layers: Sequence[MeanField]) -> Iterator[None]:
+    """Inside, one draw is held that has mean weights."""
+    held = hold_noise(layers)
+    set_noise(
+        layers, [tuple(None if part is None else torch.zeros_like(part[:, :1]) for part in pair) for pair in held]
+    )
+    try:
+        yield
+    finally:
+        set_noise(layers, held)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from abnn.attached_block import Carried
+from abnn.attached_block import Notes
 from abnn.blocks import summary
 from abnn.compiling import of_its_own
 from abnn.compiling import options as layout_options
@@ -42,20 +42,20 @@ class CompiledPass:
     def __reduce__(self) -> Any:  # copies of a model compile their own
         return _rebuild, (self.options,)
 
-    def __call__(self, model: Attached, carried: Carried | None, x: Tensor) -> Outputs:
+    def __call__(self, model: Attached, notes: Notes | None, x: Tensor) -> Outputs:
         if self.off:
-            return outputs(model, carried, x)
+            return outputs(model, notes, x)
         if self._call is None:
             chosen = _without_graphs(self.options)
             if not {"mode", "options", "backend"} & set(self.options):
                 chosen["options"] = layout_options(model)
             self._call = torch.compile(of_its_own(outputs), **chosen)
         try:
-            return self._call(model, carried, x)
+            return self._call(model, notes, x)
         except Exception as error:  # noqa: BLE001 - of the network or of the compiler, which the ordinary pass tells apart
-            if carried is not None:
-                carried.forget()
-            result = outputs(model, carried, x)
+            if notes is not None:
+                notes.forget()
+            result = outputs(model, notes, x)
             self.off = True
             cause = getattr(error, "inner_exception", error)  # what the compiler wraps says more than its wrapping
             warnings.warn(

@@ -1,7 +1,7 @@
-"""How far the features of an input lie from those of the training data, over all blocks of the plain backbone.
+"""How far the features of an input lie from those of the training data, over all blocks with attachments.
 
 The mean and the standard deviation of every channel over all positions, for the input of the first block and the output of
-every block, side by side give one vector f. With class means m_c and one covariance matrix C shared by all classes (Lee et
+every block with its attachment at mean weights, side by side give one vector f. With class means m_c and one covariance matrix C shared by all classes (Lee et
 al. 2018, arXiv:1807.03888),
 
     d_c = (f - m_c)^T C^-1 (f - m_c),    distance(x) = max(1, |x| / r) min_c sqrt(d_c / dim),
@@ -26,17 +26,15 @@ have only classes that are in no other, it is one input in five.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from abnn.blocks import Block, evaluating
 from abnn.errors import InputError, NotFittedError, explain
-from abnn.features import Recorder, largest_value, sketch, sketch_factor, widths_of
+from abnn.features import largest_value, sketch, sketch_factor
 from abnn.gaussians import RESERVOIR, Moments, held_out_of
-from abnn.graft import graft
 
 Gathered = tuple[Moments, list[tuple[Tensor, Tensor]], Tensor]
 """Moments, the batches that were kept out of them, and the largest absolute value."""
@@ -58,7 +56,11 @@ class Gate(NamedTuple):
 
 
 class FeatureDistance(nn.Module):
-    """Statistics of block features and the distance from them."""
+    """Statistics of block features and the distance from them.
+
+    read    what is noted of the first block's input and of all outputs for a batch, see :func:`abnn.features.note`
+    widths  how many numbers each of these has
+    """
 
     class_means: Tensor
     class_shares: Tensor
@@ -73,12 +75,9 @@ class FeatureDistance(nn.Module):
     misfit_quantiles: Tensor
     fitted: Tensor
 
-    def __init__(self, backbone: nn.Module, blocks: Sequence[Block], classes: int) -> None:
+    def __init__(self, read: Callable[[Tensor], list[Tensor]], widths: Sequence[int], classes: int) -> None:
         super().__init__()
-        recorders = {block.module: Recorder(block, first=block is blocks[0]) for block in blocks}
-        self.__dict__["_view"] = graft(backbone, recorders)  # not registered: its parameters are the backbone's
-        self.__dict__["_recorders"] = list(recorders.values())
-        widths = widths_of(blocks)
+        self.read = read
         self.sketch = sketch_factor(widths)
         features = sum(-(-width // self.sketch) for width in widths)
         self.register_buffer("class_means", torch.zeros(classes, features))
@@ -98,14 +97,11 @@ class FeatureDistance(nn.Module):
         self.classes = classes
 
     def features(self, x: Tensor) -> Tensor:
-        """[B, dim] statistics of all blocks for one pass of the plain backbone."""
-        view, recorders = self.__dict__["_view"], self.__dict__["_recorders"]
-        with evaluating(view):
-            view(x)
-        return self.join([noted for recorder in recorders for noted in recorder.take()])
+        """[B, dim] statistics of all blocks."""
+        return self.join(self.read(x))
 
     def join(self, noted: Sequence[Tensor]) -> Tensor:
-        """[B, dim]: what was noted of the first block's input and of all outputs, see :func:`abnn.features.note`, side by side."""
+        """[B, dim]: what was read, side by side."""
         return torch.cat([sketch(part.float(), self.sketch) for part in noted], dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -133,6 +129,10 @@ class FeatureDistance(nn.Module):
         to_all = ((between @ self.pull) * between).sum(1, keepdim=True)
         misfit = (to_classes.square() - to_all) / dimensions
         return torch.cat([distance, misfit], dim=1)
+
+    def forget(self) -> None:
+        """As if nothing had been gathered."""
+        self.fitted.fill_(False)
 
     @property
     def gate(self) -> Gate:

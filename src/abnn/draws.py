@@ -27,21 +27,29 @@ class KeptDraws:
     """Noise by number of draws, of the draws that were asked for last; on the host more, for a model on a device."""
 
     def __init__(self) -> None:
-        self._places: OrderedDict[int, tuple[Any, Noise]] = OrderedDict()
+        self._places: OrderedDict[tuple[int, bool], tuple[Any, Noise]] = OrderedDict()
         self._host: OrderedDict[Any, Noise] = OrderedDict()
 
     def __reduce__(self) -> Any:  # copies of a model make their own
         return KeptDraws, ()
 
-    def get(self, layers: Sequence[MeanField], wanted: range, seed: int, fresh: bool = False) -> Noise:
-        """The noise of the draws ``wanted`` of a seed; ``fresh``: of draws that only this call needs, on any device."""
-        key = (seed, wanted, fresh)
-        known, noise = self._places.pop(len(wanted), (None, []))
+    def get(
+        self, layers: Sequence[MeanField], wanted: range, seed: int, fresh: bool = False, mean: bool = False
+    ) -> Noise:
+        """The noise of the draws ``wanted`` of a seed.
+
+        fresh  of draws that only this call needs, on any device
+        mean   ahead of them one more, without noise: mean weights
+        """
+        key, place = (seed, wanted, fresh), (len(wanted), mean)
+        known, noise = self._places.pop(place, (None, []))
         if not _fits(noise, layers):
-            known, noise = None, _empty(layers, len(wanted))
+            known, noise = None, _empty(layers, mean + len(wanted))
+            for part in _parts(noise):
+                part[:, : int(mean)] = 0
         if known != key:
-            self._fill(noise, layers, wanted, seed, fresh)
-        self._places[len(wanted)] = key, noise
+            self._fill(_from(noise, int(mean)), layers, wanted, seed, fresh)
+        self._places[place] = key, noise
         while len(self._places) > PLACES:
             self._places.popitem(last=False)
         return noise
@@ -91,6 +99,11 @@ def size(noise: Noise) -> int:
 
 def _parts(noise: Noise) -> list[Tensor]:
     return [part for pair in noise for part in pair if part is not None]
+
+
+def _from(noise: Noise, draw: int) -> Noise:
+    """That of the draws from number ``draw`` on, in place."""
+    return [tuple(None if part is None else part[:, draw:] for part in pair) for pair in noise]
 
 
 def _held(layers: Sequence[MeanField]) -> list[Tensor]:

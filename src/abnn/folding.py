@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from abnn.attached import Attached, AttachedBlock, hold_noise, set_noise
+from abnn.attached import Attached
+from abnn.attached_block import hold_noise, set_noise
 from abnn.blocks import evaluating, summary
 from abnn.errors import AbnnWarning, AttachError
 
@@ -34,7 +35,6 @@ def choose_fold(model: Attached, example: Tensor) -> None:
         first.unfolds = True
         reason = _disagreement(model, inputs, reference)
         if reason is None:
-            model.carries = _can_carry(model, inputs, reference)
             return
         first.unfolds = False
         trouble = _disagreement(model, inputs, reference)
@@ -56,20 +56,6 @@ def choose_fold(model: Attached, example: Tensor) -> None:
         AbnnWarning,
         stacklevel=3,
     )
-
-
-def _can_carry(model: Attached, inputs: Tensor, reference: Tensor) -> bool:
-    """Whether the plain network's rows ahead of the draws' change nothing, and give the plain network's features."""
-    last = model.attached_blocks[-1]
-    if not isinstance(last, AttachedBlock):
-        return False
-    last.ends = True
-    with model.carrying() as carried:
-        if _disagreement(model, inputs, reference) is not None:
-            return False
-    found, expected = model.distance.join(carried.noted), model.distance.features(inputs)
-    most = max(1e-2, 8 * torch.finfo(reference.dtype).eps)
-    return bool((found - expected).abs().max() < most * expected.abs().max())
 
 
 def _three_inputs(example: Tensor) -> Tensor:
@@ -112,12 +98,12 @@ def _check_reached(model: Attached, calls: list[int], expected: int) -> None:
 
 
 def _one_by_one(model: Attached, inputs: Tensor) -> Tensor:
-    held = hold_noise(model)
+    held = hold_noise(model.layers)
     outputs = []
     for index in range(model.draws):
-        set_noise(model, [tuple(None if n is None else n[:, index : index + 1] for n in pair) for pair in held])
+        set_noise(model.layers, [tuple(None if n is None else n[:, index : index + 1] for n in pair) for pair in held])
         outputs.append(torch.cat([model.draw_logits(inputs[i : i + 1]) for i in range(len(inputs))], dim=1))
-    set_noise(model, held)
+    set_noise(model.layers, held)
     return torch.cat(outputs)
 
 

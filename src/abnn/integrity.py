@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from abnn.errors import FileFormatError, whole_number
+from abnn.distance import FeatureDistance
+from abnn.errors import AbnnWarning, FileFormatError, whole_number
 from abnn.scores import SCORES
 from abnn.views import STEPS
 
@@ -124,3 +126,16 @@ def check_quantiles(path: Path, tensors: Mapping[str, Tensor]) -> None:
         if name.startswith("distance.") and name.endswith("quantiles") and (values.diff() < 0).any():
             given = ", ".join(f"{value:.4g}" for value in values.tolist())
             raise FileFormatError(f"{path}: {name} are {given}; accepted: numbers that do not fall. {FIX}")
+
+
+def forget_statistics(path: Path, distance: FeatureDistance, fit: str) -> None:
+    """Those of files from when distances were those of the plain network: today's would be measured against them."""
+    if distance.fitted:
+        distance.forget()
+        warnings.warn(
+            f"{path} was saved when distances were measured on the network without attachments: its statistics of the "
+            f"training data are left out, and thresholds of scores with distances do not fit. Gather them anew, {fit}, "
+            "calibrate, Triage.calibrate(model, ...), and save the model again.",
+            AbnnWarning,
+            stacklevel=3,
+        )

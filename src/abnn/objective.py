@@ -157,7 +157,7 @@ class Preset:
     views: int = 5
 
     def gathers(self, frozen: bool) -> bool:
-        """Whether statistics of the plain network's features are gathered in the end: what is frozen can have them, and the
+        """Whether statistics of features are gathered in the end: what is frozen can have them, and the
         score may need them."""
         return frozen or self.score == "gated"
 

@@ -1,14 +1,14 @@
-"""One pass of an attached network for a prediction: all draws of some inputs, and the plain network where it is needed."""
+"""One pass of an attached network for a prediction: all draws of some inputs, and their places where these are needed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from abnn.attached_block import Carried
+from abnn.attached_block import Notes, hold_noise, set_noise
 from abnn.blocks import evaluating, summary
 from abnn.draws import Noise
 from abnn.errors import InputError, explain
@@ -20,38 +20,34 @@ if TYPE_CHECKING:
 Outputs = tuple[Tensor, Tensor | None]
 
 
-def one_pass(model: Attached, noise: Noise, plain: bool, seen: tuple[int, ...], x: Tensor) -> Outputs:
-    """softmax(z_s) for every draw, [S, B, K]; with ``plain``, also the places of the inputs, [B, 1 + K].
+def one_pass(model: Attached, noise: Noise, placed: bool, seen: tuple[int, ...], x: Tensor) -> Outputs:
+    """softmax(z_s) for every draw, [S, B, K]; with ``placed``, also the places of the inputs, [B, 1 + K].
 
-    seen  which view each draw looks at, see :func:`abnn.views.views_of`
+    noise  of the draws; with ``placed``, ahead of them one without noise, whose features say where inputs lie
+    seen   which view each draw looks at, see :func:`abnn.views.views_of`; the one without noise sees the first
     """
-    from abnn.attached import hold_noise, set_noise
-
-    shown, seen = side_by_side(x, seen)
-    held = hold_noise(model)
-    set_noise(model, noise)
+    shown, seen = side_by_side(x, (0, *seen) if placed and seen else seen)
+    held = hold_noise(model.layers)
+    set_noise(model.layers, noise)
+    noting = model.mean_network.noting() if placed else contextlib.nullcontext()
     try:
-        with evaluating(model), model.looking(seen):
+        with evaluating(model), model.looking(seen), noting as notes:
             make_kept_weights(model)
-            if plain and model.carries:
-                with model.carrying() as carried:
-                    return _run(model, carried, shown)
-            probs, _ = _run(model, None, shown)
-            return probs, model.distance.places(x, model.distance.features(x)) if plain else None
+            return _run(model, notes, shown)
     finally:
-        set_noise(model, held)
+        set_noise(model.layers, held)
 
 
-def outputs(model: Attached, carried: Carried | None, x: Tensor) -> Outputs:
+def outputs(model: Attached, notes: Notes | None, x: Tensor) -> Outputs:
     """What a pass computes with the noise and in the mode that the model is in; this is what can be compiled."""
     logits = model.draw_logits(x)
     if logits.ndim != 3 or logits.shape[2] < 2:
         given = f"a network with outputs of shape {tuple(logits.shape[2:])} for each input"
         raise InputError(explain("model", given, "one logit for each of two or more classes"))
-    probs = logits.float().softmax(2)
-    if carried is None:
-        return probs, None
-    return probs, model.distance.places(x[: carried.rows], model.distance.join(carried.noted))
+    if notes is None:
+        return logits.float().softmax(2), None
+    inputs = x[: logits.shape[1]]  # as they are, ahead of their other views
+    return logits[1:].float().softmax(2), model.distance.places(inputs, model.distance.join(notes.noted))
 
 
 def moved(x: Tensor, device: torch.device) -> Tensor:
@@ -68,16 +64,9 @@ def make_kept_weights(model: Attached) -> None:
                 layer.weights(use)
 
 
-def modules_of(model: Attached) -> Iterator[nn.Module]:
-    """All that a pass reads: where it does not carry the plain network, that may have blocks of its own."""
-    yield from model.modules()
-    if not model.carries:
-        yield from model.backbone.modules()
-
-
-def _run(model: Attached, carried: Carried | None, x: Tensor) -> Outputs:
+def _run(model: Attached, notes: Notes | None, x: Tensor) -> Outputs:
     try:
-        return (model.compiled or outputs)(model, carried, x)
+        return (model.compiled or outputs)(model, notes, x)
     except RuntimeError as error:
         if tuple(x.shape[1:]) == model.input_shape:
             raise

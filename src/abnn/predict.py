@@ -16,7 +16,7 @@ from abnn.blocks import evaluating, logits_of
 from abnn.chunks import MEMORY_LIMIT, plan  # noqa: F401 - the limit is known by this name
 from abnn.distance import Gate
 from abnn.errors import InputError, NotFittedError, explain, unknown, whole_seed
-from abnn.passes import modules_of, moved, one_pass
+from abnn.passes import moved, one_pass
 from abnn.scores import DISTANCE_SCORES, SAMPLE_SCORES, SCORES, entropy, gated, margin
 from abnn.views import can_move, check_views, views_of
 
@@ -201,14 +201,14 @@ def predict(
     repeated = device.type == "cpu" and (len(chunks.inputs) > 1 or model.compiled is not None)
     with torch.inference_mode(), model.replay.turn(device):
         for wanted in chunks.draws:
-            noise = model.kept_draws.get(model.layers, wanted, number, fresh=seed is None)
-            plain = places is not None and wanted.start == 0
+            placed = places is not None and wanted.start == 0
+            noise = model.kept_draws.get(model.layers, wanted, number, fresh=seed is None, mean=placed)
             seen = views_of(wanted, views)
-            run = partial(one_pass, model, noise, plain, seen)
+            run = partial(one_pass, model, noise, placed, seen)
             with model.keeping_weights() if repeated else contextlib.nullcontext():
                 for rows in chunks.inputs:
                     if replay and device.type == "cuda":
-                        probs, far = model.replay(modules_of(model), run, x[rows], noise, plain, seen, model.compiled)
+                        probs, far = model.replay(model.modules(), run, x[rows], noise, placed, seen, model.compiled)
                     else:
                         probs, far = run(moved(x[rows], device))
                     samples[wanted.start : wanted.stop, rows] = probs

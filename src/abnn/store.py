@@ -41,13 +41,14 @@ from abnn.integrity import (
     check_quantiles,
     check_shapes,
     check_types,
+    forget_statistics,
 )
 from abnn.layers import Init
 from abnn.priors import Gaussian, ScaleMixture
 from abnn.triage import Triage
 
-FORMAT, VERSION = "abnn-model", 4
-GATED_SINCE = 4  # the version since which the score "gated" is what it is now
+FORMAT, VERSION = "abnn-model", 5
+STATISTICS_SINCE = 5  # the version since which statistics are of features with attachments
 
 
 def save(
@@ -158,13 +159,8 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     _fill(path, model, tensors)
     model.backbone_changed = changed
     model.score, model.triage, model.extra = description["score"], triage, description["extra"]
-    if description["version"] < GATED_SINCE and model.triage is not None and model.triage.score == "gated":
-        warnings.warn(
-            f"{path} was saved when the score 'gated' was another one: its thresholds do not fit to today's "
-            "scores. Calibrate anew, Triage.calibrate(model, ...), and save the model again.",
-            AbnnWarning,
-            stacklevel=2,
-        )
+    if description["version"] < STATISTICS_SINCE:
+        forget_statistics(path, model.distance, "model.distance.fit(loader)")
     return model.eval()
 
 

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from abnn.attached import Attached
-from abnn.errors import InputError
-from abnn.methods import make_method
+from abnn.errors import AbnnWarning, InputError, NotFittedError
+from abnn.methods import load_trained, make_method
 from abnn.objective import PRESETS
 from tests.methods.samples import digits, quick
 
@@ -30,6 +32,18 @@ def test_predictions_are_those_of_the_attached_model() -> None:
     assert torch.equal(mine.samples, its.samples) and torch.equal(mine.score, its.score_by("gated"))
     for score in ("distance", "gated", "mutual-information"):
         assert torch.equal(model.predict(x, draws=3, seed=2, score=score).score, its.score_by(score))
+
+
+def test_statistics_of_features_without_attachments_are_left_out(tmp_path: Path) -> None:
+    path = quick("abnn").save(tmp_path / "model")
+    description = json.loads((path / "method.json").read_text())
+    (path / "method.json").write_text(json.dumps({**description, "version": 1}))
+    with pytest.warns(AbnnWarning, match=r"Gather them anew, model\.network\.distance\.fit\(loader\)"):
+        model = load_trained(path)
+    x = digits().x[:4]
+    with pytest.raises(NotFittedError):
+        assert model.predict(x, draws=2).score
+    assert model.predict(x, draws=2, score="entropy").score.shape == (4,)
 
 
 @pytest.mark.parametrize("variant", ["paper", "authors"])

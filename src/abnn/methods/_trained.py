@@ -29,13 +29,22 @@ from abnn.files import (
     write_tensors,
     writing_directory,
 )
-from abnn.integrity import METHOD, check_classes, check_fields, check_finite, check_quantiles, check_types
+from abnn.integrity import (
+    METHOD,
+    check_classes,
+    check_fields,
+    check_finite,
+    check_quantiles,
+    check_types,
+    forget_statistics,
+)
 from abnn.methods._steps import state_of
 from abnn.methods.base import Method, make_method
 from abnn.predict import Prediction, check_inputs
 from abnn.trainable import History
 
-FORMAT, VERSION = "abnn-method", 1
+FORMAT, VERSION = "abnn-method", 2
+STATISTICS_SINCE = 2  # the version since which statistics are of features with attachments
 Backbone = str | Mapping[str, Any] | nn.Module | Callable[[], nn.Module]
 
 
@@ -136,6 +145,8 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
         if isinstance(network, Attached):  # whose predictions had one view before there were more
             network.views = int(description.get("views") or config.get("views") or 1)
             check_classes(path, description["classes"], network.classes)
+            if description["version"] < STATISTICS_SINCE:
+                forget_statistics(path, network.distance, "model.network.distance.fit(loader)")
         trained = Trained(method, network, example, description["classes"], recipe)
         trained.score, trained.extra = description["score"], description["extra"]
     except FileFormatError:

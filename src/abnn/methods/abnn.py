@@ -115,7 +115,7 @@ class Attachments(Method):
 
     @property
     def gathers(self) -> bool:
-        """Whether the score looks at features of the plain network, whose statistics are gathered in the end."""
+        """Whether the score looks at features, whose statistics are gathered in the end."""
         return preset(self.preset).gathers(self.frozen)
 
     @property
@@ -162,4 +162,4 @@ class Attachments(Method):
 
     def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
         assert isinstance(network, Attached)
-        return network.predict(x, draws=draws, seed=seed, score=self.score)
+        return network.predict(x, draws=draws, seed=seed)  # whoever asked says which score is shown

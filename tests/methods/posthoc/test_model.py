@@ -87,8 +87,9 @@ def test_nothing_to_learn_needs_no_pass(small_net: nn.Module, images: Tensor) ->
     assert model.fit(iter([])) is model
 
 
-def test_block_distance_is_that_of_the_attached_model(attached: Attached, data: Any, images: Tensor) -> None:
-    """Of fewer than five batches, abnn.distance keeps every fifth input out."""
+def test_block_distance_is_that_of_an_attached_model(small_net: Any, data: Any, images: Tensor) -> None:
+    """Attachments add nothing at first. Of fewer than five batches, abnn.distance keeps every fifth input out."""
+    attached = abnn.attach(small_net, images[:1])
     attached.distance.fit(data)
     x, y = (torch.cat(parts) for parts in zip(*data))
     seen = torch.arange(len(y)) % 5 != 4

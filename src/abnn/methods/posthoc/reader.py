@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from abnn.attached import Attached, check_draws, hold_noise, mean_logits, set_noise
+from abnn.attached import Attached, check_draws, mean_logits
+from abnn.attached_block import hold_noise, set_noise
 from abnn.batches import check_batch
 from abnn.blocks import Block, Probe, evaluating, logits_of, probe
 from abnn.errors import AttachError, InputError, explain, unknown
@@ -186,12 +187,12 @@ class Reader:
         if self.attached is None:
             yield
             return
-        held = hold_noise(self.attached)
+        held = hold_noise(self.attached.layers)
         try:
             self.attached.resample(range(draws), seed)
             yield
         finally:
-            set_noise(self.attached, held)
+            set_noise(self.attached.layers, held)
 
 
 def gather(
