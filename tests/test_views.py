@@ -134,7 +134,7 @@ def test_one_compilation_serves_all_passes_of_many_draws() -> None:
 
     model.compile(backend=backend)
     found = model.predict(x, draws=100).samples
-    once = len(compiled)  # with the plain network in the first pass, and without it in the others
+    once = len(compiled)  # with the draw of mean weights in the first pass, and without it in the others
     assert 0 < once <= 2
     model.predict(x, draws=50)
     assert len(compiled) == once

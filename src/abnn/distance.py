@@ -1,8 +1,8 @@
 """How far the features of an input lie from those of the training data, over all blocks with attachments.
 
 The mean and the standard deviation of every channel over all positions, for the input of the first block and the output of
-every block with its attachment at mean weights, side by side give one vector f. With class means m_c and one covariance matrix C shared by all classes (Lee et
-al. 2018, arXiv:1807.03888),
+every block with its attachment at mean weights, side by side give one vector f. With class means m_c and one covariance
+matrix C shared by all classes (Lee et al. 2018, arXiv:1807.03888),
 
     d_c = (f - m_c)^T C^-1 (f - m_c),    distance(x) = max(1, |x| / r) min_c sqrt(d_c / dim),
 

@@ -1,7 +1,8 @@
 """Attachments: small Bayesian modules beside the blocks of a network, taught with outliers.
 
     default   the plain network is trained, then frozen; attachments learn  H(y, p) + H((1 - t) y + t/K, p')  with p the
-              prediction averaged over the draws and t the severity of an outlier; score: H(p) and what features say
+              prediction averaged over the draws and t the severity of an outlier; score: margin or entropy of p, and what
+              features say
     paper     Algorithm 1 of "Be Bayesian by Attachments to Catch More Uncertainty", taken literally; score 1 - max_k p_k
     authors   what the authors' code does: a shared chain of Bayesian blocks, 295,936 numbers on their network
 
