@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -112,6 +113,29 @@ def test_nothing_stays_behind(attached: Attached, images: Tensor) -> None:
     with pytest.raises(RuntimeError):
         attached.distance.features(images[:, :, :0])
     assert attached.layers[0].weight_noise is held and attached.draws == 4
+
+
+def test_features_where_passes_share_their_weights(attached: Attached, images: Tensor) -> None:
+    with torch.no_grad():
+        features, logits = attached.distance.features(images), attached(images)
+        with attached.keeping_weights():
+            assert torch.equal(attached.distance.features(images), features)
+            assert torch.equal(attached(images), logits)
+            assert torch.equal(attached.distance.features(images), features)
+            assert torch.equal(attached(images), logits)
+
+
+def test_features_take_turns_with_predictions(attached: Attached, images: Tensor) -> None:
+    with torch.no_grad():
+        features, logits = attached.distance.features(images), attached(images)
+    samples = attached.predict(images, draws=3).samples
+    with ThreadPoolExecutor(4) as pool:
+        read = [pool.submit(attached.distance.features, images) for _ in range(20)]
+        predicted = [pool.submit(attached.predict, images, draws=3) for _ in range(20)]
+    assert all(torch.equal(each.result(), features) for each in read)
+    assert all(torch.equal(each.result().samples, samples) for each in predicted)
+    with torch.no_grad():
+        assert attached.draws == 4 and torch.equal(attached(images), logits)
 
 
 def test_weights_are_made_once_where_passes_share_them(attached: Attached, images: Tensor) -> None:

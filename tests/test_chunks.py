@@ -75,6 +75,14 @@ def test_limits_are_kept(inputs: float, draws: int) -> None:
     assert len(larger.draws[0]) * larger.inputs[0].stop <= max(1, inputs / 4)
 
 
+@pytest.mark.parametrize("inputs", [2, 3, 10, 64, 400])
+@pytest.mark.parametrize("draws", [1, 10, 50])
+def test_the_draw_of_mean_weights_counts_too(inputs: int, draws: int) -> None:
+    model, x = network(), torch.zeros(70, 1, 28, 28)
+    chosen = plan(model, x, draws, memory_limit=inputs * LIVE * model.folded_bytes + 1, placed=True)
+    assert (1 + len(chosen.draws[0])) * chosen.inputs[0].stop <= inputs
+
+
 def test_the_shared_part_counts_too() -> None:
     model = network(last=1)
     limit = 5 * LIVE_SHARED * model.shared_bytes

@@ -54,9 +54,22 @@ def test_noise_is_made_only_when_it_changes(attached: Attached, monkeypatch) -> 
     kept.get(attached.layers, range(5), 0)
     kept.get(attached.layers, range(3), 0)  # another number of draws has a place of its own
     assert len(made) == 4
-    kept.get(attached.layers, range(6), 0)
-    kept.get(attached.layers, range(5), 0)  # but only some are kept
-    assert len(made) == 6
+    kept.get(attached.layers, range(5), 0, mean=True)  # and so has one with mean weights ahead
+    kept.get(attached.layers, range(5), 0)
+    assert len(made) == 5
+    for number in (6, 7, 8, 9, 5):  # but only some are kept
+        kept.get(attached.layers, range(number), 0)
+    assert len(made) == 10
+
+
+def test_mean_weights_go_ahead(attached: Attached) -> None:
+    kept = KeptDraws()
+    attached.resample(3, seed=2)
+    for seed in (0, 2):
+        found = kept.get(attached.layers, range(3), seed, mean=True)
+    assert all(part is None or not part[:, 0].any() for pair in found for part in pair)
+    rest = [tuple(None if part is None else part[:, 1:] for part in pair) for pair in found]
+    assert same(rest, hold_noise(attached.layers))
 
 
 def test_noise_follows_the_model(attached: Attached) -> None:

@@ -401,6 +401,14 @@ class Poisoned(Outliers):
         return x * (math.nan if type(self).left < 0 else 1.0), torch.ones(len(x))
 
 
+def test_statistics_of_attachments_as_they_were_are_forgotten() -> None:
+    model = attached()
+    abnn.fit(model, loader(), epochs=1, **QUIET)
+    assert model.distance.fitted
+    abnn.fit(model, loader(), epochs=1, gather_distance=False, **QUIET)
+    assert not model.distance.fitted and model.predict(next(iter(loader()))[0]).default == "entropy"
+
+
 def test_divergence_after_going_on_keeps_the_state_of_the_last_whole_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -293,16 +293,21 @@ def test_statistics_of_other_features_are_left_out(fitted: abnn.Attached, tmp_pa
     triage = abnn.Triage.calibrate(fitted, loader())
     path = fitted.save(tmp_path / "model", triage=triage)
     change(path, version=version)
-    with pytest.warns(AbnnWarning, match=r"Gather them anew, model.distance.fit\(loader\), calibrate"):
+    words = r"and its thresholds are left out. Make them anew, model.distance.fit\(loader\), Triage.calibrate"
+    with pytest.warns(AbnnWarning, match=words):
         model = abnn.load(path, backbone())
     x = next(iter(loader()))[0]
-    assert model.triage == triage and model.predict(x).default == "entropy"
+    assert model.triage is None and model.predict(x).default == "entropy"
     with pytest.raises(NotFittedError, match="'gated' needs the statistics"):
         model.predict(x, score=triage.score)
     batches = list(loader())
     for each in (model, fitted):
         each.distance.fit(batches)
     assert torch.equal(model.predict(x).score, fitted.predict(x).score)
+    entropy = abnn.Triage.calibrate(fitted, loader(), score="entropy")  # which has not changed
+    change(fitted.save(path, triage=entropy), version=version)
+    with pytest.warns(AbnnWarning, match=r"data are left out. Make them anew, model.distance.fit\(loader\), and save"):
+        assert abnn.load(path, backbone()).triage == entropy
     fitted.distance.forget()
     change(fitted.save(path), version=version)  # one that never had any
     with warnings.catch_warnings():

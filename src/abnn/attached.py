@@ -79,9 +79,9 @@ class Attached(nn.Module):
         self._layers = [layer for part in attachments for layer in bayesian_layers(part)]
         self._layers = list(dict.fromkeys(self._layers))
         self._seen: tuple[int, ...] = ()
-        self.mean_network = MeanNetwork(self.net, self.attached_blocks, self._layers)
-        self.distance = FeatureDistance(self.mean_network, widths_of(blocks), self.classes).to(device)
         self.kept_draws, self.replay = KeptDraws(), Replay()
+        self.mean_network = MeanNetwork(self.net, self.attached_blocks, self._layers, self.replay.turn)
+        self.distance = FeatureDistance(self.mean_network, widths_of(blocks), self.classes).to(device)
         self.compiled: CompiledPass | None = None
 
     # -- what it is made of -------------------------------------------------------------------------------------------

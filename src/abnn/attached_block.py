@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -98,16 +98,22 @@ class MeanNetwork:
     """A network with its attachments at their mean weights: a draw without noise, whose features are noted.
 
     Attachments were taught with outliers, which move the features of what is unlike the data away from it.
+
+    turn  predictions from several threads take turns, for they hold their draws in the same layers; so does this
     """
 
     def __init__(
-        self, net: nn.Module, blocks: Sequence[AttachedBlock | ReplacedBlock], layers: Sequence[MeanField]
+        self,
+        net: nn.Module,
+        blocks: Sequence[AttachedBlock | ReplacedBlock],
+        layers: Sequence[MeanField],
+        turn: Callable[[torch.device], contextlib.AbstractContextManager[None]],
     ) -> None:
-        self.net, self.blocks, self.layers = net, blocks, layers
+        self.net, self.blocks, self.layers, self.turn = net, blocks, layers, turn
 
     def __call__(self, x: Tensor) -> list[Tensor]:
         """What is noted of the blocks in one pass."""
-        with evaluating(self.net), without_noise(self.layers), self.noting() as notes:
+        with self.turn(x.device), evaluating(self.net), without_noise(self.layers), self.noting() as notes:
             self.net(x)
         return notes.noted
 
@@ -139,11 +145,14 @@ def set_noise(layers: Sequence[MeanField], noise: Noise) -> None:
 @contextlib.contextmanager
 def without_noise(layers: Sequence[MeanField]) -> Iterator[None]:
     """Inside, one draw is held that has mean weights."""
-    held = hold_noise(layers)
-    set_noise(
-        layers, [tuple(None if part is None else torch.zeros_like(part[:, :1]) for part in pair) for pair in held]
-    )
+    held, made = hold_noise(layers), [layer.made for layer in layers]
+    zeros = [tuple(None if part is None else torch.zeros_like(part[:, :1]) for part in pair) for pair in held]
+    set_noise(layers, zeros)
+    for layer in layers:
+        layer.made = None
     try:
         yield
     finally:
         set_noise(layers, held)
+        for layer, weights in zip(layers, made):
+            layer.made = weights

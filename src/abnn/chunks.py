@@ -1,6 +1,6 @@
 """How a prediction is cut into passes: so many draws and so many inputs at a time.
 
-A pass of s draws and b inputs holds about
+A pass of s draws, with the one of mean weights that says where inputs lie, and b inputs holds about
 
     s · 2 · noise + max(s · 4 · folded · b, v · 2 · shared · b)   bytes,
 
@@ -43,8 +43,13 @@ class Chunks:
     inputs: list[slice]
 
 
-def plan(model: Attached, x: Tensor, draws: int, memory_limit: int | None = None, views: int = 1) -> Chunks:
-    """The passes for the inputs ``x``, on any device, and so many draws, which look at so many views."""
+def plan(
+    model: Attached, x: Tensor, draws: int, memory_limit: int | None = None, views: int = 1, placed: bool = False
+) -> Chunks:
+    """The passes for the inputs ``x``, on any device, and so many draws, which look at so many views.
+
+    placed  whether the first pass has one draw more, of mean weights
+    """
     device = model.layers[0].weight_mean.device
     if memory_limit is None:
         memory_limit = default_limit(device)
@@ -58,14 +63,15 @@ def plan(model: Attached, x: Tensor, draws: int, memory_limit: int | None = None
     rows = memory_limit / max(1.0, folded)
     if device.type == "cpu":
         rows = min(rows, max(FEWEST, LIVE * CACHE / max(1.0, folded)))
-    at_once = max(1, min(draws, TEN, int(rows)))
-    most = min(rows / at_once, memory_limit / max(1.0, shared))
+    at_once = max(1, min(draws, TEN, int(rows) - placed))
+    most = min(rows / (at_once + placed), memory_limit / max(1.0, shared))
     batch = max(1, min(len(x), int(most)))
     if draws > at_once == TEN:
         noise, before, after = 2 * model.noise_bytes, shared * batch, folded * batch
-        most = (1 + MORE) * (TEN * noise + max(TEN * after, before))
+        ten = TEN + placed
+        most = (1 + MORE) * (ten * noise + max(ten * after, before))
         most = min(most / (noise + after), (most - before) / noise, memory_limit / max(1.0, after))
-        at_once = max(TEN, min(draws, int(most)))
+        at_once = max(TEN, min(draws, int(most) - placed))
     size = parts(draws, at_once)
     if views <= size < draws:  # every pass begins with the first view: what is compiled or captured serves all of them
         size -= size % views

@@ -1,8 +1,8 @@
 """The noise of a prediction's draws, kept from one prediction to the next.
 
 Draws that belong to a seed are made on the CPU, so that they are the same on every device; a prediction of small batches
-would spend most of its time on that. For each number of draws the noise has one place in memory, which is filled anew for
-other draws, so that captured passes find it.
+would spend most of its time on that. For each number of draws, with and without one of mean weights ahead of them, the noise
+has one place in memory, which is filled anew for other draws, so that captured passes find it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from abnn.layers import MeanField
 
 Noise = list[tuple[Tensor | None, ...]]
 """Noise of weight and bias for each layer, [uses, S, ...]."""
-PLACES = 2  # numbers of draws whose noise is kept
+PLACES = 4  # how many of these are kept: a prediction in parts needs two
 HOST_BYTES = 2**28  # noise that is kept on the host for a model on a device
 
 

@@ -129,7 +129,8 @@ def fit(
                 settings["outlier_data"] = digests
         watching = (checkpoint, checkpoint_every, log, log_dir, progress)
         steps = Steps(model, goal, maker, fabric, optimizers)
-        model.triage = None  # thresholds of attachments as they were
+        model.triage = None  # thresholds and statistics are of attachments as they were
+        model.distance.forget()
         history = to_end(training(steps, batches, fabric, epochs, settings, schedule, seed, *watching))
         stack.close()  # compiled for training alone
         if chosen.gathers(freeze) if gather_distance is None else gather_distance:

@@ -128,14 +128,12 @@ def check_quantiles(path: Path, tensors: Mapping[str, Tensor]) -> None:
             raise FileFormatError(f"{path}: {name} are {given}; accepted: numbers that do not fall. {FIX}")
 
 
-def forget_statistics(path: Path, distance: FeatureDistance, fit: str) -> None:
+def forget_statistics(path: Path, distance: FeatureDistance, what: str, fix: str) -> None:
     """Those of files from when distances were those of the plain network: today's would be measured against them."""
     if distance.fitted:
         distance.forget()
         warnings.warn(
-            f"{path} was saved when distances were measured on the network without attachments: its statistics of the "
-            f"training data are left out, and thresholds of scores with distances do not fit. Gather them anew, {fit}, "
-            "calibrate, Triage.calibrate(model, ...), and save the model again.",
+            f"{path} was saved when distances were measured on the network without attachments: {what} left out. {fix}",
             AbnnWarning,
             stacklevel=3,
         )

@@ -73,18 +73,18 @@ class Prediction:
         if name not in DISTANCE_SCORES:
             raise unknown("score", name, (*SCORES, *self.own))
         if self.distance is None:
-            raise _without_statistics(name)
+            raise without_statistics(name)
         if name == "distance":
             return self.distance
         if self.misfit is None or self.gate is None:
-            raise _without_statistics(name)
+            raise without_statistics(name)
         return gated(margin(self.samples), entropy(self.samples), self.distance, self.own_misfit, self.gate)
 
     @property
     def own_misfit(self) -> Tensor:
         """How badly the features fit to the predicted class, [B]."""
         if self.misfit is None:
-            raise _without_statistics("misfit")
+            raise without_statistics("misfit")
         return self.misfit.gather(1, self.label[:, None])[:, 0]
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> Prediction:
@@ -187,12 +187,12 @@ def predict(
     if default not in SCORES:
         raise unknown("score", default, SCORES)
     if default in DISTANCE_SCORES and gate is None:
-        raise _without_statistics(default)
+        raise without_statistics(default)
     form = x.shape[1:], x.dtype
     if views is None:
         views = model.views if can_move(*form) else 1  # images may be smaller than the example
     views = min(check_views(views, *form), draws)
-    chunks = plan(model, x, draws, memory_limit, views)
+    chunks = plan(model, x, draws, memory_limit, views, placed=gate is not None)
     number = int(torch.randint(2**62, ())) if seed is None else whole_seed(seed)
     device = model.layers[0].weight_mean.device
     samples = torch.empty(draws, len(x), model.classes, dtype=torch.float32, device=device)
@@ -221,7 +221,8 @@ def predict(
     return Prediction(samples, places[:, 0], places[:, 1:], gate, default, views=views)
 
 
-def _without_statistics(name: str) -> NotFittedError:
+def without_statistics(name: str) -> NotFittedError:
+    """The error about a score that needs what was not gathered."""
     return NotFittedError(
         f"score: {name!r} needs the statistics of the training data, which abnn.fit() gathers; "
         f"without them use one of {', '.join(SAMPLE_SCORES)}."

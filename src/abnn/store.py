@@ -45,6 +45,7 @@ from abnn.integrity import (
 )
 from abnn.layers import Init
 from abnn.priors import Gaussian, ScaleMixture
+from abnn.scores import DISTANCE_SCORES
 from abnn.triage import Triage
 
 FORMAT, VERSION = "abnn-model", 5
@@ -160,7 +161,14 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     model.backbone_changed = changed
     model.score, model.triage, model.extra = description["score"], triage, description["extra"]
     if description["version"] < STATISTICS_SINCE:
-        forget_statistics(path, model.distance, "model.distance.fit(loader)")
+        what, anew = "its statistics of the training data are", "model.distance.fit(loader)"
+        if triage is not None and triage.score in DISTANCE_SCORES:
+            model.triage = None
+            what, anew = (
+                "its statistics of the training data and its thresholds are",
+                f"{anew}, Triage.calibrate(model, ...)",
+            )
+        forget_statistics(path, model.distance, what, f"Make them anew, {anew}, and save the model again.")
     return model.eval()
 
 

@@ -135,6 +135,9 @@ def test_demo_model_is_found_kept_or_trained(
     )
     assert command.demo_model()[1] == command.DEMO and trained == [1, 1, 1]
     assert "digit reader" in invoke("--demo").output
+    description = json.loads((command.DEMO / "abnn.json").read_text())
+    (command.DEMO / "abnn.json").write_text(json.dumps({**description, "version": 4}))
+    assert command.demo_model()[1] == kept and trained == [1, 1, 1]
 
 
 def test_the_cache_is_in_the_home_folder_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -130,14 +130,13 @@ def demo_model(quiet: bool = False) -> tuple[Attached, Path]:
     from abnn.experiments.demo import run_demo
     from abnn.store import load
 
-    if (DEMO / "abnn.json").exists():
-        return load(DEMO), DEMO
     kept = cache_folder() / f"digits-{__version__}"
-    if (kept / "abnn.json").exists():
-        # Of an older form, with thresholds of an older score, or damaged: train again.
-        with contextlib.suppress(AbnnError, AbnnWarning), warnings.catch_warnings():
-            warnings.simplefilter("error", AbnnWarning)
-            return load(kept), kept
+    for folder in (DEMO, kept):
+        if (folder / "abnn.json").exists():
+            # Of an older form, whose thresholds are left out, or damaged: train again.
+            with contextlib.suppress(AbnnError, AbnnWarning), warnings.catch_warnings():
+                warnings.simplefilter("error", AbnnWarning)
+                return load(folder), folder
     typer.echo("Training the embedded digit reader once; this takes about a minute.")
     result = run_demo(progress=not quiet)
     extra = {"class_names": [str(digit) for digit in range(10)]}

@@ -105,6 +105,7 @@ class Task:
             config["outliers"] = make_outliers("auto").chosen_for(self.train.x[:1]).to_config()
         if method.score == "gated":
             config["gated"] = GATED
+        if isinstance(method, Attachments) and method.gathers:
             config["features"] = "with attachments"  # they were those of the plain network once
         if isinstance(method, Attachments) and not method.frozen and method.goal.together:
             config["together"] = "the backbone and the attachments"  # it had a step of its own once

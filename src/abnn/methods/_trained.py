@@ -40,7 +40,8 @@ from abnn.integrity import (
 )
 from abnn.methods._steps import state_of
 from abnn.methods.base import Method, make_method
-from abnn.predict import Prediction, check_inputs
+from abnn.predict import Prediction, check_inputs, without_statistics
+from abnn.scores import DISTANCE_SCORES
 from abnn.trainable import History
 
 FORMAT, VERSION = "abnn-method", 2
@@ -92,6 +93,8 @@ class Trained:
         device = next((parameter.device for parameter in self.network.parameters()), x.device)
         with torch.inference_mode(), evaluating(self.network):
             made = self.method.predict(self.network, x.to(device), draws, number)
+        if shown in DISTANCE_SCORES and made.distance is None:
+            raise without_statistics(shown)
         return replace(made.apply(Tensor.clone), default=shown)  # usable under autograd again
 
     def save(self, path: str | Path) -> Path:
@@ -146,7 +149,8 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
             network.views = int(description.get("views") or config.get("views") or 1)
             check_classes(path, description["classes"], network.classes)
             if description["version"] < STATISTICS_SINCE:
-                forget_statistics(path, network.distance, "model.network.distance.fit(loader)")
+                what, anew = "its statistics of the training data are", "model.network.distance.fit(loader)"
+                forget_statistics(path, network.distance, what, f"Make them anew, {anew}, and save the model again.")
         trained = Trained(method, network, example, description["classes"], recipe)
         trained.score, trained.extra = description["score"], description["extra"]
     except FileFormatError:
