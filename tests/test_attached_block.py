@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -113,6 +114,21 @@ def test_nothing_stays_behind(attached: Attached, images: Tensor) -> None:
     with pytest.raises(RuntimeError):
         attached.distance.features(images[:, :, :0])
     assert attached.layers[0].weight_noise is held and attached.draws == 4
+
+
+def test_a_chain_whose_pass_failed_can_be_copied() -> None:
+    network, x = small(), image(2, seed=1)
+    model = abnn.attach(network, x[:1], kind="chain")
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("broken")
+
+    handle = network.blocks[1].register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match="broken"):
+        model(x)
+    handle.remove()
+    with torch.no_grad():
+        torch.testing.assert_close(copy.deepcopy(model)(x), model(x))
 
 
 def test_features_where_passes_share_their_weights(attached: Attached, images: Tensor) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -113,6 +114,9 @@ class Stream:
     """What flows along a chain during one pass."""
 
     value: Tensor | None = None
+
+    def __reduce__(self) -> Any:  # a pass that failed in the middle leaves what cannot be copied
+        return Stream, ()
 
 
 class ChainLink(Attachment):

@@ -279,6 +279,15 @@ def test_unknown_paths_and_methods(client: TestClient) -> None:
     assert response.headers["allow"] == "POST"
 
 
+def test_head_is_get_without_its_body(client: TestClient) -> None:
+    for path in ("/", "/health", "/ready", "/model", "/metrics", "/nothing"):
+        asked, got = client.head(path), client.get(path)
+        assert asked.status_code == got.status_code and asked.content == b""
+        assert asked.headers["content-type"] == got.headers["content-type"]
+    check = client.head("/predict")
+    assert check.status_code == 405 and check.content == b""
+
+
 def test_a_failing_model_is_500_without_details(model: Any) -> None:
     service = Service(model, Settings(), "digits")
     with TestClient(service.app) as client:

@@ -43,6 +43,9 @@ class Guard:
             await self.app(scope, receive, send)
             return
         started, status = time.perf_counter(), 0
+        head = scope["method"] == "HEAD"  # what GET would answer, without its body
+        if head:
+            scope = {**scope, "method": "GET"}
 
         async def send_guarded(message: Message) -> None:
             nonlocal status
@@ -51,6 +54,8 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
+            elif head and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
             await send(message)
 
         try:
