@@ -10,7 +10,7 @@ import torch
 import work
 from torch import Tensor
 
-from abnn import attached_block
+from abnn import draws
 from abnn.attached import Attached
 
 
@@ -49,5 +49,5 @@ def exactly() -> Iterator[None]:
 
 def without_noise(model: Attached, x: Tensor) -> Tensor:
     """The prediction of the mean weights."""
-    with torch.inference_mode(), attached_block.without_noise(model.layers):
+    with torch.inference_mode(), draws.without_noise(model.layers):
         return model.draw_logits(x)[0].float().softmax(1)

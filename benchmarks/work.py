@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import abnn
 from abnn.attached import Attached
-from abnn.attached_block import hold_noise, set_noise
 from abnn.backbones import PaperResNet
 from abnn.batches import Batches
 from abnn.compiling import compile_in_place
+from abnn.draws import hold_noise, holding, set_noise, some_of
 from abnn.lanes import Lane
 from abnn.loop import make_fabric
 from abnn.objective import preset as choose_preset
@@ -125,17 +125,12 @@ def one_by_one(model: Attached, x: Tensor, draws: int) -> Callable[[], Tensor]:
     set_noise(model.layers, before)
 
     def loop() -> Tensor:
-        held = hold_noise(model.layers)
-        try:
-            with torch.inference_mode():
-                probs = []
-                for draw in range(draws):
-                    one = [tuple(None if part is None else part[:, draw : draw + 1] for part in pair) for pair in noise]
-                    set_noise(model.layers, one)
+        probs = []
+        with torch.inference_mode():
+            for draw in range(draws):
+                with holding(model.layers, some_of(noise, slice(draw, draw + 1))):
                     probs.append(model.draw_logits(x)[0].float().softmax(1))
-                return torch.stack(probs)
-        finally:
-            set_noise(model.layers, held)
+            return torch.stack(probs)
 
     return loop
 

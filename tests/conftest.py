@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import abnn
 from abnn.attached import Attached
-from abnn.attached_block import hold_noise, set_noise
 from abnn.backbones import PaperResNet
+from abnn.draws import hold_noise, holding, some_of
 from abnn.processor import WITHOUT_AMX, bfloat16_works
 
 
@@ -33,9 +33,8 @@ def one_draw_at_a_time(model: Attached, x: Tensor) -> Tensor:
     """[S, B, K]: every held draw alone, for every input alone. No folding takes place."""
     held, outputs = hold_noise(model.layers), []
     for index in range(model.draws):
-        set_noise(model.layers, [tuple(None if n is None else n[:, index : index + 1] for n in pair) for pair in held])
-        outputs.append(torch.cat([model.draw_logits(row[None]) for row in x], dim=1))
-    set_noise(model.layers, held)
+        with holding(model.layers, some_of(held, slice(index, index + 1))):
+            outputs.append(torch.cat([model.draw_logits(row[None]) for row in x], dim=1))
     return torch.cat(outputs)
 
 

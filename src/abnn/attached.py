@@ -17,7 +17,7 @@ from abnn.attachments import Spec, build_attachments
 from abnn.blocks import Block, Probe, logits_of
 from abnn.compiled_pass import CompiledPass
 from abnn.distance import FeatureDistance
-from abnn.draws import KeptDraws, draw_seed
+from abnn.draws import KeptDraws, draw_seed, hold_noise, parts_of
 from abnn.errors import AbnnWarning, AttachError, InputError, at_least_one, explain
 from abnn.features import widths_of
 from abnn.graft import graft
@@ -139,8 +139,7 @@ class Attached(nn.Module):
     @property
     def noise_bytes(self) -> int:
         """What the noise of one draw takes."""
-        parts = [part for layer in self._layers for part in (layer.weight_noise, layer.bias_noise) if part is not None]
-        return sum(part[:, 0].numel() * part.element_size() for part in parts)
+        return sum(part[:, 0].numel() * part.element_size() for part in parts_of(hold_noise(self._layers)))
 
     # -- draws --------------------------------------------------------------------------------------------------------
 

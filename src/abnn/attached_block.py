@@ -1,4 +1,5 @@
-"""What stands in a block's place: the block with its attachment beside it, or a Bayesian block instead of it."""
+"""What stands in a block's place: the block with its attachment beside it, or a Bayesian block instead of it; and the network
+that these make at their mean weights."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from abnn.attachments import Attachment
 from abnn.blocks import Block, evaluating, first_tensor
-from abnn.draws import Noise
+from abnn.draws import without_noise
 from abnn.features import note
 from abnn.graft import StandIn
 from abnn.layers import MeanField
@@ -128,31 +129,3 @@ class MeanNetwork:
         finally:
             for block in self.blocks:
                 block.notes = None
-
-
-def hold_noise(layers: Sequence[MeanField]) -> Noise:
-    """The noise of the held draws, to be put back with :func:`set_noise`."""
-    return [(layer.weight_noise, layer.bias_noise) for layer in layers]
-
-
-def set_noise(layers: Sequence[MeanField], noise: Noise) -> None:
-    for layer, (weight, bias) in zip(layers, noise):
-        assert weight is not None
-        layer.weight_noise = weight
-        layer.bias_noise = bias
-
-
-@contextlib.contextmanager
-def without_noise(layers: Sequence[MeanField]) -> Iterator[None]:
-    """Inside, one draw is held that has mean weights."""
-    held, made = hold_noise(layers), [layer.made for layer in layers]
-    zeros = [tuple(None if part is None else torch.zeros_like(part[:, :1]) for part in pair) for pair in held]
-    set_noise(layers, zeros)
-    for layer in layers:
-        layer.made = None
-    try:
-        yield
-    finally:
-        set_noise(layers, held)
-        for layer, weights in zip(layers, made):
-            layer.made = weights

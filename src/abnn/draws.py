@@ -1,4 +1,4 @@
-"""The noise of a prediction's draws, kept from one prediction to the next.
+"""The noise of draws: holding other draws for a while, and those of a prediction, kept from one prediction to the next.
 
 Draws that belong to a seed are made on the CPU, so that they are the same on every device; a prediction of small batches
 would spend most of its time on that. For each number of draws, with and without one of mean weights ahead of them, the noise
@@ -7,9 +7,10 @@ has one place in memory, which is filled anew for other draws, so that captured 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +22,57 @@ Noise = list[tuple[Tensor | None, ...]]
 """Noise of weight and bias for each layer, [uses, S, ...]."""
 PLACES = 4  # how many of these are kept: a prediction in parts needs two
 HOST_BYTES = 2**28  # noise that is kept on the host for a model on a device
+
+
+def parts_of(noise: Noise) -> list[Tensor]:
+    return [part for pair in noise for part in pair if part is not None]
+
+
+def changed(noise: Noise, change: Callable[[Tensor], Tensor]) -> Noise:
+    """The same of every part."""
+    return [tuple(None if part is None else change(part) for part in pair) for pair in noise]
+
+
+def some_of(noise: Noise, wanted: slice) -> Noise:
+    """That of some draws, in place."""
+    return changed(noise, lambda part: part[:, wanted])
+
+
+def hold_noise(layers: Sequence[MeanField]) -> Noise:
+    """The noise of the held draws, to be put back with :func:`set_noise`."""
+    return [(layer.weight_noise, layer.bias_noise) for layer in layers]
+
+
+def set_noise(layers: Sequence[MeanField], noise: Noise) -> None:
+    for layer, (weight, bias) in zip(layers, noise):
+        assert weight is not None
+        layer.weight_noise = weight
+        layer.bias_noise = bias
+
+
+@contextlib.contextmanager
+def holding(layers: Sequence[MeanField], noise: Noise) -> Iterator[None]:
+    """Inside, other draws are held."""
+    held = hold_noise(layers)
+    set_noise(layers, noise)
+    try:
+        yield
+    finally:
+        set_noise(layers, held)
+
+
+@contextlib.contextmanager
+def without_noise(layers: Sequence[MeanField]) -> Iterator[None]:
+    """Inside, one draw is held that has mean weights."""
+    made = [layer.made for layer in layers]
+    with holding(layers, changed(some_of(hold_noise(layers), slice(1)), torch.zeros_like)):
+        for layer in layers:
+            layer.made = None
+        try:
+            yield
+        finally:
+            for layer, weights in zip(layers, made):
+                layer.made = weights
 
 
 class KeptDraws:
@@ -45,10 +97,10 @@ class KeptDraws:
         known, noise = self._places.pop(place, (None, []))
         if not _fits(noise, layers):
             known, noise = None, _empty(layers, mean + len(wanted))
-            for part in _parts(noise):
-                part[:, : int(mean)] = 0
+            for part in parts_of(some_of(noise, slice(int(mean)))):
+                part.zero_()
         if known != key:
-            self._fill(_from(noise, int(mean)), layers, wanted, seed, fresh)
+            self._fill(some_of(noise, slice(int(mean), None)), layers, wanted, seed, fresh)
         self._places[place] = key, noise
         while len(self._places) > PLACES:
             self._places.popitem(last=False)
@@ -61,10 +113,10 @@ class KeptDraws:
                 make(noise, layers, wanted, seed)
             elif fresh:
                 generator = torch.Generator(device).manual_seed(draw_seed(seed, wanted.start))
-                for part in _parts(noise):
+                for part in parts_of(noise):
                     part.normal_(generator=generator)
             else:
-                for part, made in zip(_parts(noise), _parts(self._made(layers, wanted, seed))):
+                for part, made in zip(parts_of(noise), parts_of(self._made(layers, wanted, seed))):
                     part.copy_(made, non_blocking=True)
 
     def _made(self, layers: Sequence[MeanField], wanted: range, seed: int) -> Noise:
@@ -94,25 +146,12 @@ def draw_seed(seed: int, index: int) -> int:
 
 def size(noise: Noise) -> int:
     """Bytes."""
-    return sum(part.numel() * part.element_size() for part in _parts(noise))
-
-
-def _parts(noise: Noise) -> list[Tensor]:
-    return [part for pair in noise for part in pair if part is not None]
-
-
-def _from(noise: Noise, draw: int) -> Noise:
-    """That of the draws from number ``draw`` on, in place."""
-    return [tuple(None if part is None else part[:, draw:] for part in pair) for pair in noise]
-
-
-def _held(layers: Sequence[MeanField]) -> list[Tensor]:
-    return [part for layer in layers for part in (layer.weight_noise, layer.bias_noise) if part is not None]
+    return sum(part.numel() * part.element_size() for part in parts_of(noise))
 
 
 def _fits(noise: Noise, layers: Sequence[MeanField], device: torch.device | None = None) -> bool:
     """Whether the model still is where it was, and of the same type and shape."""
-    parts, held = _parts(noise), _held(layers)
+    parts, held = parts_of(noise), parts_of(hold_noise(layers))
     return len(parts) == len(held) and all(
         part.device == (device or like.device)
         and part.dtype == like.dtype

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from abnn.attached import Attached
-from abnn.attached_block import hold_noise, set_noise
 from abnn.blocks import evaluating, summary
+from abnn.draws import hold_noise, holding, some_of
 from abnn.errors import AbnnWarning, AttachError
 
 
@@ -101,9 +101,8 @@ def _one_by_one(model: Attached, inputs: Tensor) -> Tensor:
     held = hold_noise(model.layers)
     outputs = []
     for index in range(model.draws):
-        set_noise(model.layers, [tuple(None if n is None else n[:, index : index + 1] for n in pair) for pair in held])
-        outputs.append(torch.cat([model.draw_logits(inputs[i : i + 1]) for i in range(len(inputs))], dim=1))
-    set_noise(model.layers, held)
+        with holding(model.layers, some_of(held, slice(index, index + 1))):
+            outputs.append(torch.cat([model.draw_logits(inputs[i : i + 1]) for i in range(len(inputs))], dim=1))
     return torch.cat(outputs)
 
 

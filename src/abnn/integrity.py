@@ -128,12 +128,18 @@ def check_quantiles(path: Path, tensors: Mapping[str, Tensor]) -> None:
             raise FileFormatError(f"{path}: {name} are {given}; accepted: numbers that do not fall. {FIX}")
 
 
-def forget_statistics(path: Path, distance: FeatureDistance, what: str, fix: str) -> None:
-    """Those of files from when distances were those of the plain network: today's would be measured against them."""
+def forget_statistics(path: Path, distance: FeatureDistance, fit: str, thresholds: bool = False) -> None:
+    """Those of files from when distances were those of the plain network: today's would be measured against them.
+
+    fit         the call that gathers them anew
+    thresholds  whether there were any that go with them, which are left out as well
+    """
     if distance.fitted:
         distance.forget()
         warnings.warn(
-            f"{path} was saved when distances were measured on the network without attachments: {what} left out. {fix}",
+            f"{path} was saved when distances were measured on the network without attachments: its statistics of the "
+            f"training data {'and its thresholds ' if thresholds else ''}are left out. Make them anew, {fit}"
+            f"{', Triage.calibrate(model, ...)' if thresholds else ''}, and save the model again.",
             AbnnWarning,
             stacklevel=3,
         )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from abnn.attached_block import Notes, hold_noise, set_noise
+from abnn.attached_block import Notes
 from abnn.blocks import evaluating, summary
-from abnn.draws import Noise
+from abnn.draws import Noise, holding
 from abnn.errors import InputError, explain
 from abnn.views import side_by_side
 
@@ -27,15 +27,10 @@ def one_pass(model: Attached, noise: Noise, placed: bool, seen: tuple[int, ...],
     seen   which view each draw looks at, see :func:`abnn.views.views_of`; the one without noise sees the first
     """
     shown, seen = side_by_side(x, (0, *seen) if placed and seen else seen)
-    held = hold_noise(model.layers)
-    set_noise(model.layers, noise)
     noting = model.mean_network.noting() if placed else contextlib.nullcontext()
-    try:
-        with evaluating(model), model.looking(seen), noting as notes:
-            make_kept_weights(model)
-            return _run(model, notes, shown)
-    finally:
-        set_noise(model.layers, held)
+    with holding(model.layers, noise), evaluating(model), model.looking(seen), noting as notes:
+        make_kept_weights(model)
+        return _run(model, notes, shown)
 
 
 def outputs(model: Attached, notes: Notes | None, x: Tensor) -> Outputs:

@@ -161,14 +161,10 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     model.backbone_changed = changed
     model.score, model.triage, model.extra = description["score"], triage, description["extra"]
     if description["version"] < STATISTICS_SINCE:
-        what, anew = "its statistics of the training data are", "model.distance.fit(loader)"
-        if triage is not None and triage.score in DISTANCE_SCORES:
+        outdated = triage is not None and triage.score in DISTANCE_SCORES
+        if outdated:
             model.triage = None
-            what, anew = (
-                "its statistics of the training data and its thresholds are",
-                f"{anew}, Triage.calibrate(model, ...)",
-            )
-        forget_statistics(path, model.distance, what, f"Make them anew, {anew}, and save the model again.")
+        forget_statistics(path, model.distance, "model.distance.fit(loader)", thresholds=outdated)
     return model.eval()
 
 

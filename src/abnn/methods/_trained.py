@@ -149,8 +149,7 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
             network.views = int(description.get("views") or config.get("views") or 1)
             check_classes(path, description["classes"], network.classes)
             if description["version"] < STATISTICS_SINCE:
-                what, anew = "its statistics of the training data are", "model.network.distance.fit(loader)"
-                forget_statistics(path, network.distance, what, f"Make them anew, {anew}, and save the model again.")
+                forget_statistics(path, network.distance, "model.network.distance.fit(loader)")
         trained = Trained(method, network, example, description["classes"], recipe)
         trained.score, trained.extra = description["score"], description["extra"]
     except FileFormatError:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from abnn.attached import Attached, check_draws, mean_logits
-from abnn.attached_block import hold_noise, set_noise
 from abnn.batches import check_batch
 from abnn.blocks import Block, Probe, evaluating, logits_of, probe
+from abnn.draws import hold_noise, set_noise
 from abnn.errors import AttachError, InputError, explain, unknown
 from abnn.features import Recorder, sketch, sketch_factor, widths_of
 from abnn.graft import graft
