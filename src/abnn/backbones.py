@@ -92,11 +92,13 @@ def build_backbone(name: str, classes: int, in_channels: int = 3, **options: Any
     Weights are random; load your own, or pass ``pretrained=True`` for timm and ``weights="DEFAULT"`` for torchvision.
     torchvision's networks, which are made for large pictures in colour, take two changes: other ``in_channels``, with a new
     first convolution, and ``small=True`` for about 32 pixels: the first convolution has stride 1, and no pooling follows it.
-    The network remembers how it was built (``abnn_recipe``), so that a model saved with its backbone can be loaded alone.
+    The network remembers how it was built (``abnn_recipe``), so that a model saved with its backbone can be loaded alone;
+    options beyond plain sizes (see :mod:`abnn.recipe`) are not remembered: pass the backbone to ``abnn.load`` then.
     """
+    from abnn.recipe import make_recipe
+
     network = _build(name, classes, in_channels, options)
-    kept = {key: value for key, value in options.items() if key not in ("pretrained", "weights")}
-    network.__dict__["abnn_recipe"] = {"name": name, "classes": classes, "in_channels": in_channels, **kept}
+    network.__dict__["abnn_recipe"] = make_recipe(name, classes, in_channels, options)
     return network
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from abnn.distance import FeatureDistance
 from abnn.errors import AbnnWarning, FileFormatError, whole_number
+from abnn.recipe import MOST_NUMBERS, check_recipe, is_shape
 from abnn.scores import SCORES
 from abnn.views import STEPS
 
@@ -20,9 +21,10 @@ Field = tuple[Callable[[Any], bool], str]
 """Whether a value is accepted, and what is, in words."""
 
 
-def at_least(least: int) -> Field:
-    """A field that holds a whole number."""
-    return lambda value: (number := whole_number(value)) is not None and number >= least, f"a whole number from {least}"
+def whole(least: int, most: int) -> Field:
+    """A field that holds a whole number within bounds."""
+    accepted = f"a whole number from {least} to {most:,}"
+    return lambda value: (number := whole_number(value)) is not None and least <= number <= most, accepted
 
 
 def _of_type(kind: type, words: str, or_none: bool = False) -> Field:
@@ -34,21 +36,24 @@ def _is_digest(value: Any) -> bool:
     return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
 
 
-def _is_shape(value: Any) -> bool:
-    return isinstance(value, list) and all((side := whole_number(each)) is not None and side > 0 for each in value)
-
-
-_RECIPE = _of_type(dict, "a recipe", or_none=True)
+_RECIPE: Field = (
+    lambda value: check_recipe(value) is None,
+    "the name of an architecture with plain sizes within bounds, or null",
+)
 _INPUTS: dict[str, Field] = {
-    "input_shape": (_is_shape, "a list of whole numbers from 1"),
+    "input_shape": (is_shape, f"a list of whole numbers from 1, at most {MOST_NUMBERS:,} in all"),
     "input_dtype": (
         lambda value: isinstance(value, str) and isinstance(getattr(torch, value, None), torch.dtype),
         "the name of a type such as float32",
     ),
-    "classes": at_least(2),
+    "classes": whole(2, 2**20),
     "views": (lambda value: whole_number(value) in range(1, len(STEPS) + 1), f"a whole number from 1 to {len(STEPS)}"),
     "extra": _of_type(dict, "an object"),
 }
+_WIDTH, _ = whole(1, 4096)
+_BOUNDED, _ = whole(1, 1000)
+COUNTS = ("members", "samples", "diffusion_convs")
+"""Fields of a method that decide how much memory its network takes."""
 MODEL: dict[str, Field] = {
     **_INPUTS,
     "preset": _of_type(str, "a name"),
@@ -57,8 +62,11 @@ MODEL: dict[str, Field] = {
         lambda value: isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value),
         "a list of names",
     ),
-    "spec": _of_type(dict, "an object"),
-    "draws": at_least(1),
+    "spec": (
+        lambda value: isinstance(value, dict) and (value.get("width") is None or _WIDTH(value["width"])),
+        "an object, with a width of at most 4,096 channels",
+    ),
+    "draws": whole(1, 10_000),
     "fingerprint": (_is_digest, "64 hexadecimal digits"),
     "backbone": _RECIPE,
     "triage": _of_type(dict, "an object", or_none=True),
@@ -66,7 +74,10 @@ MODEL: dict[str, Field] = {
 METHOD: dict[str, Field] = {
     **_INPUTS,
     "score": _of_type(str, "a name"),
-    "method": _of_type(dict, "an object"),
+    "method": (
+        lambda value: isinstance(value, dict) and all(_BOUNDED(value.get(name, 1)) for name in COUNTS),
+        f"an object, with {', '.join(COUNTS)} of at most 1,000",
+    ),
     "backbone": _RECIPE,
 }
 SINCE_LATER = ("views",)  # fields that the first files of a format do not have

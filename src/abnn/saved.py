@@ -15,6 +15,7 @@ from abnn import store
 from abnn.backbones import build_backbone
 from abnn.errors import AbnnError, FileFormatError, InputError, explain
 from abnn.files import left_behind, read_json, read_tensors
+from abnn.recipe import rebuild
 
 
 def _load_method(path: Path, backbone: nn.Module | None) -> Any:
@@ -46,7 +47,7 @@ def load_model(path: str | Path, backbone: str | None = None, weights: str | Pat
         _hint_at_own_backbone(description)
     network = None
     if backbone is not None or weights is not None:
-        network = _backbone(description, backbone, weights)
+        network = _backbone(path, description, backbone, weights)
     wanted = description.get("fingerprint")
     if network is not None and weights is not None and isinstance(wanted, str) and wanted != store.fingerprint(network):
         raise store.other_network(path, description)  # not to be replaced by those in the folder, unasked
@@ -96,8 +97,8 @@ def _hint_at_own_backbone(description: dict[str, Any]) -> None:
         raise InputError(explain("backbone", "None", f"the function that made this model's backbone, {own}", fix))
 
 
-def _backbone(description: dict[str, Any], backbone: str | None, weights: str | Path | None) -> nn.Module:
-    network = _build(description, backbone)
+def _backbone(path: Path, description: dict[str, Any], backbone: str | None, weights: str | Path | None) -> nn.Module:
+    network = _build(path, description, backbone)
     if weights is not None:
         tensors = read_tensors(Path(weights))
         try:
@@ -108,7 +109,7 @@ def _backbone(description: dict[str, Any], backbone: str | None, weights: str | 
     return network.eval()
 
 
-def _build(description: dict[str, Any], backbone: str | None) -> nn.Module:
+def _build(path: Path, description: dict[str, Any], backbone: str | None) -> nn.Module:
     if backbone is not None and ":" in backbone:
         return _from_function(backbone)
     recipe = description.get("backbone")
@@ -118,7 +119,7 @@ def _build(description: dict[str, Any], backbone: str | None) -> nn.Module:
     if recipe is None:
         fix = "Pass --backbone with a name, or with module:function."
         raise InputError(explain("backbone", "None", "a network; the model does not say how to build it", fix))
-    return build_backbone(**recipe)
+    return rebuild(path, recipe, {})
 
 
 def _from_function(text: str) -> nn.Module:

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from abnn._version import __version__
 from abnn.attach import attach
 from abnn.attached import Attached
-from abnn.backbones import build_backbone
 from abnn.errors import AbnnError, AbnnWarning, FileFormatError, InputError, explain
 from abnn.files import (
     as_json,
@@ -45,6 +44,7 @@ from abnn.integrity import (
 )
 from abnn.layers import Init
 from abnn.priors import Gaussian, ScaleMixture
+from abnn.recipe import rebuild
 from abnn.scores import DISTANCE_SCORES
 from abnn.triage import Triage
 
@@ -203,10 +203,11 @@ def _saved_backbone(path: Path, description: dict[str, Any]) -> nn.Module:
                 "Pass it, or save with backbone=True a model whose backbone abnn.build_backbone() made.",
             )
         )
+    weights = read_tensors(path / "backbone.safetensors")
+    network = rebuild(path, recipe, weights)
     try:
-        network = build_backbone(**recipe)
-        network.load_state_dict(read_tensors(path / "backbone.safetensors"))
-    except (RuntimeError, TypeError, AbnnError) as error:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
         raise FileFormatError(
             f"{path}: the saved backbone cannot be rebuilt ({error}); save the model again."
         ) from error

@@ -41,6 +41,7 @@ from abnn.integrity import (
 from abnn.methods._steps import state_of
 from abnn.methods.base import Method, make_method
 from abnn.predict import Prediction, check_inputs, without_statistics
+from abnn.recipe import rebuild
 from abnn.scores import DISTANCE_SCORES
 from abnn.trainable import History
 
@@ -143,7 +144,10 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
         shape, dtype = description["input_shape"], getattr(torch, description["input_dtype"])
         example = torch.zeros(1, *shape, dtype=dtype)
         with torch.random.fork_rng(devices=[]):
-            network = method.build(maker(recipe if backbone is None else backbone, example, None, method), example)
+            make = (
+                (lambda: rebuild(path, recipe, tensors)) if backbone is None else maker(backbone, example, None, method)
+            )
+            network = method.build(make, example)
         _fill(path, network, tensors)
         if isinstance(network, Attached):  # whose predictions had one view before there were more
             network.views = int(description.get("views") or config.get("views") or 1)

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from abnn.errors import FileFormatError, whole_number
-from abnn.integrity import Field, at_least
+from abnn.integrity import Field, whole
 
 
 def check_stored(values: Mapping[str, Any]) -> None:
@@ -52,7 +52,7 @@ def _reference(value: Any) -> bool:
     return rising and (len(counts) == len(edges) + 1 or not (edges or counts))
 
 
-_is_count, _ = at_least(0)
+_is_count, _ = whole(0, 2**53)
 _OR_NONE = ("confidence", "costs", "drawn", "views")
 _FIELDS: dict[str, Field] = {
     "notice": (_number, "a number"),
@@ -60,15 +60,15 @@ _FIELDS: dict[str, Field] = {
     "noticed": (_share, "a share from 0 to 1"),
     "rejected": (_share, "a share from 0 to 1"),
     "score": (lambda value: isinstance(value, str), "the name of a score"),
-    "draws": at_least(1),
+    "draws": whole(1, 2**53),
     "seed": (lambda value: whole_number(value) is not None, "a whole number"),
-    "inputs": at_least(0),
+    "inputs": whole(0, 2**53),
     "calibration": (_quantiles, "101 numbers that do not fall, or none"),
     "confidence": (_share, "a share from 0 to 1"),
     "by_class": (_pairs, "pairs of numbers"),
     "costs": (lambda value: isinstance(value, dict), "costs of each verdict"),
     "reference": (_reference, "rising edges and one count more, or none of both"),
-    "drawn": at_least(1),
+    "drawn": whole(1, 2**53),
     "temperature": (lambda value: _number(value) and value > 0, "a number above 0"),
-    "views": at_least(1),
+    "views": whole(1, 2**53),
 }
