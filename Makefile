@@ -25,20 +25,20 @@ BELOW = auroc_semi_below_full
 ROWS = --row threshold --row deep-ensemble --row abnn
 
 tables: $(VENV)/.installed-dev  ## the tables of README and docs, from the records in results/
-	$(VENV)/bin/abnn results table demo --columns "$(ACCURACY), $(TIERS), $(SEMI)" \
+	$(VENV)/bin/python -m research results table demo --columns "$(ACCURACY), $(TIERS), $(SEMI)" \
 		--row "plain network" --row "attached network" --into README.md --marker demo
-	$(VENV)/bin/abnn results table paper-mnist --into README.md --marker paper-mnist $(ROWS) \
+	$(VENV)/bin/python -m research results table paper-mnist --into README.md --marker paper-mnist $(ROWS) \
 		--columns "MNIST accuracy=accuracy.MNIST, TNR SEMEION=detection.SEMEION.$(TNR95), TNR SVHN=detection.SVHN.$(TNR95), SEMEION < CIFAR-10=pairs.SEMEION < CIFAR-10.$(BELOW), SVHN < CIFAR-10=pairs.SVHN < CIFAR-10.$(BELOW), accuracy on SEMEION=accuracy.SEMEION, accuracy on SVHN=accuracy.SVHN, errors AUROC=misclassification.MNIST.auroc"
-	$(VENV)/bin/abnn results table paper-svhn --into README.md --marker paper-svhn $(ROWS) \
+	$(VENV)/bin/python -m research results table paper-svhn --into README.md --marker paper-svhn $(ROWS) \
 		--columns "SVHN accuracy=accuracy.SVHN, TNR CIFAR-10=detection.CIFAR-10.$(TNR95), AUROC CIFAR-10=detection.CIFAR-10.auroc, TNR CIFAR-100=detection.CIFAR-100.$(TNR95), AUROC CIFAR-100=detection.CIFAR-100.auroc, errors AUROC=misclassification.SVHN.auroc"
-	$(VENV)/bin/abnn results table compare-digits --into docs/methods.md --marker compare-digits \
+	$(VENV)/bin/python -m research results table compare-digits --into docs/methods.md --marker compare-digits \
 		--columns "$(ACCURACY), $(TIERS), errors AUROC=misclassification.printed digits.auroc, $(SEMI)"
-	$(VENV)/bin/python -m abnn.experiments.triage --table --into docs/triage.md
-	$(VENV)/bin/python -m abnn.experiments.theory --table
+	$(VENV)/bin/python -m research.triage --table --into docs/triage.md
+	$(VENV)/bin/python -m research.theory --table
 	$(VENV)/bin/python benchmarks/serve.py --table
 	$(VENV)/bin/python benchmarks/speed.py --table
 	$(VENV)/bin/python benchmarks/where.py --table
-	$(VENV)/bin/abnn reproduce page
+	$(VENV)/bin/python -m research reproduce page
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

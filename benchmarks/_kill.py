@@ -24,8 +24,8 @@ CLIENTS = 32
 
 def kill(model: str, rounds: int) -> dict[str, Any]:
     from abnn.cli.serve import demo_model
-    from abnn.drift import DriftMonitor
-    from abnn.saved import fingerprint, load_model
+    from abnn.store.saved import fingerprint, load_model
+    from abnn.triage.drift import DriftMonitor
 
     source = Path(model) if model else demo_model()[1]
     rng = np.random.default_rng(0)

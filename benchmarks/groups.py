@@ -18,7 +18,7 @@ from timing import Work, row
 from torch import Tensor
 
 import abnn
-from abnn.attached import Attached
+from abnn.model.attached import Attached
 
 
 def training(run: Run) -> dict[str, Any]:

@@ -22,14 +22,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
 from abnn.data.digits import DigitsData, Labelled, load_digits
-from abnn.evaluate import evaluate_set
-from abnn.evaluation import Evaluation
-from abnn.experiments.demo import BACKBONE, BATCH, COLUMNS, DRAWS, EPOCHS, train_backbone
+from abnn.demo import BACKBONE, BATCH, COLUMNS, DRAWS, EPOCHS, train_backbone
+from abnn.evaluate.collect import evaluate_set
+from abnn.evaluate.evaluation import Evaluation
+from abnn.evaluate.provenance import provenance
+from abnn.evaluate.summary import flatten, summarise
 from abnn.files import read_json, write_json
-from abnn.predict import Plain
-from abnn.provenance import provenance
-from abnn.summary import flatten, summarise
-from abnn.tables import update_between_markers
+from abnn.predict.prediction import Plain
+from research.tables import update_between_markers
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "results" / "late" / "digits.json"
@@ -79,12 +79,12 @@ def metrics(model: Any, data: DigitsData) -> dict[str, float]:
     )
     results = tuple(evaluate_set(model, loader(part), name, tier, DRAWS, shown=0) for name, tier, part in sets)
     numbers = flatten(summarise(Evaluation("late", model.score, results), by_score=False))
-    return {column.header: numbers[column.path] for column in COLUMNS}
+    return {title: numbers[path] for title, path in COLUMNS.items()}
 
 
 def table(record: Mapping[str, Any]) -> str:
     """Means over the seeds, with standard deviations where there are several."""
-    titles = [column.header for column in COLUMNS]
+    titles = list(COLUMNS)
     head = ["attachments at", "learned numbers", *titles, f"ms per image, {DRAWS} draws", "times plain network"]
     lines = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
     for name, rows in sorted(record["rows"].items(), key=lambda item: item[1][0]["size"]):

@@ -23,8 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.attached import Attached
-from abnn.backbones import PaperResNet
+from abnn.model.attached import Attached
+from abnn.networks.by_name import PaperResNet
 
 PRIOR_SIGMA = 0.1
 RHO = -6.0

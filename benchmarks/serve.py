@@ -191,8 +191,8 @@ def read(records: Path, name: str) -> dict[str, Any]:
 
 
 def record(name: str, around: dict[str, Any], content: dict[str, Any], output: Path) -> None:
+    from abnn.evaluate.provenance import provenance
     from abnn.files import write_json
-    from abnn.provenance import provenance
 
     where = provenance()
     where["versions"].update({package: version(package) for package in PACKAGES})
@@ -205,7 +205,7 @@ def render(records: Path, marker: str, make: Callable[[Path], str]) -> None:
     table = make(records)
     print(table)
     if records == RESULTS:
-        from abnn.tables import update_between_markers
+        from research.tables import update_between_markers
 
         update_between_markers(DOCS, marker, table)
 

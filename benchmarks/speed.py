@@ -34,9 +34,9 @@ from setting import ON_CPU, ON_CUDA, TINY, Run, Sizes
 from speed_tables import tables, update_page
 
 from abnn.errors import InputError, explain, unknown
+from abnn.evaluate.provenance import provenance
 from abnn.files import read_json, write_json
-from abnn.processor import check_bfloat16
-from abnn.provenance import provenance
+from abnn.train.processor import check_bfloat16
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "speed"

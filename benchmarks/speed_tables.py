@@ -21,7 +21,7 @@ def tables(record: Mapping[str, Any]) -> dict[str, str]:
 
 def update_page(page: Path, record: Mapping[str, Any]) -> None:
     """Put every table between its markers ``speed DEVICE GROUP``."""
-    from abnn.tables import update_between_markers
+    from research.tables import update_between_markers
 
     for name, table in tables(record).items():
         update_between_markers(page, f"speed {record['device']} {name}", table)

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from abnn import strategy
-from abnn.convolutions import WAYS, Geometry
+from abnn.bayes import strategy
+from abnn.bayes.convolutions import WAYS, Geometry
+from abnn.evaluate.provenance import provenance
 from abnn.files import read_json, write_json
-from abnn.provenance import provenance
-from abnn.tables import update_between_markers
+from research.tables import update_between_markers
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "ways"

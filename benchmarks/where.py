@@ -24,9 +24,9 @@ import torch
 import work
 from setting import ON_CUDA
 
+from abnn.evaluate.provenance import provenance
 from abnn.files import write_json
-from abnn.provenance import provenance
-from abnn.tables import markdown_table, update_between_markers
+from research.tables import markdown_table, update_between_markers
 
 WARM_UP, TIMED = 8, 20  # steps before a profile: some of them are captured; and timed ones
 ROOT = Path(__file__).resolve().parents[1]

@@ -14,18 +14,18 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import abnn
-from abnn.attached import Attached
-from abnn.backbones import PaperResNet
-from abnn.batches import Batches
-from abnn.compiling import compile_in_place
-from abnn.draws import hold_noise, holding, set_noise, some_of
-from abnn.lanes import Lane
-from abnn.loop import make_fabric
-from abnn.objective import preset as choose_preset
-from abnn.optimizers import make_optimizer
+from abnn.bayes.noise import hold_noise, holding, set_noise, some_of
+from abnn.model.attached import Attached
+from abnn.model.objective import preset as choose_preset
+from abnn.networks.by_name import PaperResNet
 from abnn.outliers import make_outliers
-from abnn.randomness import seeded
-from abnn.steps import Steps
+from abnn.predict.compiling import compile_in_place
+from abnn.train.batches import Batches
+from abnn.train.lanes import Lane
+from abnn.train.loop import make_fabric
+from abnn.train.optimizers import make_optimizer
+from abnn.train.randomness import seeded
+from abnn.train.steps import Steps
 
 # -- data ---------------------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class OurTraining:
         self.steps = Steps(self.model, chosen.objective, maker, fabric, optimizers)
         self.captured = None
         if device.type == "cuda":
-            from abnn.capture import CapturedStep
+            from abnn.train.capture import CapturedStep
 
             self.captured = CapturedStep(self.steps)
         self.stream = self._forever()

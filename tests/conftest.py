@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import abnn
-from abnn.attached import Attached
-from abnn.backbones import PaperResNet
-from abnn.draws import hold_noise, holding, some_of
-from abnn.processor import WITHOUT_AMX, bfloat16_works
+from abnn.bayes.noise import hold_noise, holding, some_of
+from abnn.model.attached import Attached
+from abnn.networks.by_name import PaperResNet
+from abnn.train.processor import WITHOUT_AMX, bfloat16_works
 
 
 def pytest_configure(config: pytest.Config) -> None:

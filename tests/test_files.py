@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from abnn import files
 from abnn.errors import FileFormatError, InputError
-from abnn.saved import describe
+from abnn.store.saved import describe
 
 from .conftest import generator
 

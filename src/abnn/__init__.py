@@ -1,16 +1,16 @@
 """Clip small Bayesian modules onto a trained network and learn when to trust its predictions."""
 
 from abnn._version import __version__
-from abnn.attach import attach, detach
-from abnn.attached import Attached
-from abnn.backbones import build_backbone
-from abnn.fit import fit
-from abnn.layers import Init
-from abnn.objective import Objective, preset
-from abnn.predict import Prediction
-from abnn.priors import Gaussian, ScaleMixture
-from abnn.store import load
-from abnn.trainable import History
+from abnn.bayes.layers import Init
+from abnn.bayes.priors import Gaussian, ScaleMixture
+from abnn.model.attach import attach, detach
+from abnn.model.attached import Attached
+from abnn.model.objective import Objective, preset
+from abnn.networks.by_name import build_backbone
+from abnn.predict.prediction import Prediction
+from abnn.store.folder import load
+from abnn.train.fit import fit
+from abnn.train.trainable import History
 from abnn.triage import Triage
 
 __all__ = [

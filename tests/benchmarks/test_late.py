@@ -9,7 +9,7 @@ import pytest
 
 
 def test_record_and_table(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("abnn.experiments.demo.BACKBONE_EPOCHS", 1)
+    monkeypatch.setattr("abnn.demo.BACKBONE_EPOCHS", 1)
     page, output = tmp_path / "cost.md", tmp_path / "late" / "digits.json"
     page.write_text("before\n<!-- abnn:table late digits -->\n<!-- /abnn:table -->\nafter\n")
     assert late.main(["--tiny", "--output", str(output), "--page", str(page)]) == 0

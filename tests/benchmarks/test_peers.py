@@ -12,8 +12,8 @@ from agreement import check, check_folding, disagreement, without_noise
 from torch import Tensor
 
 import abnn
-from abnn.priors import gaussian_kl
-from abnn.randomness import seeded
+from abnn.bayes.priors import gaussian_kl
+from abnn.train.randomness import seeded
 
 CPU = torch.device("cpu")
 WIDTH, BLOCKS, CLASSES, PIXELS = 8, 3, 4, 12

@@ -6,8 +6,8 @@ import json
 
 import ways
 
-from abnn import strategy
-from abnn.convolutions import WAYS
+from abnn.bayes import strategy
+from abnn.bayes.convolutions import WAYS
 
 
 def test_record_and_table(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from PIL import Image
 from abnn.data import ArraySource, named, open_source, published
 from abnn.data.published import published_files, unpack_tar
 from abnn.errors import FileFormatError, InputError, MissingExtraError
-from abnn.vision import torchvision
+from abnn.networks.vision import torchvision
 from tests.data.server import FileServer
 
 RNG = np.random.default_rng(0)

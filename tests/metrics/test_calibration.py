@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss
 
 from abnn import metrics as m
-from abnn import vision
 from abnn.errors import InputError
+from abnn.networks import vision
 
 from .samples import Pair, examples, generator, predicted_rows
 

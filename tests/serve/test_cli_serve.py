@@ -108,7 +108,7 @@ def test_is_local(host: str, local: bool) -> None:
 def test_demo_model_is_found_kept_or_trained(
     model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[Any]
 ) -> None:
-    from abnn.experiments import demo
+    from abnn import demo
 
     trained: list[int] = []
 

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import abnn
-from abnn.drift import DriftMonitor
+from abnn.triage.drift import DriftMonitor
 from tests.serve.conftest import PNG, encoded, pixels
 
 COMMAND = [sys.executable, "-c", "import typer; from abnn.cli.serve import serve; typer.run(serve)"]

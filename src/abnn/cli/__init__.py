@@ -11,16 +11,12 @@ from typing import Any
 import typer
 
 from abnn._version import __version__
-from abnn.cli.compare import compare
 from abnn.cli.demo import demo
 from abnn.cli.evaluate import evaluate
 from abnn.cli.fit import fit
 from abnn.cli.predict import predict
 from abnn.cli.report import report
-from abnn.cli.reproduce import reproduce
-from abnn.cli.results import results_app
 from abnn.cli.serve import serve
-from abnn.cli.train import train
 from abnn.errors import AbnnError, AbnnWarning
 
 app = typer.Typer(
@@ -30,9 +26,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (demo, fit, predict, serve, evaluate, report, train, compare, reproduce):
+for command in (demo, fit, predict, serve, evaluate, report):
     app.command()(command)
-app.add_typer(results_app, name="results")
 
 
 def _version(wanted: bool) -> None:
@@ -49,10 +44,14 @@ def options(
 
 
 def main() -> None:
+    run(app)
+
+
+def run(commands: typer.Typer) -> None:
     """Run a command; expected errors become one line on standard error and exit status 2."""
     try:
         with _warnings_in_a_line():
-            app()
+            commands()
     except AbnnError as error:
         typer.echo(f"abnn: {error}", err=True)
         sys.exit(2)

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from abnn.backbones import build_backbone
 from abnn.cli._image_data import Look
 from abnn.data import InputForm
 from abnn.errors import AbnnError, InputError, explain
-from abnn.knowledge import most_frequent
-from abnn.predict import Plain
-from abnn.randomness import preserved_random_state, seed_everything
-from abnn.weights import load_weights
+from abnn.networks.by_name import build_backbone
+from abnn.networks.weights import load_weights
+from abnn.predict.prediction import Plain
+from abnn.train.knowledge import most_frequent
+from abnn.train.randomness import preserved_random_state, seed_everything
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Mean and standard deviation that torchvision's weights were trained with."""
@@ -51,7 +51,7 @@ def make_backbone(
 
 def _build(name: str, classes: int, channels: int | None, seen: Look) -> tuple[nn.Module, int]:
     if ":" in name:
-        from abnn.saved import _from_function
+        from abnn.store.saved import _from_function
 
         network = _from_function(name)
         first = next((part for part in network.modules() if isinstance(part, nn.Conv2d)), None)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from abnn.data import InputForm
-from abnn.evaluate import evaluate_set
-from abnn.evaluation import Evaluation
+from abnn.evaluate.collect import evaluate_set
+from abnn.evaluate.evaluation import Evaluation
+from abnn.evaluate.report import write_report
 from abnn.outliers import Mixed, Outliers, Style, measure_range
 from abnn.outliers.mixtures import CONTENT
-from abnn.report import write_report
 from abnn.triage import Triage
 
 SEMI, FULL = "made up: other style", "made up: content destroyed"

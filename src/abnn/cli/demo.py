@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from abnn.evaluate.records import Record
 
 INTRO = (
     "A small network was trained to read handwritten digits. Then attachments were clipped onto it and fitted on the same "
@@ -24,13 +30,11 @@ def demo(
 ) -> None:
     """Train a digit reader, attach, fit, and show how uncertainty grows with distance. Needs no download."""
     from rich.console import Console
-    from rich.markdown import Markdown
 
-    from abnn.experiments.demo import COLUMNS, run_demo
+    from abnn.demo import run_demo
+    from abnn.evaluate.records import find_records, write_record
+    from abnn.evaluate.report import write_report
     from abnn.files import check_writable
-    from abnn.records import find_records, write_record
-    from abnn.report import write_report
-    from abnn.tables import render
 
     check_writable("--output", output, folder=True)
     console = Console()
@@ -53,6 +57,25 @@ def demo(
             model = result.model.save(output / "model", backbone=True, triage=result.triage, extra=extra)
     wanted = list(range(seed, seed + seeds))
     records = find_records(output / "records", experiment="demo", seed=wanted)
-    console.print(Markdown(render(records, COLUMNS, rows=["plain network", "attached network"])))
+    console.print(_table(records))
     size = sum(file.stat().st_size for file in model.iterdir() if file.name != "backbone.safetensors")
     console.print(f"Page: {page}\nModel: {model} (attachments {size / 1024:.0f} kB)", highlight=False)
+
+
+def _table(records: Sequence[Record]) -> Table:
+    """Mean over the seeds, in percent, with the standard deviation where there are several."""
+    from rich.table import Table
+
+    from abnn.demo import COLUMNS
+    from abnn.metrics import over_seeds
+
+    table = Table("name", "seeds", *COLUMNS)
+    for name in ("plain network", "attached network"):
+        own = [record for record in records if record.name == name]
+        cells = []
+        for path in COLUMNS.values():
+            found = over_seeds([record.numbers[path] for record in own])
+            spread = "" if found.std is None else f" ± {100 * found.std:.1f}"
+            cells.append(f"{100 * found.mean:.1f}{spread}")
+        table.add_row(name, str(len(own)), *cells)
+    return table

@@ -15,9 +15,9 @@ if TYPE_CHECKING:  # the commands that do not need torch should not wait for it
     from rich.table import Table
 
     from abnn.data import InputForm
-    from abnn.evaluation import Evaluation, SetResult
-    from abnn.records import Record
-    from abnn.resume import Settings, TieredSource
+    from abnn.evaluate.evaluation import Evaluation, SetResult
+    from abnn.evaluate.records import Record
+    from abnn.evaluate.resume import Settings, TieredSource
 
 SOURCES = "folder of images, .npz, or name such as mnist/test; NAME=SOURCE renames it; may be repeated"
 
@@ -55,11 +55,11 @@ def evaluate(
 
     from abnn.cli.report import page_from_records
     from abnn.data import InputForm
+    from abnn.evaluate.records import read_record, write_record
+    from abnn.evaluate.resume import Settings, evaluate_source
     from abnn.files import check_writable
-    from abnn.records import read_record, write_record
-    from abnn.resume import Settings, evaluate_source
-    from abnn.saved import fingerprint, load_model
-    from abnn.watch import progress_bar
+    from abnn.store.saved import fingerprint, load_model
+    from abnn.train.watch import progress_bar
 
     started = time.perf_counter()
     check_writable("--output", output, folder=True)
@@ -108,7 +108,7 @@ def _choose_score(model: Any, form: InputForm, score: str | None, draws: int) ->
     """The score to use, found out with one input, so that a model that cannot predict or score fails before any work."""
     import torch
 
-    from abnn.evaluate import all_scores
+    from abnn.evaluate.collect import all_scores
 
     example = torch.zeros(1, *form.shape, dtype=form.dtype)
     prediction = model.predict(example, draws=draws)
@@ -128,8 +128,8 @@ Opened = list[tuple["TieredSource", list[str]]]
 def _open(sources: dict[str, list[str] | None], root: Path | None, model: Any, form: InputForm) -> Opened:
     """All sets, checked against the model before any of them is scored."""
     from abnn.data import match_labels, open_source
-    from abnn.resume import TieredSource
-    from abnn.saved import class_names_of
+    from abnn.evaluate.resume import TieredSource
+    from abnn.store.saved import class_names_of
 
     class_names = class_names_of(model)
     opened: Opened = []
@@ -152,8 +152,8 @@ def _open(sources: dict[str, list[str] | None], root: Path | None, model: Any, f
 def _evaluation(
     name: str, model: Any, settings: Settings, results: list[SetResult], sets: Opened, seconds: float
 ) -> Evaluation:
-    from abnn.evaluation import Evaluation
-    from abnn.saved import class_names_of
+    from abnn.evaluate.evaluation import Evaluation
+    from abnn.store.saved import class_names_of
 
     triage: Any = getattr(model, "triage", None)
     config: dict[str, Any] = {

@@ -70,15 +70,15 @@ def fit(
     import torch
     from torch.utils.data import Subset
 
-    from abnn.attach import attach, detach
+    from abnn.baselines.base import check_positive
     from abnn.cli import _own_backbone as own
     from abnn.cli._image_data import check_share, look, open_folders, read_outliers
     from abnn.files import check_replaceable, check_writable
-    from abnn.fit import fit as fit_attachments
-    from abnn.knowledge import ADVICE, LOST, LOST_JOINT, compare
-    from abnn.loop import plan_fabric
-    from abnn.methods.base import check_positive
-    from abnn.predict import Plain, device_of
+    from abnn.model.attach import attach, detach
+    from abnn.predict.prediction import Plain, device_of
+    from abnn.train.fit import fit as fit_attachments
+    from abnn.train.knowledge import ADVICE, LOST, LOST_JOINT, compare
+    from abnn.train.loop import plan_fabric
     from abnn.triage import Triage
     from abnn.triage.thresholds import check_promise, least_count
 
@@ -202,7 +202,7 @@ def fit(
 
 def _read(source: Any, given: Any, form: Any, held_out: float, seed: int, skip_unreadable: bool, quiet: bool) -> Any:
     from abnn.cli._image_data import read_own
-    from abnn.watch import progress_bar
+    from abnn.train.watch import progress_bar
 
     with progress_bar(disable=quiet) as bar:
         task = bar.add_task("reading images", total=len(source) + (len(given) if given else 0), status="")
@@ -231,7 +231,7 @@ def _loader(dataset: Any, batch_size: int, shuffle: bool = False, drop_last: boo
 def _train_backbone(
     network: Any, loader: Any, epochs: int, lr: float, seed: int, accelerator: str, checkpoint: Path | None, bar: bool
 ) -> Any:
-    from abnn.methods import make_method, train_method
+    from abnn.baselines import make_method, train_method
 
     method = make_method("threshold", optimizer="adamw", lr=lr, schedule="cycle", kaiming=False)
     trained = train_method(

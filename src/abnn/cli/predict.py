@@ -56,9 +56,9 @@ def predict(
     from abnn.cli._inputs import read_inputs
     from abnn.cli._rows import make_writer
     from abnn.data import InputForm
-    from abnn.drawing import InkForm, reads_drawings
+    from abnn.data.drawing import InkForm, reads_drawings
     from abnn.files import check_writable
-    from abnn.saved import class_names_of, load_model
+    from abnn.store.saved import class_names_of, load_model
 
     names = _names(inputs or [], from_file)
     writer = make_writer(format)
@@ -168,7 +168,7 @@ def _predicted(model: Any, batch: Any, draws: int, seed: int, class_names: list[
 
 
 def _monitor(model: Any, path: Path | None) -> Any:
-    from abnn.drift import resume_monitor
+    from abnn.triage.drift import resume_monitor
 
     if path is None:
         return None

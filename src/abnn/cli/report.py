@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from abnn.errors import InputError, explain
+from abnn.evaluate.records import Record, find_records, read_record
 from abnn.files import check_writable
-from abnn.records import Record, find_records, read_record
 
 
 def report(
@@ -38,7 +38,7 @@ def collect(paths: Sequence[Path]) -> list[Record]:
 
 def page_from_records(records: Sequence[Record], output: Path, title: str | None = None, figures: bool = False) -> Path:
     """The page about one record, or comparing several. The same records give the same bytes."""
-    from abnn.report import write_report
+    from abnn.evaluate.report import write_report
 
     evaluations = [record.evaluation() for record in records]
     names = [each.name for each in evaluations]

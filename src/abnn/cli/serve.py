@@ -17,7 +17,7 @@ from abnn._version import __version__
 from abnn.errors import AbnnError, AbnnWarning, InputError, explain
 
 if TYPE_CHECKING:
-    from abnn.attached import Attached
+    from abnn.model.attached import Attached
 
 DEMO = Path("demo") / "model"
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -127,8 +127,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 def demo_model(quiet: bool = False) -> tuple[Attached, Path]:
     """The embedded digit reader: from ./demo/model, from the user's cache, or trained now and kept there."""
-    from abnn.experiments.demo import run_demo
-    from abnn.store import load
+    from abnn.demo import run_demo
+    from abnn.store.folder import load
 
     kept = cache_folder() / f"digits-{__version__}"
     for folder in (DEMO, kept):
@@ -151,7 +151,7 @@ def cache_folder() -> Path:
 def _model(
     path: Path | None, demo: bool, quiet: bool, backbone: str | None, weights: Path | None
 ) -> tuple[Attached, str]:
-    from abnn.saved import load_model
+    from abnn.store.saved import load_model
 
     if demo == (path is not None):
         given = "both a folder and --demo" if demo else "neither a folder nor --demo"

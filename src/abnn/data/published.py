@@ -19,7 +19,7 @@ import numpy as np
 from abnn.data.download import fetch
 from abnn.errors import FileFormatError
 from abnn.files import write_bytes
-from abnn.vision import torchvision
+from abnn.networks.vision import torchvision
 
 NOTMNIST = (
     "http://yaroslavvb.com/upload/notMNIST/notMNIST_small.tar.gz",

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from abnn import vision
 from abnn.errors import InputError, MissingExtraError, explain, unknown
 from abnn.metrics._arrays import as_count
 from abnn.metrics._results import Result
@@ -21,6 +20,7 @@ from abnn.metrics.detection import detection
 from abnn.metrics.misclassification import misclassification
 from abnn.metrics.selective import selective
 from abnn.metrics.tiers import TierThresholds, tiers
+from abnn.networks import vision
 
 with contextlib.suppress(MissingExtraError):
     vision.torchvision()  # torchmetrics imports torchvision where it is installed, and fails where that fails

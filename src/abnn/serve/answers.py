@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain
-from abnn.saved import class_names_of
-from abnn.scores import outside, unfit
+from abnn.scores.formulas import outside, unfit
+from abnn.store.saved import class_names_of
 from abnn.triage.calibrate import seven_digits
 
 OUTSIDE = 0.25  # how far outside, see abnn.scores.outside, an input must be to count as unlike the training data
@@ -112,8 +112,8 @@ class Facts:
     """What a sentence about one prediction is made of.
 
     agreeing, draws  how many draws name the predicted class on their own, and how many there are
-    reach            how far the features lie outside, 0 to 1, see :func:`abnn.scores.outside`; None: not known
-    misfit           how badly they fit to the predicted class, -1 to 1, see :func:`abnn.scores.unfit`; None: not known
+    reach            how far the features lie outside, 0 to 1, see :func:`abnn.scores.formulas.outside`; None: not known
+    misfit           how badly they fit to the predicted class, -1 to 1, see :func:`abnn.scores.formulas.unfit`; None: not known
     place            at least this share of the calibration scores lies below, 1 if all do; None: not known
     """
 

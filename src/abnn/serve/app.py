@@ -18,8 +18,8 @@ from starlette.responses import Response
 from torch import Tensor
 
 from abnn._version import __version__
+from abnn.data.drawing import NoInkError, read_drawing, reads_drawings
 from abnn.data.form import InputForm
-from abnn.drawing import NoInkError, read_drawing, reads_drawings
 from abnn.errors import InputError, explain
 from abnn.serve.answers import Answerer, finite, outline
 from abnn.serve.batcher import Batcher

@@ -1,4 +1,4 @@
-"""Is the traffic still like calibration? The monitor of :mod:`abnn.drift`, over the scores of all answers.
+"""Is the traffic still like calibration? The monitor of :mod:`abnn.triage.drift`, over the scores of all answers.
 
 Scores are taken on the event loop, in the order of the answers, so nothing needs a lock. With a file the state outlives
 the process: it is written at the start, once a second while images come, and at the end, always whole.
@@ -12,9 +12,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from abnn.drift import resume_monitor
 from abnn.errors import InputError, NotFittedError, explain
 from abnn.files import write_json
+from abnn.triage.drift import resume_monitor
 
 log = logging.getLogger("abnn.serve")
 SECONDS = 1.0

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from abnn.attached import check_draws
-from abnn.drift import LEAST_SCORES, split_reference
 from abnn.errors import InputError, explain, whole_seed
+from abnn.model.attached import check_draws
 from abnn.outliers import make_outliers, measure_range
-from abnn.predict import Plain
+from abnn.predict.prediction import Plain
+from abnn.triage.drift import LEAST_SCORES, split_reference
 from abnn.triage.temperature import choose_temperature
 from abnn.triage.thresholds import (
     KINDS,
@@ -30,7 +30,7 @@ from abnn.triage.thresholds import (
 from abnn.triage.verdicts import Triage
 
 if TYPE_CHECKING:
-    from abnn.attached import Attached
+    from abnn.model.attached import Attached
 
 LEAST_OUTLIERS = 1000
 
@@ -248,7 +248,7 @@ def _by_cost(gathered: Gathered, costs: Costs) -> tuple[float, float]:
 
 
 def _batches(model: Attached | Plain, loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    from abnn.batches import check_batch
+    from abnn.train.batches import check_batch
 
     return (check_batch(model, batch) for batch in loader)
 

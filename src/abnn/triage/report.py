@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from abnn.errors import InputError, explain
-from abnn.evaluation import TIERS, Evaluation, SetResult
+from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
 from abnn.triage.thresholds import check_promise, conformal_rank, least_count
 from abnn.triage.verdicts import PLURALS, Triage
 

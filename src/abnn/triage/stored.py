@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from abnn.errors import FileFormatError, whole_number
-from abnn.integrity import Field, whole
+from abnn.store.integrity import Field, whole
 
 
 def check_stored(values: Mapping[str, Any]) -> None:

@@ -13,14 +13,14 @@ import torch
 
 from abnn.errors import AbnnWarning, FileFormatError, InputError, NotFittedError, explain
 from abnn.outliers import Outliers
-from abnn.predict import Plain, Prediction
+from abnn.predict.prediction import Plain, Prediction
 from abnn.triage.stored import check_stored
 from abnn.triage.temperature import rescale
 from abnn.triage.thresholds import Costs
 
 if TYPE_CHECKING:
-    from abnn.attached import Attached
-    from abnn.drift import DriftMonitor
+    from abnn.model.attached import Attached
+    from abnn.triage.drift import DriftMonitor
 
 VERDICTS = ("accept", "notice", "reject")
 PLURALS = ("accepted", "noticed", "rejected")
@@ -163,8 +163,8 @@ class Triage:
         return min(100, int(np.searchsorted(self.calibration, score, side="right"))) / 100
 
     def monitor(self, alarm: float = 0.01, seed: int = 0) -> DriftMonitor:
-        """A monitor of whether scores still look like those of calibration; see :class:`abnn.drift.DriftMonitor`."""
-        from abnn.drift import DriftMonitor
+        """A monitor of whether scores still look like those of calibration; see :class:`abnn.triage.drift.DriftMonitor`."""
+        from abnn.triage.drift import DriftMonitor
 
         edges, counts = self.reference
         if not counts:

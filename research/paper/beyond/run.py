@@ -1,0 +1,184 @@
+"""Runs the measurements on the trained networks of a work folder, and keeps one JSON per task and seed.
+
+``<output>/beyond/<task>-seed<seed>.json`` has one entry per part, with its settings, data hash, device, time and
+provenance. Each is added as soon as it is known, so that a run goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from abnn.baselines import Trained, load_trained
+from abnn.data import open_source
+from abnn.data.digits import Labelled
+from abnn.errors import FileFormatError, InputError, explain
+from abnn.evaluate.provenance import provenance
+from abnn.evaluate.records import record_path, slug
+from abnn.files import check_version, read_json, write_json
+from abnn.scores.formulas import GATED
+from research.compare import read_back
+from research.paper.beyond.parts import PARTS, SEED, Inputs, Part
+from research.paper.rows import ours, threshold
+from research.tasks import PLANS, read_all
+
+EXPERIMENT = "beyond"
+FORMAT, VERSION = "abnn-beyond", 1
+TASKS = ("mnist", "svhn")
+DIGITS = 5
+
+
+@dataclass
+class Beyond:
+    """Measures what has no entry yet.
+
+    output  folder of the records
+    work    folder of the networks, as ``python -m research reproduce table4`` leaves them
+    seeds   of their training
+    root    where data sets by name are kept
+    inputs  how many test inputs of each set, a fixed random choice; 0: all
+    note    called with one line for each entry
+    """
+
+    output: Path
+    work: Path
+    seeds: Sequence[int] = range(5)
+    root: Path | None = None
+    inputs: int = 1000
+    note: Callable[[str], None] = print
+    _sets: dict[tuple[str, str], tuple[Labelled, str]] = field(default_factory=dict)
+
+    def run(self, tasks: Sequence[str] = TASKS, parts: Sequence[str] = tuple(PARTS)) -> list[Path]:
+        """The records, after measuring what they lack. A seed without networks is passed over, and said to be."""
+        paths = []
+        for task in tasks:
+            for seed in self.seeds:
+                path = record_path(self.output, EXPERIMENT, task, seed)
+                folders = self._folders(task, seed)
+                absent = [name for name, folder in folders.items() if not (folder / "method.json").exists()]
+                if absent:
+                    self.note(
+                        f"beyond: {task}, seed {seed} left out: no network of {' and '.join(absent)} in {self.work}"
+                    )
+                elif missing := [part for part in parts if not self._known(path, task, part, folders)]:
+                    models = {name: load_trained(folder) for name, folder in folders.items()}
+                    for part in missing:
+                        self._measure(path, task, seed, part, models, folders)
+                paths += [path] * path.exists()
+            self._sets.clear()  # one task at a time
+        return paths
+
+    def _measure(
+        self, path: Path, task: str, seed: int, part: str, models: dict[str, Trained], folders: dict[str, Path]
+    ) -> None:
+        inputs, hashes = self._inputs(task, PARTS[part])
+        for name, model in models.items():
+            self._check_data(task, name, model, hashes)
+            model.network.to("cuda" if torch.cuda.is_available() else "cpu")
+        started = time.perf_counter()
+        results = PARTS[part].measure(models, inputs)
+        entry = {
+            "config": self._config(task, part, folders),
+            "data": {"sha256": hashes, "inputs": len(inputs.known.x)},
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+            "seconds": round(time.perf_counter() - started, 1),
+            **provenance(),
+            "results": rounded(results),
+        }
+        record = read_entry(path) if path.exists() else {"parts": {}}
+        record |= {"format": FORMAT, "version": VERSION, "experiment": EXPERIMENT, "name": task, "seed": seed}
+        record["parts"][part] = entry
+        write_json(path, record)
+        self.note(f"beyond: {task}, seed {seed}: {part}, {entry['seconds']} s")
+
+    def _known(self, path: Path, task: str, part: str, folders: dict[str, Path]) -> bool:
+        entry = read_entry(path)["parts"].get(part) if path.exists() else None
+        if entry is not None and entry["config"] != self._config(task, part, folders):
+            fix = "Choose another output folder, or delete the old record."
+            given = f"{path}, whose part {part!r} was made with other settings or networks"
+            raise InputError(explain("output", given, "records of the same settings", fix))
+        return entry is not None
+
+    def _config(self, task: str, part: str, folders: dict[str, Path]) -> dict[str, Any]:
+        """Everything that leads to a result; the networks by the hash of their weights and how they were trained."""
+        networks = {
+            name: {
+                "sha256": hashlib.sha256((folder / "network.safetensors").read_bytes()).hexdigest(),
+                "config": read_json(folder / "method.json")["extra"].get("config"),
+            }
+            for name, folder in folders.items()
+        }
+        networks["abnn"]["config"] = _as_scored(networks["abnn"]["config"])
+        settings = {**PARTS[part].settings, "inputs": self.inputs or "all", "choice": SEED}
+        return read_back({"task": task, "networks": networks, **settings})
+
+    def _folders(self, task: str, seed: int) -> dict[str, Path]:
+        cells = (threshold(task), ours(task))
+        return {cell.name: self.work / cell.experiment / f"{slug(cell.name)}-seed{seed}" for cell in cells}
+
+    def _inputs(self, task: str, part: Part) -> tuple[Inputs, dict[str, str]]:
+        """What a part looks at, and the SHA-256 of each whole source."""
+        plan = PLANS[task]
+        known, hashes, others = None, {}, {}
+        for name, tier, text in plan.tests:
+            if tier != "id" and not part.others:
+                continue
+            if (task, text) not in self._sets:
+                data, digest = read_all(open_source(text, self.root), tier, plan.shape, plan.classes)
+                chosen = choice(len(data.x), self.inputs)
+                self._sets[task, text] = Labelled(data.x[chosen], data.y[chosen]), digest
+            data, hashes[text] = self._sets[task, text]
+            if tier == "id":
+                known = data
+            else:
+                others[name] = data.x
+        assert known is not None
+        return Inputs(known, others), hashes
+
+    def _check_data(self, task: str, name: str, model: Trained, hashes: dict[str, str]) -> None:
+        """The test data must be that of the record of the network."""
+        config = model.extra.get("config") or {}
+        expected = config.get("data", {}).get("parts", {})
+        for text, digest in hashes.items():
+            if expected.get(text, digest) != digest:
+                fix = "Use the data that the networks were evaluated on, or train them again."
+                given = f"{text} with another content than the {name!r} network of {task} was recorded with"
+                raise InputError(explain("data_root", given, "the same data", fix))
+
+
+def choice(available: int, wanted: int) -> torch.Tensor:
+    """Numbers of ``wanted`` inputs in their order, the same ones every time; 0 or too many: all."""
+    if wanted == 0 or wanted >= available:
+        return torch.arange(available)
+    return torch.randperm(available, generator=torch.Generator().manual_seed(SEED))[:wanted].sort().values
+
+
+def rounded(value: Any) -> Any:
+    """Five significant digits: more than a thousand inputs give."""
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def read_entry(path: Path) -> dict[str, Any]:
+    """One record, checked."""
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("parts"), dict):
+        raise FileFormatError(
+            f"{path} is not a record of `python -m research reproduce beyond`; delete it, or choose another folder."
+        )
+    check_version(path, content, VERSION)
+    return content
+
+
+def _as_scored(config: dict[str, Any] | None) -> dict[str, Any] | None:
+    """With the score of now, not of the training; without the start, which is the other network and has its own entry."""
+    return None if config is None else {**{k: v for k, v in config.items() if k != "start"}, "gated": GATED}

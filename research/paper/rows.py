@@ -1,0 +1,117 @@
+"""The cells that tables are made of: every method and every post-hoc score on a task, and ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from abnn.baselines.posthoc import POSTHOC
+from abnn.outliers.base import REGISTRY, Blend
+from abnn.outliers.mixtures import SCENERY, SCENERY_SEVERITY
+from research.paper.cells import Cell
+
+FIT_EPOCHS = 5
+
+
+def fit_epochs(task: str) -> int:
+    """Epochs of attachments on a trained backbone; the embedded digits have 17 batches."""
+    return 15 if task == "digits" else FIT_EPOCHS
+
+
+def threshold(task: str) -> Cell:
+    """The plain network; many other cells start from it."""
+    return Cell("threshold", task)
+
+
+def ours(task: str) -> Cell:
+    """The default preset, on networks trained as those of "threshold"; docs/reproduction.md says whether they are the same."""
+    return Cell("abnn", task, "abnn", options={"pretrain": 0.0}, epochs=fit_epochs(task), start=threshold(task))
+
+
+def readable(task: str) -> Cell:
+    """The default, with targets for what is blended in that follow how far it can still be read."""
+    content = [{"name": name, "fade": 2.0} if issubclass(REGISTRY[name], Blend) else name for name in SCENERY]
+    outliers = {"name": "two-tier", "content": content, "content_severity": list(SCENERY_SEVERITY)}
+    options = {"pretrain": 0.0, "outliers": outliers}
+    return Cell("abnn (readable)", task, "abnn", options=options, epochs=fit_epochs(task), start=threshold(task))
+
+
+def joint(task: str) -> tuple[Cell, Cell]:
+    """The default without freezing: the networks of "threshold" learn on with the attachments, at a rate that was chosen on
+    validation data (docs/beyond.md); and everything from the beginning.
+    """
+    free: dict[str, Any] = {"pretrain": 0.0, "freeze": False}
+    beside = {**free, "lr": 3e-3 if task == "digits" else 1e-2}
+    return (
+        Cell("abnn (joint)", task, "abnn", options=beside, epochs=fit_epochs(task), start=threshold(task)),
+        Cell("abnn (joint, from the beginning)", task, "abnn", options=free),
+    )
+
+
+def authors(task: str) -> Cell:
+    """The method as the authors ran it."""
+    return Cell("abnn (authors)", task, "abnn", "authors")
+
+
+def methods(task: str) -> tuple[Cell, ...]:
+    """All methods of the paper, the baselines as the authors ran them, and "oe" also as its own authors have it."""
+    return (
+        threshold(task),
+        ours(task),
+        Cell("deep-ensemble", task, start=threshold(task), ensemble=True),
+        authors(task),
+        Cell("oe (authors)", task, "oe", "authors"),
+        Cell("sde-net", task, "sde-net", "authors"),
+        Cell("woods (authors)", task, "woods", "authors"),
+        Cell("vboe (authors)", task, "vboe", "authors"),
+        Cell("bbp", task, "bbp"),
+        Cell("p-sgld", task, "p-sgld"),
+        Cell("mc-dropout", task, "mc-dropout"),
+        Cell("oe", task, "oe"),
+    )
+
+
+def posthoc(task: str) -> tuple[Cell, ...]:
+    """Every score for networks that are trained already, on those of "threshold"."""
+    return tuple(Cell(f"{name} (post-hoc)", task, start=threshold(task), posthoc=name) for name in POSTHOC)
+
+
+def ablation(task: str) -> tuple[Cell, ...]:
+    """Variants of the authors' method, by the letters of the paper's table 3."""
+    base: dict[str, Any] = {"task": task, "method": "abnn", "variant": "authors"}
+    return (
+        authors(task),
+        Cell("(b) no outliers", **base, options={"outliers": None}),
+        Cell(
+            "(c) no attachments",
+            **base,
+            options={"attach": {"kind": "replace", "share": None}, "objective": {"outliers_update": "all"}},
+        ),
+        Cell("(d) random labels", **base, options={"objective": {"target": "random"}}),
+        Cell("(e) minimise", **base, options={"objective": {"maximise": False}}),
+        Cell("(f) CIFAR-10 as outliers", **base, outliers="cifar10/train"),
+    )
+
+
+def alphas(task: str) -> tuple[Cell, ...]:
+    """The authors' method with other weights of the outlier step."""
+    return tuple(
+        Cell(f"alpha {alpha}", task, "abnn", "authors", options={"objective": {"alpha": alpha}})
+        for alpha in (0.5, 0.7, 0.9, 0.95)
+    )
+
+
+def backbones(task: str) -> tuple[Cell, ...]:
+    """Other networks: plain, and with our attachments.
+
+    SqueezeNet has no normalisation, and a ReLU after its last layer: large steps end whole classes there.
+    """
+    cells = []
+    for name in ("resnet18", "mobilenet_v3_small", "efficientnet_v2_s", "squeezenet1_1"):
+        recipe = {"name": name, "classes": 10, "in_channels": 1, "small": True}
+        careful = {"optimizer": "adam", "lr": 3e-4, "schedule": "cycle"}
+        options = careful if name == "squeezenet1_1" else {"lr": 0.05, "schedule": "cosine"}
+        plain = Cell(f"{name}, plain", task, backbone=recipe, options=options, epochs=10)
+        ours = {"pretrain": 0.0}
+        attached = Cell(f"{name}, abnn", task, "abnn", options=ours, epochs=FIT_EPOCHS, start=plain, backbone=recipe)
+        cells += [plain, attached]
+    return tuple(cells)

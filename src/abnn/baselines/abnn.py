@@ -1,0 +1,166 @@
+"""Attachments: small Bayesian modules beside the blocks of a network, taught with outliers.
+
+    default   the plain network is trained, then frozen; attachments learn  H(y, p) + H((1 - t) y + t/K, p')  with p the
+              prediction averaged over the draws and t the severity of an outlier; score: margin or entropy of p, and what
+              features say
+    paper     Algorithm 1 of "Be Bayesian by Attachments to Catch More Uncertainty", taken literally; score 1 - max_k p_k
+    authors   what the authors' code does: a shared chain of Bayesian blocks, 295,936 numbers on their network
+
+The forms of the losses are in :mod:`abnn.model.objective`, the three steps in :mod:`abnn.train.steps`. "reference" is "default".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from abnn.baselines._steps import Minimise
+from abnn.baselines.base import (
+    AUTHORS_NOISE,
+    OPTIMIZERS,
+    Method,
+    Run,
+    Stage,
+    check_choice,
+    check_positive,
+    check_share,
+)
+from abnn.baselines.threshold import plain_losses
+from abnn.errors import InputError, explain
+from abnn.model.attach import attach
+from abnn.model.attached import Attached
+from abnn.model.objective import PRESETS, Objective, preset
+from abnn.model.views import check_number
+from abnn.predict.prediction import Prediction
+from abnn.scores.formulas import SCORES
+from abnn.train.knowledge import warn_if_lost
+from abnn.train.optimizers import SCHEDULES, make_optimizer
+from abnn.train.steps import Steps
+from abnn.train.trainable import Trainable
+
+JOINT = {
+    "pretrain": 0.0,
+    "lr": PRESETS["authors"].backbone_lr,
+    "optimizer": "adam",
+    "attachment_lr": PRESETS["authors"].lr,
+    "attachment_schedule": PRESETS["authors"].schedule,
+    "outliers": AUTHORS_NOISE,
+    "score": "max-probability",
+    "kaiming": False,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attachments(Method):
+    """pretrain: the share of all epochs in which the plain network is trained alone; 0 for one that is trained already.
+
+    lr, optimizer and schedule are the backbone's, the others those of the attachments. ``objective`` and ``attach``
+    change single fields of the preset's :class:`abnn.model.objective.Objective` and of what :func:`abnn.model.attach` is told.
+    freeze: whether the backbone stays as it is while the attachments learn; None: what the preset says. Not frozen, it
+    learns with them, by their schedule. views: of an image that a prediction looks at; None: what
+    :func:`abnn.model.attach` chooses.
+    """
+
+    name: ClassVar[str] = "abnn"
+    variants: ClassVar[dict[str, dict[str, Any]]] = {
+        "reference": {},
+        "default": {},
+        "paper": {"preset": "paper", **JOINT},
+        "authors": {"preset": "authors", **JOINT},
+    }
+    random: ClassVar[bool] = True
+    uses_outliers: ClassVar[str] = "may"
+
+    score: str = "gated"
+    preset: str = "default"
+    pretrain: float = 0.5
+    attachment_lr: float = PRESETS["default"].lr
+    attachment_optimizer: str = "adam"
+    attachment_schedule: str = PRESETS["default"].schedule
+    outliers: Any = "auto"
+    objective: dict[str, Any] = field(default_factory=dict)
+    attach: dict[str, Any] = field(default_factory=dict)
+    freeze: bool | None = None
+    views: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("preset", self.preset, PRESETS)
+        known = [each.name for each in fields(Objective)]
+        for option in self.objective:
+            check_choice("objective of method 'abnn'", option, known)
+        assert self.goal  # wrong values are errors now, not after the backbone was trained
+        super().__post_init__()
+        check_share("pretrain", self.pretrain)
+        check_positive("attachment_lr", self.attachment_lr)
+        check_choice("attachment_optimizer", self.attachment_optimizer, OPTIMIZERS)
+        check_choice("attachment_schedule", self.attachment_schedule, SCHEDULES)
+        if self.views is not None:
+            check_number(self.views)
+        if self.freeze is not None and not isinstance(self.freeze, bool):
+            raise InputError(explain("freeze", repr(self.freeze), "True, False or None", "None: what the preset says."))
+        if self.frozen and self.goal.outliers_update == "all":
+            raise InputError(explain("freeze", self.freeze, "False with outliers_update='all'", "Set freeze=False."))
+
+    @property
+    def goal(self) -> Objective:
+        """The form of the losses."""
+        changes = {name: tuple(value) if isinstance(value, list) else value for name, value in self.objective.items()}
+        return preset(self.preset, **changes).objective
+
+    @property
+    def frozen(self) -> bool:
+        return preset(self.preset).freeze_backbone if self.freeze is None else self.freeze
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the score looks at features, whose statistics are gathered in the end."""
+        return preset(self.preset).gathers(self.frozen)
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        return tuple(SCORES) if self.gathers else super().scores
+
+    def to_config(self) -> dict[str, Any]:
+        config = super().to_config()
+        for option in ("freeze", "views"):
+            if config[option] is None:
+                del config[option]
+        return config
+
+    def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> Attached:
+        return attach(make_backbone(), example, preset=self.preset, **{"views": self.views, **self.attach})
+
+    def stages(self, run: Run) -> list[Stage]:
+        model = run.network
+        assert isinstance(model, Attached)
+        first = round(self.pretrain * run.epochs) if run.epochs > 1 else 0
+
+        def plain() -> Trainable:
+            optimizer = self.make_optimizer(model.backbone.parameters())
+            return Minimise(run, plain_losses(run, model.backbone), optimizer, "training the backbone", model.backbone)
+
+        def attachments() -> Trainable:
+            parts = (parameter for _, parameter in model.attachment_parameters())
+            optimizers = {"attachments": make_optimizer(self.attachment_optimizer, parts, self.attachment_lr)}
+            if not self.frozen:
+                optimizers["backbone"] = self.make_optimizer(model.learning_backbone_parameters())
+            return Steps(model, self.goal, run.outliers, run.fabric, optimizers)
+
+        return [
+            Stage("backbone", first, plain, self.schedule),
+            Stage("attachments", run.epochs - first, attachments, self.attachment_schedule),
+        ]
+
+    def finish(self, run: Run) -> None:
+        assert isinstance(run.network, Attached)
+        if self.gathers:
+            run.network.distance.fit(run.batches.once(), run.fabric)
+        if self.frozen:
+            warn_if_lost(run.network, run.batches.once())
+
+    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
+        assert isinstance(network, Attached)
+        return network.predict(x, draws=draws, seed=seed)  # whoever asked says which score is shown

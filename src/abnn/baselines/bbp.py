@@ -1,0 +1,112 @@
+"""Bayes by backprop: a Gaussian posterior over the weights of all blocks, by the evidence lower bound.
+
+    minimise   -ELBO / N = 1/S sum_s mean_b[ - ln p(y_b | x_b, w_s) ] + temperature / N * KL[q || prior],   w_s ~ q
+    predict    p = 1/S sum_s softmax(z_s)
+    score      1 - max_k p_k
+
+Blundell, Cornebise, Kavukcuoglu and Wierstra 2015, "Weight Uncertainty in Neural Networks" (arXiv:1505.05424). Each block
+of the network is replaced by a residual block with Bayesian convolutions, stem and head stay ordinary: 1,020,682 numbers on
+the paper's network. The authors' runs weigh the KL by 1 / 50,000 on every data set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from abnn.baselines._steps import Minimise
+from abnn.baselines.base import Method, Run, Stage, check_count, check_positive
+from abnn.bayes.priors import Gaussian, Prior, ScaleMixture
+from abnn.model.attach import attach
+from abnn.model.attached import Attached
+from abnn.model.objective import draw_cross_entropy
+from abnn.predict.prediction import Prediction
+
+
+def elbo_terms(nll: Tensor, kl: Tensor, size: float, temperature: float = 1.0) -> dict[str, Tensor]:
+    """The two terms of -ELBO / N: the negative log-likelihood per input, averaged over draws and inputs, and the KL's."""
+    return {"nll": nll, "weighted_kl": temperature / size * kl}
+
+
+def bayesian_blocks(make_backbone: Callable[[], nn.Module], example: Tensor, prior: Prior) -> Attached:
+    """The network with every block replaced by a Bayesian one; the posterior starts where the authors' does."""
+    return attach(make_backbone(), example, kind="replace", prior=prior, views=1)
+
+
+def draw_nll(run: Run, x: Tensor, y: Tensor, draws: int) -> Tensor:
+    """The cross-entropy with fresh draws, averaged over them."""
+    model = run.network
+    assert isinstance(model, Attached)
+    model.resample(draws)
+    with run.fabric.autocast():
+        logits = model.draw_logits(x)
+    logits = logits.float()
+    return draw_cross_entropy(logits, nn.functional.one_hot(y, logits.shape[2]).to(logits))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BayesByBackprop(Method):
+    """prior_sigma     prior N(0, prior_sigma^2), or with prior_sigma2 Blundell's scale mixture
+                    prior_pi N(0, prior_sigma^2) + (1 - prior_pi) N(0, prior_sigma2^2), whose KL is always sampled
+    draws           of each step
+    temperature     factor of the KL term; 1: the evidence lower bound
+    kl_size         the N of the KL term, None for that of the data
+    sampled_kl      Monte Carlo KL over the draws instead of the closed form
+    """
+
+    name: ClassVar[str] = "bbp"
+    variants: ClassVar[dict[str, dict[str, Any]]] = {
+        "reference": {},
+        "authors": {"kl_size": 50_000, "sampled_kl": True},
+    }
+    random: ClassVar[bool] = True
+
+    lr: float = 1e-3
+    optimizer: str = "adam"
+    kaiming: bool = False
+    prior_sigma: float = 0.1
+    prior_sigma2: float | None = None
+    prior_pi: float = 0.5
+    draws: int = 3
+    temperature: float = 1.0
+    kl_size: int | None = None
+    sampled_kl: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("prior_sigma", self.prior_sigma)
+        _ = self.prior  # which checks its numbers
+        check_positive("temperature", self.temperature)
+        check_count("draws", self.draws)
+        if self.kl_size is not None:
+            check_count("kl_size", self.kl_size)
+
+    @property
+    def prior(self) -> Prior:
+        if self.prior_sigma2 is None:
+            return Gaussian(self.prior_sigma)
+        return ScaleMixture(self.prior_sigma, self.prior_sigma2, self.prior_pi)
+
+    def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> Attached:
+        return bayesian_blocks(make_backbone, example, self.prior)
+
+    def stages(self, run: Run) -> list[Stage]:
+        model = run.network
+        assert isinstance(model, Attached)
+
+        def losses(x: Tensor, y: Tensor, _: torch.Generator | None) -> dict[str, Tensor]:
+            nll = draw_nll(run, x, y, self.draws)
+            return elbo_terms(nll, model.kl(self.sampled_kl), self.kl_size or run.size, self.temperature)
+
+        def make() -> Minimise:
+            return Minimise(run, losses, self.make_optimizer(model.parameters()), "training by the ELBO")
+
+        return [Stage("train", run.epochs, make, self.schedule)]
+
+    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
+        assert isinstance(network, Attached)
+        return network.predict(x, draws=draws, seed=seed, score=self.score)

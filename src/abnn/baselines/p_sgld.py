@@ -1,0 +1,208 @@
+"""p-SGLD: Langevin dynamics with RMSprop's preconditioner; samples of the posterior are collected along the way.
+
+With U(w) = [- N mean_b ln p(y_b | x_b, w) + |w - c|^2 / (2 s^2)] / T, N training inputs and prior N(c, s^2), one step is
+
+    g = grad U(w),   v <- a v + (1 - a) g^2,   G = sqrt(v) + 1e-8
+    w <- w - lr/2 g / G + sqrt(lr / G) n,   n ~ N(0, 1)
+
+and the prediction is averaged over samples of w, evenly spaced after a burn-in.
+
+Li, Chen, Carlson and Carin 2016, "Preconditioned Stochastic Gradient Langevin Dynamics for Deep Neural Networks"
+(arXiv:1512.07666); as there, the term with the preconditioner's derivative is left out, which is right where v changes
+slowly. Settings of the reference code that the SDE-Net paper compares with: lr 1e-3, s = 0.1, a = 0.99. Its network has
+no normalisation layers; here c is 1 for their scales and 0 for everything else. v starts at the mean of g^2 over each
+tensor, for from 0 the first steps would be noise where a gradient happens to be small. T = 1 samples the posterior; T < 1
+sharpens it, without which networks with far more weights than inputs hardly learn (Wenzel et al. 2020, arXiv:2002.02405).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from abnn.baselines._steps import Minimise
+from abnn.baselines.base import Method, Run, Stage, check_count, check_positive, check_share
+from abnn.predict.prediction import Prediction
+from abnn.train.batches import Batches
+
+NORMS = (nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+class Langevin(torch.optim.Optimizer):
+    """The step above; gradients must be those of U. Noise comes from torch's global random state; with several processes,
+    of which ``fabric`` knows, from all of theirs, so that they walk one chain."""
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float, decay: float = 0.99, fabric: Any = None) -> None:
+        parameters = list(parameters)
+        on_cuda = bool(parameters) and parameters[0].is_cuda  # there, a captured step reads the rate from the device
+        rate = torch.tensor(lr, device=parameters[0].device) if on_cuda else lr
+        super().__init__(parameters, {"lr": rate, "decay": decay})
+        self.fabric = fabric
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:  # all tensors in one call of each operation: most of them are small
+            lr, decay = group["lr"], group["decay"]
+            weights = [w for w in group["params"] if w.grad is not None]
+            gradients = [w.grad for w in weights]
+            if not weights:
+                continue
+            v = [self._v(w) for w in weights]
+            torch._foreach_mul_(v, decay)
+            torch._foreach_addcmul_(v, gradients, gradients, value=1 - decay)
+            preconditioner = torch._foreach_sqrt(v)
+            torch._foreach_add_(preconditioner, 1e-8)
+            rates = torch._foreach_reciprocal(preconditioner)
+            torch._foreach_mul_(rates, lr)  # lr / G
+            torch._foreach_add_(weights, torch._foreach_mul(rates, gradients), alpha=-0.5)
+            torch._foreach_sqrt_(rates)  # the noise's deviation
+            torch._foreach_add_(weights, torch._foreach_mul(rates, self._noise(weights)))
+
+    def _v(self, w: Tensor) -> Tensor:
+        state = self.state[w]
+        if not state:
+            assert w.grad is not None
+            state["v"] = torch.full_like(w, (w.grad**2).mean().item())
+        return state["v"]
+
+    def _noise(self, like: list[Tensor]) -> list[Tensor]:
+        """Standard normal numbers in the shapes of all tensors, drawn at once; the same in all processes."""
+        numbers = torch.randn(sum(w.numel() for w in like), dtype=like[0].dtype, device=like[0].device)
+        if self.fabric is not None and self.fabric.world_size > 1:
+            numbers = self.fabric.all_reduce(numbers, reduce_op="sum") / self.fabric.world_size**0.5
+        return [part.view_as(w) for part, w in zip(numbers.split([w.numel() for w in like]), like)]
+
+
+class Samples(nn.Module):
+    """A network whose weights move, and the kept samples of them, [most, numbers]; the first ``count`` are filled."""
+
+    kept: Tensor
+    count: Tensor
+
+    def __init__(self, network: nn.Module, most: int) -> None:
+        super().__init__()
+        self.network = network
+        numbers = sum(parameter.numel() for parameter in network.parameters())
+        self.register_buffer("kept", torch.zeros(most, numbers))
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x)
+
+    @torch.no_grad()
+    def keep(self) -> None:
+        self.kept[int(self.count)] = torch.cat([parameter.flatten() for parameter in self.network.parameters()])
+        self.count += 1
+
+    def weights(self, number: int) -> dict[str, Tensor]:
+        """One sample as named parameters."""
+        named = dict(self.network.named_parameters())
+        parts = self.kept[number].split([value.numel() for value in named.values()])
+        return {name: part.view_as(value) for (name, value), part in zip(named.items(), parts)}
+
+
+def sample_steps(steps: int, burn_in: float, most: int) -> list[int]:
+    """The numbers of the steps after which a sample is kept: at most ``most``, evenly spaced, the last step included."""
+    first = min(int(burn_in * steps), steps - 1)
+    count = min(most, steps - first)
+    return [first + (steps - first) * number // count - 1 for number in range(1, count + 1)]
+
+
+def prior_centres(network: nn.Module) -> list[float]:
+    """c of every parameter, in their order: 1 for the scales of normalisation layers, else 0."""
+    norms = [module for module in network.modules() if isinstance(module, NORMS)]
+    scales = {id(norm.weight) for norm in norms}
+    return [1.0 if id(parameter) in scales else 0.0 for parameter in network.parameters()]
+
+
+class Collect(Minimise):
+    """Langevin steps; keeps a sample whenever its time has come."""
+
+    def __init__(self, *arguments: Any, length: int, burn_in: float, most: int) -> None:
+        super().__init__(*arguments)
+        self.wanted = set(sample_steps(self.run.epochs * length, burn_in, most))
+        self.done = 0
+
+    def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+        losses = super().step(x, y, generator)
+        return {name: loss / self.run.size for name, loss in losses.items()}
+
+    def after_step(self) -> None:
+        assert isinstance(self.network, Samples)
+        if self.done in self.wanted:
+            self.network.keep()
+        self.done += 1
+
+    def more(self) -> dict[str, int]:
+        return {"done": self.done}
+
+    def restore_more(self, more: dict[str, int]) -> None:
+        self.done = more["done"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PSGLD(Method):
+    """prior_sigma: s; decay: a; samples: how many are kept; burn_in: share of the steps before the first;
+    temperature: T.
+    """
+
+    name: ClassVar[str] = "p-sgld"
+    random: ClassVar[bool] = True
+    optimizers: ClassVar[tuple[str, ...]] = ("langevin",)
+
+    lr: float = 1e-3
+    optimizer: str = "langevin"
+    schedule: str = "constant"
+    prior_sigma: float = 0.1
+    decay: float = 0.99
+    samples: int = 20
+    burn_in: float = 0.5
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("prior_sigma", self.prior_sigma)
+        check_positive("temperature", self.temperature)
+        check_share("decay", self.decay)
+        check_count("samples", self.samples)
+        check_share("burn_in", self.burn_in)
+
+    def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> Samples:
+        return Samples(make_backbone(), self.samples)
+
+    def stages(self, run: Run) -> list[Stage]:
+        parameters = list(run.network.parameters())
+        centres = torch.cat([torch.full_like(w, c).flatten() for w, c in zip(parameters, prior_centres(run.network))])
+
+        def losses(x: Tensor, y: Tensor, _: torch.Generator | None) -> dict[str, Tensor]:
+            away = torch.cat([value.flatten() for value in parameters]) - centres
+            prior = (away**2).sum() / (2 * self.prior_sigma**2)
+            fit = run.size * F.cross_entropy(run.logits(x), y)
+            return {"likelihood": fit / self.temperature, "prior": prior / self.temperature}
+
+        def make() -> Collect:
+            optimizer = Langevin(parameters, self.lr, self.decay, run.fabric)
+            length = count_batches(run.batches)
+            return Collect(
+                run, losses, optimizer, "sampling weights", length=length, burn_in=self.burn_in, most=self.samples
+            )
+
+        return [Stage("train", run.epochs, make, self.schedule)]
+
+    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
+        """One draw for each kept sample, whatever ``draws`` says."""
+        assert isinstance(network, Samples)
+        rows = [
+            torch.func.functional_call(network.network, network.weights(number), (x,))
+            for number in range(int(network.count))
+        ]
+        return Prediction(torch.stack(rows).float().softmax(2), default=self.score)
+
+
+def count_batches(batches: Batches) -> int:
+    return batches.length if batches.length is not None else sum(1 for _ in batches.once())

@@ -1,0 +1,149 @@
+"""What a post-hoc score is: a number per input from what a trained network already computes.
+
+A score sees :class:`Features` only, never the network's code, so it works on a plain network, on an attached model and on
+arrays from elsewhere. To add one: one file with one pure function and one :class:`PostHoc` around it, and its line in
+``registry.py``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from abnn.errors import InputError, NotFittedError, explain
+
+
+@dataclass(frozen=True)
+class Head:
+    """The network's last layer, z = W h + b: weight [K, D] and bias [K]."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def __call__(self, last: Tensor) -> Tensor:
+        return torch.nn.functional.linear(last, self.weight, self.bias)
+
+    @property
+    def shift(self) -> Tensor:
+        """b, zero if the layer has none."""
+        return self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the network computes for N inputs.
+
+    logits   [N, K]; of several draws, those of the averaged prediction
+    last     input of the last linear layer, [N, D]
+    blocks   statistics of all blocks, see :mod:`abnn.model.features`, [N, F]
+    labels   true classes, [N], for fitting
+    head     the last linear layer, if the logits are its output
+    inputs   what the network was given, and
+    network  inputs to logits, differentiable: for scores that follow the gradient
+    """
+
+    logits: Tensor
+    last: Tensor | None = None
+    blocks: Tensor | None = None
+    labels: Tensor | None = None
+    head: Head | None = None
+    inputs: Tensor | None = None
+    network: Callable[[Tensor], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("last", "blocks", "labels", "inputs"):
+            rows = getattr(self, name)
+            if rows is not None and len(rows) != len(self.logits):
+                raise InputError(explain(name, f"{len(rows)} rows", f"{len(self.logits)}, one for each row of logits"))
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+
+PARTS = {
+    "last": "the input of the last linear layer",
+    "blocks": "the statistics of all blocks",
+    "labels": "the true classes",
+    "head": "the last linear layer, with the logits as its output",
+    "network": "the inputs and the network itself",
+}
+"""The parts of Features that a score may need beside the logits."""
+
+
+@dataclass
+class PostHoc(ABC):
+    """One score: settings as fields of the dataclass, and what it learned as named tensors in ``state``.
+
+    name     what it is called
+    needs    the parts of Features that fitting and scoring use, beside the logits
+    learns   whether there is anything to fit
+    by_class whether fitting needs labels
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ()
+    learns: ClassVar[bool] = True
+    by_class: ClassVar[bool] = False
+    state: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def prepare(self) -> None:
+        """Raise now what would make :meth:`fit` fail after a long pass over the data: a missing extra."""
+
+    def fit(self, features: Features) -> None:
+        """Learn from the features of training data; what was learned before is forgotten."""
+        self.prepare()
+        self._check(features, (*self.needs, "labels") if self.by_class else self.needs)
+        if self.learns:
+            with torch.no_grad():
+                kept = self.learn(features)
+                # Laid out as files keep them, so that a loaded score rounds like the fitted one.
+                self.state = {
+                    name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in kept.items()
+                }
+
+    def score(self, features: Features) -> Tensor:
+        """One number per input, larger = more uncertain, [N]."""
+        self._check(features, self.needs)
+        if not self.fitted:
+            raise NotFittedError(
+                f"score: {self.name!r} learns from training data and has not been fitted; call fit() with it first."
+            )
+        self.state = {name: value.to(features.logits.device) for name, value in self.state.items()}
+        return self.values(features)
+
+    @property
+    def fitted(self) -> bool:
+        return not self.learns or bool(self.state)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings by name, as JSON can hold them."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+
+    def learn(self, features: Features) -> dict[str, Tensor]:
+        """What to keep of the training data."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def values(self, features: Features) -> Tensor:
+        """The score, with everything that it needs at hand."""
+
+    def _check(self, features: Features, needs: tuple[str, ...]) -> None:
+        if features.logits.ndim != 2 or len(features) == 0:
+            given = f"logits of shape {tuple(features.logits.shape)}"
+            raise InputError(explain("features", given, "logits of shape [N, classes], with at least one input"))
+        for part in needs:
+            missing = getattr(features, part) is None or (part == "network" and features.inputs is None)
+            if missing:
+                raise InputError(explain("features", f"none with {part!r}", f"for {self.name!r}: {PARTS[part]}"))
+
+
+def part(tensor: Tensor | None) -> Tensor:
+    """A part of Features that has been checked to be there."""
+    assert tensor is not None
+    return tensor

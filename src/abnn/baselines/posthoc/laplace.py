@@ -1,0 +1,118 @@
+"""Laplace: a Gaussian posterior of the last layer around its trained weights, and the entropy of what it predicts.
+
+    s(x) = H(softmax(z_k / sqrt(1 + pi/8 v_k))),   v_k = h~^T S_k h~,   h~ = (h, 1)
+
+S_k is the posterior covariance of the weights and bias of class k: the inverse of the generalised Gauss-Newton matrix of the
+training loss plus a prior precision, which maximises the marginal likelihood. Daxberger et al. 2021, "Laplace Redux", arXiv:
+2106.14806; MacKay's probit approximation. The library laplace-torch computes the posterior, on the stored last features, which is
+the last-layer posterior of the whole network; scoring and loading need no library.
+
+structure "kron" keeps Kronecker factors, any number of classes; "full" the whole matrix, up to a few thousand weights.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from abnn.baselines.posthoc.base import Features, Head, PostHoc, part
+from abnn.baselines.posthoc.entropy import entropy
+from abnn.errors import MissingExtraError, unknown
+from abnn.networks.vision import torchvision
+
+STRUCTURES = ("kron", "full")
+NUMBERS = 2**26  # of the Jacobians that the library holds at a time
+
+
+def probit_logits(logits: Tensor, variances: Tensor) -> Tensor:
+    """z_k / sqrt(1 + pi/8 v_k), [N, K]."""
+    return logits / (1 + math.pi / 8 * variances).sqrt()
+
+
+def full_variances(last: Tensor, covariance: Tensor) -> Tensor:
+    """v_k = h~^T S_k h~ with S [K, D + 1, D + 1], [N, K]."""
+    extended = torch.cat([last, torch.ones_like(last[:, :1])], dim=1)
+    return torch.einsum("nd,kde,ne->nk", extended, covariance, extended)
+
+
+def kron_variances(last: Tensor, rotation: Tensor, spread: Tensor, bias: Tensor) -> Tensor:
+    """v_k = sum_d (Q^T h)_d^2 M_kd + v(b_k), [N, K], with Q the eigenvectors of the features' factor."""
+    return (last @ rotation).square() @ spread.T + bias
+
+
+@dataclass
+class Laplace(PostHoc):
+    name: ClassVar[str] = "laplace"
+    needs: ClassVar[tuple[str, ...]] = ("last", "head")
+    by_class: ClassVar[bool] = True
+    structure: str = "kron"
+
+    def __post_init__(self) -> None:
+        if self.structure not in STRUCTURES:
+            raise unknown("structure", self.structure, STRUCTURES)
+
+    def prepare(self) -> None:
+        library()
+
+    def learn(self, features: Features) -> dict[str, Tensor]:
+        assert features.head is not None
+        posterior = fit_posterior(features.head, part(features.last), part(features.labels), self.structure)
+        return posterior_tensors(posterior, features.head, self.structure)
+
+    def values(self, features: Features) -> Tensor:
+        last = part(features.last)
+        variances = full_variances if self.structure == "full" else kron_variances
+        return entropy(probit_logits(features.logits, variances(last, **self.state)))
+
+
+def library() -> Any:
+    """The class laplace.Laplace, after torchvision, which the library imports."""
+    try:
+        torchvision()
+        from laplace import Laplace as posterior  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError:
+        raise MissingExtraError("laplace-torch", "posthoc") from None
+    return posterior
+
+
+def fit_posterior(head: Head, last: Tensor, labels: Tensor, structure: str) -> Any:
+    """The library's posterior of the last layer alone, with the last features as its inputs."""
+    classes, width = head.weight.shape
+    layer = nn.Linear(width, classes, bias=head.bias is not None)
+    layer.load_state_dict({"weight": head.weight, **({} if head.bias is None else {"bias": head.bias})})
+    rows = max(1, NUMBERS // (classes * classes * width))
+    loader = DataLoader(TensorDataset(last.float().cpu(), labels.cpu()), batch_size=min(rows, 1024))
+    with torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        posterior = library()(layer, "classification", subset_of_weights="all", hessian_structure=structure)
+        posterior.fit(loader)
+        posterior.optimize_prior_precision(method="marglik")
+    return posterior
+
+
+def posterior_tensors(posterior: Any, head: Head, structure: str) -> dict[str, Tensor]:
+    """What of the posterior the variances need."""
+    classes, width = head.weight.shape
+    if structure == "full":
+        covariance = torch.zeros(classes, width + 1, width + 1)
+        whole = posterior.posterior_covariance.detach()
+        for number in range(classes):
+            rows = torch.arange(number * width, (number + 1) * width)
+            if head.bias is not None:
+                rows = torch.cat([rows, torch.tensor([classes * width + number])])
+            covariance[number, : len(rows), : len(rows)] = whole[rows][:, rows]
+        return {"covariance": covariance}
+    precision = posterior.posterior_precision
+    (left, right), (left_values, right_values) = precision.eigenvectors[0], precision.eigenvalues[0]
+    inverse = 1 / (torch.outer(left_values, right_values) + precision.deltas[0])
+    bias = torch.zeros(classes)
+    if head.bias is not None:
+        vectors, values = precision.eigenvectors[1][0], precision.eigenvalues[1][0]
+        bias = vectors.square() @ (1 / (values + precision.deltas[-1]))
+    return {"rotation": right, "spread": left.square() @ inverse, "bias": bias}

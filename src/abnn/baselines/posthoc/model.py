@@ -1,0 +1,172 @@
+"""A trained model with post-hoc scores: fitted together in one pass, predicted together in one pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from abnn._version import __version__
+from abnn.baselines.posthoc.base import PostHoc
+from abnn.baselines.posthoc.reader import MOST, Reader
+from abnn.baselines.posthoc.registry import build_posthoc
+from abnn.errors import FileFormatError, InputError, NotFittedError, explain, unknown
+from abnn.files import (
+    check_replaceable,
+    read_description,
+    read_tensors,
+    write_json,
+    write_tensors,
+    writing_directory,
+)
+from abnn.model.attached import Attached
+from abnn.predict.prediction import Plain, Prediction, check_inputs
+from abnn.scores.formulas import SAMPLE_SCORES, SCORES
+from abnn.store.folder import fingerprint
+
+FORMAT, VERSION = "abnn-posthoc", 1
+DEFAULT = ("energy", "knn", "mahalanobis-blocks")
+
+
+class PostHocModel:
+    """A plain network or an attached model whose predictions also carry post-hoc scores, in ``Prediction.own``.
+
+    model   a network as abnn.predict.Plain(network, x[:1]), or an attached model
+    scores  names from abnn.methods.posthoc.POSTHOC, or PostHoc objects with settings of their own
+    of      where the features of an attached model come from: "model" (averaged over its draws) or "backbone"
+    at      names of the blocks whose statistics are read; None finds them
+    score   the score that ``Prediction.score`` shows; default: the first of ``scores``
+
+    "entropy" is a score of every prediction already and keeps that one meaning, whatever ``of`` says.
+    """
+
+    def __init__(
+        self,
+        model: Attached | Plain,
+        scores: Sequence[str | PostHoc] = DEFAULT,
+        of: str = "model",
+        at: str | Sequence[str] | None = None,
+        score: str | None = None,
+    ) -> None:
+        self.reader = Reader(model, of, at)
+        self.model, self.of, self.at = model, of, at
+        self.scores = _by_name(scores)
+        for name, each in self.scores.items():
+            for part in each.needs:
+                if part in self.reader.missing:
+                    given = f"{name!r} for a network with {self.reader.missing[part]}"
+                    raise InputError(explain("scores", given, f"scores that do not need {part!r}"))
+        self.score = next(iter(self.scores)) if score is None else score
+        known = (*self.scores, *SCORES, model.score)
+        if self.score not in known:
+            raise unknown("score", self.score, known)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.model.input_shape
+
+    @property
+    def input_dtype(self) -> torch.dtype:
+        return self.model.input_dtype
+
+    @property
+    def classes(self) -> int:
+        return self.model.classes
+
+    def fit(self, batches: Iterable[Any], draws: int = 10, seed: int = 0, most: int = MOST) -> PostHocModel:
+        """Fit every score on the features of (x, y) training batches, in one pass; see :func:`gather`."""
+        for each in self.scores.values():
+            each.prepare()
+        learning = [each for each in self.scores.values() if each.learns]
+        if learning:
+            keep = {part for each in learning for part in each.needs}
+            features = self.reader.gather(batches, draws, seed, most, keep)
+            for each in learning:
+                each.fit(features)
+        return self
+
+    def predict(self, x: Any, draws: int = 10, seed: int | None = 0, score: str | None = None) -> Prediction:
+        """The model's own prediction, with every post-hoc score in ``own``."""
+        waiting = [name for name, each in self.scores.items() if not each.fitted]
+        if waiting:
+            raise NotFittedError(
+                f"scores: {', '.join(waiting)} learn from training data; call fit(train_loader) first, or leave them out."
+            )
+        shown = self.score if score is None else score
+        x = check_inputs(self, x)  # type: ignore[arg-type]
+        seed = int(torch.randint(2**62, ())) if seed is None else seed
+        parts: dict[str, list[Tensor]] = {name: [] for name in self.scores if name not in SAMPLE_SCORES}
+        logits = []
+        for features in self.reader.chunks(x, draws, seed):
+            logits.append(features.logits)
+            for name, values in parts.items():
+                values.append(self.scores[name].score(features))
+        own = {name: torch.cat(values) for name, values in parts.items()}
+        if type(self.model) is Plain:
+            prediction = Prediction(torch.cat(logits).softmax(1)[None])
+        else:
+            prediction = self.model.predict(x, draws=draws, seed=seed)
+        prediction = dataclasses.replace(prediction, default=shown, own={**prediction.own, **own})
+        prediction.score_by(shown)  # a score that this model cannot give is an error here, not later
+        return prediction
+
+    def save(self, path: str | Path) -> Path:
+        """Write the scores and what they learned into the folder ``path``; the model itself is saved by its own means."""
+        path = Path(path)
+        check_replaceable(path, "posthoc.json", "holds no post-hoc scores", "a saved set of post-hoc scores")
+        description = {
+            "format": FORMAT,
+            "version": VERSION,
+            "abnn": __version__,
+            "scores": [{"name": name, "settings": each.settings} for name, each in self.scores.items()],
+            "score": self.score,
+            "of": self.of,
+            "at": self.at if self.at is None or isinstance(self.at, str) else list(self.at),
+            "fingerprint": fingerprint(self.reader.network),
+        }
+        tensors = {f"{name}/{key}": value for name, each in self.scores.items() for key, value in each.state.items()}
+        with writing_directory(path) as folder:
+            write_json(folder / "posthoc.json", description)
+            write_tensors(folder / "scores.safetensors", tensors)
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path, model: Attached | Plain) -> PostHocModel:
+        """What :meth:`save` wrote, on the same model."""
+        path = Path(path)
+        description = read_description(path / "posthoc.json", "a saved set of post-hoc scores", FORMAT, VERSION)
+        tensors = read_tensors(path / "scores.safetensors")
+        try:
+            scores = [build_posthoc(each["name"], **each["settings"]) for each in description["scores"]]
+            loaded = cls(model, scores, description["of"], description["at"], description["score"])
+            known = description["fingerprint"]
+        except (KeyError, TypeError, InputError) as error:
+            raise FileFormatError(
+                f"{path} is not complete or does not fit ({type(error).__name__}: {error}); save the scores again."
+            ) from error
+        if fingerprint(loaded.reader.network) != known:
+            raise FileFormatError(
+                f"model: {path} was fitted on a model with other weights or layers; accepted: the model whose fingerprint "
+                f"is {known[:16]}... Load the weights that the scores were fitted on, or fit the scores again."
+            )
+        for name, value in tensors.items():
+            score, _, key = name.partition("/")
+            if score not in loaded.scores:
+                raise FileFormatError(f"{path} holds tensors of {score!r}, which its description does not name.")
+            loaded.scores[score].state[key] = value.clone()  # aligned in memory, so that it rounds like the fitted one
+        return loaded
+
+
+def _by_name(scores: Sequence[str | PostHoc]) -> dict[str, PostHoc]:
+    if isinstance(scores, str) or not scores:
+        raise InputError(explain("scores", repr(scores), "a list with one or more names of scores"))
+    built = [each if isinstance(each, PostHoc) else build_posthoc(each) for each in scores]
+    names = [each.name for each in built]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(explain("scores", f"{name!r} {names.count(name)} times", "each score once"))
+    return {each.name: each for each in built}

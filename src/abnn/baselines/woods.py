@@ -1,0 +1,265 @@
+"""WOODS: learns from unlabelled "wild" data, of which a share is outliers, under two constraints.
+
+With s(x) an outlier logit (larger: more of an outlier) and l the loss of the outlier detector,
+
+    minimise    E_wild[ l_out(s(x)) ]   subject to   E_id[ l_in(s(x)) ] <= cutoff   and   CE <= factor * CE before
+
+Each constraint g <= 0 enters as an augmented Lagrangian term, with multiplier m and penalty b,
+
+    m g + b/2 g^2  where  b g + m >= 0,  else  - m^2 / (2 b)
+
+and after every epoch, with g over all training data: m <- m + dg/dm of that term, b <- 1.5 b if g > 0.
+
+    reference   s = w (c - logsumexp(z)) / d + a, sigmoid losses l_out = sigmoid(-s), l_in = sigmoid(s), from a trained network,
+                whose mean c and deviation d of logsumexp are measured first; score: energy, -logsumexp(z)
+    authors     s from a second head, hinge losses l_out = relu(1 - s), l_in = relu(1 + s), from the beginning, CE in the
+                loss and not constrained; score: 1 - max_k p_k, the second head is not used
+
+Katz-Samuels, Nakhleh, Nowak and Li 2022, "Training OOD Detectors in their Natural Habitats" (arXiv:2202.03299). The first
+half of every batch is labelled ID data, the other half wild: each input is replaced by an outlier with probability ``share``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from abnn.baselines._lagrangian import lagrangian, updated
+from abnn.baselines._steps import Minimise
+from abnn.baselines.base import (
+    AUTHORS_NOISE,
+    Method,
+    Run,
+    Stage,
+    check_choice,
+    check_positive,
+    check_share,
+)
+from abnn.baselines.threshold import plain_losses
+from abnn.errors import InputError, explain
+from abnn.model.blocks import evaluating
+from abnn.networks.by_name import PaperResNet, group_norm
+from abnn.predict.prediction import Prediction
+from abnn.train.optimizers import SCHEDULES, Schedule, make_optimizer
+from abnn.train.trainable import Trainable
+
+TUNE_SCHEDULES: dict[str, Schedule] = {
+    **SCHEDULES,
+    "halving": lambda progress: 0.5 ** sum(progress >= bound for bound in (0.5, 0.75, 0.9)),
+}
+
+
+class EnergyUnit(nn.Module):
+    """A network and a logistic unit on its energy."""
+
+    centre: Tensor
+    spread: Tensor
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.weight, self.bias = nn.Parameter(torch.ones(())), nn.Parameter(torch.zeros(()))
+        self.register_buffer("centre", torch.zeros(()))
+        self.register_buffer("spread", torch.ones(()))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Class logits and the outlier logit."""
+        logits = self.network(x).float()
+        return logits, self.weight * (self.centre - logits.logsumexp(1)) / self.spread + self.bias
+
+    @torch.no_grad()
+    def measure(self, logsumexp: Tensor) -> None:
+        """Put the unit where it can learn: at the energies of ID data."""
+        self.centre.copy_(logsumexp.mean())
+        self.spread.copy_(logsumexp.std().clamp_min(1e-6))
+
+
+class SecondHead(nn.Module):
+    """The paper's network with an outlier head on its last block: norm, ReLU, pool, linear; 193 numbers."""
+
+    def __init__(self, network: PaperResNet) -> None:
+        super().__init__()
+        self.network = network
+        width = network.head.in_features
+        self.norm, self.linear = group_norm(width), nn.Linear(width, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        net = self.network
+        features = net.blocks(net.stem(x))
+        logits = net.head(F.relu(net.norm(features)).mean(dim=(2, 3)))
+        return logits.float(), self.linear(F.relu(self.norm(features)).mean(dim=(2, 3))).float()[:, 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Woods(Method):
+    """form        "energy" or "head", with the losses above
+    pretrain    share of all epochs in which the plain network is trained first, with lr, optimizer and schedule;
+                0 for a network that is trained already
+    tune_lr     learning rate of what follows (Nesterov's momentum), halved at 50, 75 and 90 %
+    share       of outliers in the wild half
+    cutoff      what the ID loss of the detector may be
+    ce_factor   what the cross-entropy may be, as a multiple of what it was; None: it is in the loss instead
+    rate        of the multipliers' steps; growth: of the penalties
+    """
+
+    name: ClassVar[str] = "woods"
+    variants: ClassVar[dict[str, dict[str, Any]]] = {
+        "reference": {},
+        "authors": {
+            "form": "head",
+            "pretrain": 0.0,
+            "tune_schedule": "steps",
+            "ce_factor": None,
+            "outliers": AUTHORS_NOISE,
+            "score": "max-probability",
+        },
+    }
+    uses_outliers: ClassVar[str] = "must"
+
+    score: str = "energy"
+    form: str = "energy"
+    pretrain: float = 0.5
+    tune_lr: float = 1e-3
+    tune_schedule: str = "halving"
+    share: float = 0.1
+    cutoff: float = 0.05
+    ce_factor: float | None = 2.0
+    rate: float = 1.0
+    growth: float = 1.5
+    outliers: Any = "full"
+
+    def __post_init__(self) -> None:
+        check_choice("form", self.form, ("energy", "head"))
+        check_choice("tune_schedule", self.tune_schedule, TUNE_SCHEDULES)
+        super().__post_init__()
+        check_share("pretrain", self.pretrain)
+        for option in ("tune_lr", "share", "cutoff", "rate", "growth", *(["ce_factor"] if self.ce_factor else [])):
+            check_positive(option, getattr(self, option))
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        return (*super().scores, "energy", *(("ood-head",) if self.form == "head" else ()))
+
+    def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> nn.Module:
+        network = make_backbone()
+        if self.form == "energy":
+            return EnergyUnit(network)
+        if not isinstance(network, PaperResNet):
+            fix = "Use the backbone 'paper-resnet', or form='energy', which takes any network."
+            raise InputError(explain("backbone", type(network).__name__, "PaperResNet for form='head'", fix))
+        return SecondHead(network)
+
+    def stages(self, run: Run) -> list[Stage]:
+        first = round(self.pretrain * run.epochs) if run.epochs > 1 else 0
+        network = run.network.network
+        assert isinstance(network, nn.Module)
+
+        def plain() -> Trainable:
+            optimizer = self.make_optimizer(network.parameters())
+            return Minimise(run, plain_losses(run, network), optimizer, "training the network", network)
+
+        return [
+            Stage("pretrain", first, plain, self.schedule),
+            Stage("wild", run.epochs - first, lambda: WildSteps(run, self), TUNE_SCHEDULES[self.tune_schedule]),
+        ]
+
+    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
+        logits, outlier = network(x)
+        own = {"energy": -logits.logsumexp(1)} | ({"ood-head": outlier} if self.form == "head" else {})
+        return Prediction(logits.softmax(1)[None], default=self.score, own=own)
+
+    def detector_losses(self, outlier_logit: Tensor) -> tuple[Tensor, Tensor]:
+        """(l_in, l_out) of every input."""
+        if self.form == "energy":
+            return torch.sigmoid(outlier_logit), torch.sigmoid(-outlier_logit)
+        return F.relu(1 + outlier_logit), F.relu(1 - outlier_logit)
+
+
+class WildSteps(Minimise):
+    """One step on labelled and wild data; multipliers and penalties move between epochs."""
+
+    def __init__(self, run: Run, method: Woods) -> None:
+        optimizer = make_optimizer("nesterov", run.network.parameters(), method.tune_lr)
+        super().__init__(run, self.wild_losses, optimizer, "training with wild data")
+        self.method = method
+        self.multipliers = {"in": 0.0, "ce": 0.0}
+        self.penalties = {"in": 1.0, "ce": 1.0}
+        self.ce_limit = float("inf")
+        # What a step reads of these numbers lies on the device, where a captured step finds their current values.
+        self.placed = torch.zeros(5, device=next(self.network.parameters()).device)
+        self.place()
+
+    def place(self) -> None:
+        numbers = [each[name] for name in ("in", "ce") for each in (self.multipliers, self.penalties)]
+        self.placed.copy_(torch.tensor([*numbers, self.ce_limit]))
+
+    def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with self.run.fabric.autocast():
+            return self.network(x)
+
+    def wild_losses(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+        half = max(1, len(x) // 2)
+        labelled, wild, wild_y = x[:half], x[half:], y[half:]
+        logits, id_logit = self.outputs(labelled)
+        ce = F.cross_entropy(logits, y[:half])
+        losses = {"in": self.term("in", self.method.detector_losses(id_logit)[0].mean() - self.method.cutoff)}
+        losses["ce"] = ce if self.method.ce_factor is None else self.term("ce", ce - self.placed[4])
+        if len(wild):
+            made = self.run.make_outliers(wild, wild_y, generator).x
+            place = x.device if generator is None else generator.device
+            chosen = torch.rand(len(wild), generator=generator, device=place) < self.method.share
+            wild = torch.where(chosen.to(x.device).view(-1, *[1] * (x.ndim - 1)), made, wild)
+            with evaluating(self.network):  # outliers must not reach normalisation statistics
+                losses["wild"] = self.method.detector_losses(self.outputs(wild)[1])[1].mean()
+        return losses
+
+    def term(self, name: str, g: Tensor) -> Tensor:
+        at = {"in": 0, "ce": 2}[name]
+        return lagrangian(g, self.placed[at], self.placed[at + 1])
+
+    def begin_epoch(self, epoch: int, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> None:
+        """Before the first epoch, look at the network as it came; later, move the multipliers."""
+        ce, inside, logsumexp = self.look(batches())
+        if epoch == 0:
+            if isinstance(self.network, EnergyUnit):
+                self.network.measure(logsumexp)
+            if self.method.ce_factor is not None:
+                self.ce_limit = self.method.ce_factor * ce
+            self.place()
+            return
+        found = {"in": inside - self.method.cutoff}
+        if self.method.ce_factor is not None:
+            found["ce"] = ce - self.ce_limit
+        for name, g in found.items():
+            self.multipliers[name], self.penalties[name] = updated(
+                g, self.multipliers[name], self.penalties[name], self.method.rate, self.method.growth
+            )
+        self.place()
+
+    @torch.no_grad()
+    def look(self, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float, Tensor]:
+        """Over all training data: cross-entropy, ID loss of the detector, and every logsumexp."""
+        ce, inside, energies = [], [], []
+        with evaluating(self.network):
+            for x, y in batches:
+                logits, outlier = self.outputs(x)
+                ce.append(F.cross_entropy(logits, y, reduction="none"))
+                inside.append(self.method.detector_losses(outlier)[0])
+                energies.append(logits.logsumexp(1))
+        return torch.cat(ce).mean().item(), torch.cat(inside).mean().item(), torch.cat(energies)
+
+    def more(self) -> dict[str, Any]:
+        return {"multipliers": self.multipliers, "penalties": self.penalties, "ce_limit": self.ce_limit}
+
+    def restore_more(self, more: dict[str, Any]) -> None:
+        self.multipliers, self.penalties = more["multipliers"], more["penalties"]
+        self.ce_limit = more["ce_limit"]
+        self.place()
+
+    def end_epoch(self, epoch: int, means: dict[str, float]) -> dict[str, float]:
+        return {f"multiplier_{name}": value for name, value in self.multipliers.items()}

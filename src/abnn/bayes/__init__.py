@@ -1,0 +1,1 @@
+"""Gaussian layers that take all draws at once, priors, convolutions."""

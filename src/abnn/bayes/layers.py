@@ -1,0 +1,295 @@
+"""Mean-field Gaussian layers that evaluate all weight draws in one call.
+
+Every weight w has a factorised posterior N(mean, sigma^2) with sigma = softplus(rho) (Blundell et al. 2015, "Weight
+Uncertainty in Neural Networks", arXiv:1505.05424). A layer *holds* the noise of its current draws,
+
+    w_s = mean + sigma * noise_s,   noise_s ~ N(0, 1),   s = 1..S,
+
+so that its forward pass is a pure function of input, parameters and noise: it can be compiled, exported, captured and
+repeated, and new draws are made only by :meth:`MeanField.resample`.
+
+Draws are folded into the batch, draw-major: row ``s * B + b`` of a folded tensor belongs to draw s and input b.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from abnn.bayes.convolutions import Geometry
+from abnn.bayes.priors import Gaussian, Prior, gaussian_kl, sampled_kl
+from abnn.bayes.strategy import convolve
+from abnn.errors import InputError, explain
+
+UNIT = Gaussian(1.0)
+
+
+@dataclass(frozen=True)
+class Init:
+    """Where the posterior starts: mean ~ N(0, mean_std^2), rho ~ N(softplus^-1(sigma), rho_std^2)."""
+
+    mean_std: float = 0.0
+    sigma: float = 0.02
+    rho_std: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.mean_std < math.inf and 0 <= self.rho_std < math.inf and 0 < self.sigma < math.inf):
+            accepted = "mean_std >= 0, rho_std >= 0, sigma > 0"
+            raise InputError(explain("init", self, accepted, "Choose non-negative spreads and a positive sigma."))
+
+
+def inverse_softplus(sigma: float) -> float:
+    """rho with softplus(rho) = sigma, accurate for tiny and large sigma."""
+    return sigma + math.log(-math.expm1(-sigma))
+
+
+Weights = tuple[Tensor, Tensor | None]
+Part = tuple[Tensor, Tensor, Tensor]
+
+
+class MeanField(nn.Module):
+    """Mean, rho and held noise of one weight and its bias; subclasses say how a drawn weight acts on an input.
+
+    ``uses`` is how often the layer is called in one pass of the network: each use has noise of its own.
+    """
+
+    weight_noise: Tensor
+    bias_noise: Tensor | None
+    made: dict[int, Weights] | None = None  # drawn weights by use, while several passes need the same ones
+
+    def __init__(
+        self, shape: Sequence[int], bias: bool, prior: Prior, init: Init, uses: int = 1, draws: int = 1
+    ) -> None:
+        super().__init__()
+        self.prior = prior
+        self.init = init
+        self.uses = uses
+        self.weight_mean = nn.Parameter(torch.empty(tuple(shape)))
+        self.weight_rho = nn.Parameter(torch.empty(tuple(shape)))
+        self.bias_mean = nn.Parameter(torch.empty(shape[0])) if bias else None
+        self.bias_rho = nn.Parameter(torch.empty(shape[0])) if bias else None
+        self.register_buffer("weight_noise", torch.zeros(uses, draws, *shape), persistent=False)
+        self.register_buffer("bias_noise", torch.zeros(uses, draws, shape[0]) if bias else None, persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        rho = inverse_softplus(self.init.sigma)
+        with torch.no_grad():
+            for mean, spread in ((self.weight_mean, self.weight_rho), (self.bias_mean, self.bias_rho)):
+                if mean is not None and spread is not None:
+                    mean.normal_(0, self.init.mean_std) if self.init.mean_std else mean.zero_()
+                    spread.normal_(rho, self.init.rho_std) if self.init.rho_std else spread.fill_(rho)
+
+    @property
+    def draws(self) -> int:
+        """S, the number of held draws."""
+        return self.weight_noise.shape[1]
+
+    @property
+    def weight_sigma(self) -> Tensor:
+        return F.softplus(self.weight_rho)
+
+    def resample(self, draws: int | None = None, generator: torch.Generator | None = None) -> None:
+        """Hold new noise for ``draws`` draws (default: as many as now), in place where the number stays the same."""
+        with torch.inference_mode(False), torch.no_grad():  # held noise may meet autograd later
+            for name in ("weight_noise", "bias_noise"):
+                noise = getattr(self, name)
+                if noise is None:
+                    continue
+                if draws is not None and draws != noise.shape[1]:
+                    noise = noise.new_empty(self.uses, draws, *noise.shape[2:])
+                    setattr(self, name, noise)
+                noise.normal_(generator=generator)
+
+    def resample_seeded(self, generators: Sequence[torch.Generator]) -> None:
+        """Hold one draw for each CPU generator: draw s depends on its own generator alone, on every device."""
+        with torch.inference_mode(False), torch.no_grad():
+            weight, bias = (
+                None if noise is None else torch.empty(self.uses, len(generators), *noise.shape[2:], dtype=noise.dtype)
+                for noise in (self.weight_noise, self.bias_noise)
+            )
+            self.make_noise(generators, (weight, bias))
+            assert weight is not None
+            self.weight_noise = weight.to(self.weight_noise.device)
+            self.bias_noise = None if bias is None else bias.to(self.weight_noise.device)
+
+    def make_noise(self, generators: Sequence[torch.Generator], into: Sequence[Tensor | None]) -> None:
+        """Fill the noise of weight and bias, [uses, S, ...] on the CPU, with one draw from each generator."""
+        for noise in into:
+            if noise is not None:
+                for index, generator in enumerate(generators):
+                    noise[:, index] = torch.randn(self.uses, *noise.shape[2:], generator=generator)
+
+    def weights(self, use: int = 0) -> Weights:
+        """The held draws of weight [S, ...] and bias [S, out]."""
+        if self.made is None:
+            return self._make(use)
+        if use not in self.made:
+            self.made[use] = self._make(use)
+        return self.made[use]
+
+    def _make(self, use: int) -> Weights:
+        weight = torch.addcmul(self.weight_mean, self.weight_sigma, self.weight_noise[use])
+        if self.bias_mean is None or self.bias_rho is None or self.bias_noise is None:
+            return weight, None
+        return weight, torch.addcmul(self.bias_mean, F.softplus(self.bias_rho), self.bias_noise[use])
+
+    @property
+    def parts(self) -> list[Part]:
+        """Mean, rho and held noise of the weight, and of the bias if there is one."""
+        parts: list[Part] = [(self.weight_mean, self.weight_rho, self.weight_noise)]
+        if self.bias_mean is not None and self.bias_rho is not None and self.bias_noise is not None:
+            parts.append((self.bias_mean, self.bias_rho, self.bias_noise))
+        return parts
+
+    def kl(self, sampled: bool = False) -> Tensor:
+        """KL[posterior || prior] over weight and bias, see :func:`kl_of`."""
+        return kl_of([self], sampled)
+
+    def forward(self, x: Tensor, folded: bool = True, use: int = 0) -> Tensor:
+        """Apply every held draw; ``x`` has S·B rows if ``folded``, else B rows that all draws share. Returns S·B rows."""
+        raise NotImplementedError
+
+
+class BayesLinear(MeanField):
+    """y_s = x W_s^T + b_s over the last dimension; any number of dimensions between batch and features."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        prior: Prior = UNIT,
+        init: Init = Init(),
+        uses: int = 1,
+    ) -> None:
+        super().__init__((out_features, in_features), bias, prior, init, uses)
+
+    def forward(self, x: Tensor, folded: bool = True, use: int = 0) -> Tensor:
+        weight, bias = self.weights(use)
+        draws, out = weight.shape[0], weight.shape[1]
+        middle = x.shape[1:-1]
+        if folded:
+            rows = x.reshape(draws, -1, x.shape[-1])
+            y = torch.bmm(rows, weight.transpose(1, 2))  # [S, B*middle, out]
+        else:
+            y = (x.reshape(-1, x.shape[-1]) @ weight.flatten(0, 1).T).unflatten(1, (draws, out)).transpose(0, 1)
+        if bias is not None:
+            y = y + bias[:, None, :]
+        return y.reshape(-1, *middle, out)
+
+    def extra_repr(self) -> str:
+        out_features, in_features = self.weight_mean.shape
+        return f"{in_features}, {out_features}, bias={self.bias_mean is not None}, draws={self.draws}"
+
+
+class BayesConv(MeanField):
+    """y_s = W_s * x + b_s, convolution in 1, 2 or 3 dimensions.
+
+    With ``groups`` above 1, channels only mix within their group, as in ``torch.nn.Conv2d``. How all draws are convolved
+    at once is the business of :mod:`abnn.bayes.convolutions` and :mod:`abnn.bayes.strategy`.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sequence[int],
+        stride: Sequence[int] | None = None,
+        padding: Sequence[int] | None = None,
+        groups: int = 1,
+        bias: bool = True,
+        prior: Prior = UNIT,
+        init: Init = Init(),
+        uses: int = 1,
+    ) -> None:
+        rank = len(kernel_size)
+        if rank not in (1, 2, 3):
+            raise InputError(explain("kernel_size", tuple(kernel_size), "one to three sizes, one per dimension"))
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            accepted = f"a divisor of both {in_channels} and {out_channels} channels"
+            raise InputError(explain("groups", groups, accepted, "Choose a common divisor, for example 1."))
+        super().__init__((out_channels, in_channels // groups, *kernel_size), bias, prior, init, uses)
+        self.geometry = Geometry(
+            tuple(stride) if stride is not None else (1,) * rank,
+            tuple(padding) if padding is not None else tuple(size // 2 for size in kernel_size),
+            groups,
+        )
+        self.rank = rank
+
+    def forward(self, x: Tensor, folded: bool = True, use: int = 0) -> Tensor:
+        weight, bias = self.weights(use)  # [S, O, C/g, ...], [S, O]
+        if weight.shape[0] == 1 and not torch.compiler.is_compiling():
+            return self.geometry.convolve(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
+        return convolve(x, weight, bias, self.geometry, folded)
+
+    def extra_repr(self) -> str:
+        out_channels, per_group, *kernel = self.weight_mean.shape
+        stride, groups = self.geometry.stride, self.geometry.groups
+        shape = f"{per_group * groups}, {out_channels}, kernel_size={tuple(kernel)}, stride={stride}"
+        return f"{shape}, groups={groups}, draws={self.draws}"
+
+
+def bayesian_layers(module: nn.Module) -> list[MeanField]:
+    """All mean-field layers inside a module, each once, in a fixed order."""
+    return [layer for layer in module.modules() if isinstance(layer, MeanField)]
+
+
+def kl_of(layers: Sequence[MeanField], sampled: bool = False) -> Tensor:
+    """KL[posterior || prior] over the weights and biases of all layers.
+
+    Closed form for a Gaussian prior; otherwise, or if ``sampled``, the Monte Carlo estimate
+    1/S sum_s [log q(w_s) - log p(w_s)] over the held draws of the last use.
+    """
+    by_prior: dict[Prior, list[Part]] = {}
+    for layer in layers:
+        by_prior.setdefault(layer.prior, []).extend(layer.parts)
+    terms = []
+    for prior, parts in by_prior.items():
+        for mean, rho, noise in parts if torch.compiler.is_compiling() else [_side_by_side(parts)]:
+            sigma = F.softplus(rho)
+            if isinstance(prior, Gaussian) and not sampled:
+                terms.append(gaussian_kl(mean, sigma, prior.sigma))
+            else:
+                terms.append(sampled_kl(mean, sigma, noise[-1], prior))
+    return functools.reduce(torch.add, terms)
+
+
+def _side_by_side(parts: Sequence[Part]) -> Part:
+    """All parts as one long one with the noise of their last uses: few large operations instead of many small ones.
+
+    A compiler would copy them for that, and makes one kernel of several operations anyway.
+    """
+    mean, rho = (torch.cat([part[i].flatten() for part in parts]) for i in range(2))
+    return mean, rho, torch.cat([noise[-1:].flatten(2) for _, _, noise in parts], dim=2)
+
+
+@contextlib.contextmanager
+def drawn(layers: Sequence[MeanField]) -> Iterator[None]:
+    """Inside, layers find the weights of their held draws ready made, for all of their uses at once."""
+    parts = [part for layer in layers for part in layer.parts]
+    sigmas = F.softplus(torch.cat([rho.flatten() for _, rho, _ in parts])).split([rho.numel() for _, rho, _ in parts])
+    made = iter([_uses(mean, sigma.view_as(mean), noise) for (mean, _, noise), sigma in zip(parts, sigmas)])
+    try:
+        for layer in layers:
+            weights = next(made)
+            biases = next(made) if layer.bias_mean is not None else (None,) * layer.uses
+            layer.made = dict(enumerate(zip(weights, biases)))
+        yield
+    finally:
+        for layer in layers:
+            layer.made = None
+
+
+def _uses(mean: Tensor, sigma: Tensor, noise: Tensor) -> Sequence[Tensor]:
+    """mean + sigma * noise for each use."""
+    if len(noise) == 1:
+        return [torch.addcmul(mean, sigma, noise[0])]
+    return torch.addcmul(mean, sigma, noise).unbind()

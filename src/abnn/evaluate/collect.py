@@ -1,0 +1,172 @@
+"""Score a model on sets of data of any size: one pass, and no more memory than one batch and the scores take."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from abnn.errors import InputError, explain
+from abnn.evaluate.evaluation import SetResult
+from abnn.predict.prediction import Prediction
+from abnn.scores.formulas import DISTANCE_SCORES, ONE_DRAW_SCORES, SAMPLE_SCORES
+
+Batch = tuple[Tensor, Tensor]
+Picture = Callable[[Tensor], np.ndarray]
+Stated = Callable[[Prediction], Tensor]
+
+
+def evaluate_set(
+    model: Any,
+    batches: Iterable[Batch],
+    name: str,
+    tier: str,
+    draws: int = 10,
+    seed: int = 0,
+    shown: int = 8,
+    picture: Picture | None = None,
+    on_batch: Callable[[int], None] | None = None,
+    stated: Stated | None = None,
+) -> SetResult:
+    """Predict every input of ``batches``, pairs of inputs and labels (-1: no class), and keep all its scores.
+
+    model     anything with ``predict(x, draws=..., seed=...)``: attached, plain, or of another method
+    shown     keep pictures of so many of the most and the least uncertain inputs, and of as many at random
+    picture   turns a batch into uint8 pictures [B, H, W] or [B, H, W, 3]; None: see :func:`as_pictures`
+    on_batch  called with the number of inputs after each batch
+    stated    the probabilities to keep; None: those of the model, averaged over its draws
+    """
+    parts, pool = [], Pool(shown, seed)
+    for x, y in batches:
+        prediction = model.predict(x, draws=draws, seed=seed)
+        parts.append(Part.of(prediction, x, y, stated))
+        pool.add(prediction.score.cpu().numpy(), x, picture or as_pictures)
+        if on_batch is not None:
+            on_batch(len(x))
+    return as_result(parts, pool, name, tier)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is kept of some consecutive inputs.
+
+    digests  16 bytes for each input that tell it and its label from all others, uint8 [N, 16]
+    """
+
+    probs: np.ndarray
+    labels: np.ndarray
+    scores: dict[str, np.ndarray]
+    digests: np.ndarray
+
+    @classmethod
+    def of(cls, prediction: Prediction, x: Tensor, y: Tensor, stated: Stated | None = None) -> Part:
+        labels = y.cpu().numpy().astype(np.int64)
+        probs = prediction.probs if stated is None else stated(prediction)
+        return cls(probs.cpu().numpy().astype(np.float32), labels, all_scores(prediction), _digests(x, labels))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def join(parts: Sequence[Part]) -> Part:
+    """Consecutive parts as one."""
+    return Part(
+        np.concatenate([part.probs for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+        {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores},
+        np.concatenate([part.digests for part in parts]),
+    )
+
+
+def as_result(parts: Sequence[Part], pool: Pool, name: str, tier: str, skipped: tuple[str, ...] = ()) -> SetResult:
+    """All parts of a set as its result. The hash belongs to inputs and labels, and not to how they were batched."""
+    if not parts:
+        fix = f"{len(skipped)} inputs could not be read." if skipped else ""
+        raise InputError(explain(f"set {name!r}", "no inputs", "at least one batch", fix))
+    whole = join(parts)
+    return SetResult(
+        name=name,
+        tier=tier,
+        probs=whole.probs,
+        labels=whole.labels,
+        scores=whole.scores,
+        shown=pool.numbers,
+        images=pool.images,
+        skipped=skipped,
+        data_hash=hashlib.sha256(whole.digests.tobytes()).hexdigest(),
+    )
+
+
+def all_scores(prediction: Prediction) -> dict[str, np.ndarray]:
+    """Every score that a prediction can give."""
+    names = list(SAMPLE_SCORES if len(prediction.samples) > 1 else ONE_DRAW_SCORES)
+    if prediction.distance is not None:
+        names += DISTANCE_SCORES
+    names += list(prediction.own)
+    return {name: prediction.score_by(name).cpu().numpy().astype(np.float32) for name in names}
+
+
+def as_pictures(x: Tensor) -> np.ndarray:
+    """Inputs as grey or colour pictures, each channel stretched over the range of the batch; other shapes give none."""
+    if x.ndim != 4 or x.shape[1] not in (1, 3):
+        return np.zeros((0, 1, 1), np.uint8)
+    low = x.amin(dim=(0, 2, 3), keepdim=True)
+    span = (x.amax(dim=(0, 2, 3), keepdim=True) - low).clamp_min(1e-12)
+    if x.min() >= 0 and x.max() <= 1:
+        low, span = torch.zeros_like(low), torch.ones_like(span)
+    pictures = ((x - low) / span * 255).round().byte().cpu()
+    return (pictures[:, 0] if x.shape[1] == 1 else pictures.movedim(1, -1)).numpy()
+
+
+@dataclass
+class Pool:
+    """The pictures of the most and least uncertain inputs so far, and of a random choice.
+
+    The choice among all inputs is the same however they were batched: each has a random number that belongs to the seed
+    and its place alone.
+    """
+
+    size: int
+    seed: int
+    count: int = 0
+    numbers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    scores: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    images: np.ndarray = field(default_factory=lambda: np.zeros((0, 1, 1), np.uint8))
+
+    def add(self, scores: np.ndarray, x: Tensor, picture: Picture) -> None:
+        """Look at the next inputs."""
+        numbers = np.arange(self.count, self.count + len(scores))
+        self.count += len(scores)
+        images = picture(x) if self.size else np.zeros((0, 1, 1), np.uint8)
+        if len(images) != len(scores):
+            return
+        if self.images.shape[1:] != images.shape[1:]:  # the first ones, or pictures of another size
+            self.numbers, self.scores, self.images = numbers[:0], np.zeros(0), images[:0]
+        numbers, images = np.concatenate([self.numbers, numbers]), np.concatenate([self.images, images])
+        scores = np.concatenate([self.scores, scores])
+        order = np.argsort(scores, kind="stable")
+        at_random = np.argsort(self._keys(numbers), kind="stable")[: self.size]
+        keep = np.array(sorted({*order[: self.size], *order[-self.size :], *at_random}))
+        self.numbers, self.scores, self.images = numbers[keep], scores[keep], images[keep]
+
+    def _keys(self, numbers: np.ndarray) -> np.ndarray:
+        """A random number for each place, by SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) of seed and place."""
+        state = np.random.SeedSequence(self.seed).generate_state(1, np.uint64)
+        z = state + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def _digests(x: Tensor, labels: np.ndarray) -> np.ndarray:
+    rows = np.ascontiguousarray(x.detach().cpu().numpy())
+    digests = [
+        hashlib.blake2b(row.tobytes(), digest_size=16, salt=int(label).to_bytes(8, "little", signed=True)).digest()
+        for row, label in zip(rows, labels)
+    ]
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(len(rows), 16)

@@ -1,0 +1,183 @@
+"""All numbers of the page, with bootstrap intervals; for two models on the same inputs also their difference.
+
+Each set is resampled on its own, all models together. A difference is therefore one between models on the *same* resampled
+inputs, and its interval says more than comparing two separate intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
+from abnn.evaluate.report.texts import DETECTION, MISTAKES, SELECTIVE
+from abnn.metrics import (
+    Interval,
+    Result,
+    adaptive_calibration_error,
+    auroc,
+    bootstrap_groups,
+    bootstrap_rows,
+    detection,
+    expected_calibration_error,
+    misclassification,
+    ordered_triples,
+    selective,
+)
+
+MOST_RESAMPLES = 400
+FEWEST_RESAMPLES = 100
+RESAMPLED_INPUTS = 2_000_000
+"""Resamples times inputs stay near this number, so that the page of a large evaluation is written in minutes."""
+
+Key = tuple[str, str]
+"""(metric, name of a set); the name is "" for numbers about tiers."""
+SCORE, CORRECT, CONFIDENCE, BRIER, NLL = range(5)
+_LEAST_PROBABILITY = float(np.finfo(np.float64).eps)  # as in abnn.metrics.negative_log_likelihood
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """``by_model[m][key]`` for each model; ``difference[key]`` = second minus first where both saw the same inputs."""
+
+    by_model: tuple[Mapping[Key, Interval], ...]
+    difference: Mapping[Key, Interval]
+    resamples: int
+
+
+@dataclass(frozen=True)
+class _Values(Result):
+    values: Mapping[str, float]
+
+    def numbers(self) -> dict[str, float]:
+        return dict(self.values)
+
+
+def measure(evaluations: Sequence[Evaluation]) -> Numbers:
+    """Everything that tables show, from one bootstrap over all models where they saw the same inputs."""
+    resamples = resamples_for(max(sum(map(len, each.sets)) for each in evaluations))
+    if same_inputs(evaluations):
+        return _together(evaluations, resamples)
+    alone = [_together([each], resamples) for each in evaluations]
+    return Numbers(tuple(each.by_model[0] for each in alone), {}, resamples)
+
+
+def resamples_for(inputs: int) -> int:
+    return int(np.clip(RESAMPLED_INPUTS // inputs, FEWEST_RESAMPLES, MOST_RESAMPLES))
+
+
+def same_inputs(evaluations: Sequence[Evaluation]) -> bool:
+    """Whether all models were shown the same sets: names, tiers, sizes, hashes and labels agree."""
+
+    def same(one: SetResult, other: SetResult) -> bool:
+        facts = [(each.name, each.tier, len(each), each.data_hash) for each in (one, other)]
+        return facts[0] == facts[1] and np.array_equal(one.labels, other.labels)
+
+    first = evaluations[0].sets
+    return all(len(each.sets) == len(first) and all(map(same, first, each.sets)) for each in evaluations)
+
+
+def columns(result: SetResult, score: str) -> np.ndarray:
+    """What the numbers need of each input, float64 [N, 5]: score, right or not, confidence, Brier score, -log p(label).
+
+    The last two are zero for inputs without a class. Resampling these five instead of all K probabilities makes the
+    bootstrap independent of the number of classes.
+    """
+    probs = result.probs
+    known = np.flatnonzero((result.labels >= 0) & (result.labels < probs.shape[1]))
+    of_label = probs[known, result.labels[known]].astype(np.float64)
+    table = np.zeros((len(result), 5))
+    table[:, SCORE] = result.scores[score]
+    table[:, CORRECT] = result.correct
+    table[:, CONFIDENCE] = np.clip(probs.max(axis=1), 0, 1)
+    squares = np.einsum("nk,nk->n", probs, probs, dtype=np.float64)
+    table[known, BRIER] = squares[known] - of_label**2 + (1 - of_label) ** 2
+    table[known, NLL] = -np.log(np.maximum(of_label, _LEAST_PROBABILITY))
+    return table
+
+
+def point_numbers(sets: Sequence[SetResult], tables: Sequence[np.ndarray]) -> dict[Key, float]:
+    """All numbers but those about mistakes from the columns of each set; ``tables`` may be resampled."""
+    values: dict[Key, float] = {}
+    by_tier = {tier: [t for s, t in zip(sets, tables, strict=True) if s.tier == tier] for tier in TIERS}
+    pooled = {tier: np.concatenate(parts) for tier, parts in by_tier.items() if parts}
+    score = {tier: table[:, SCORE] for tier, table in pooled.items()}
+    for tier in ("id", "semi"):
+        if tier in pooled and all(each.labelled for each in sets if each.tier == tier):
+            values[f"accuracy_{tier}", ""] = float(pooled[tier][:, CORRECT].mean())
+    for low, high in (("id", "semi"), ("semi", "full"), ("id", "full")):
+        if low in score and high in score:
+            values[f"auroc_{low}_{high}", ""] = auroc(score[low], score[high])
+    if len(score) == len(TIERS):
+        values["ordered_triples", ""] = ordered_triples(*(score[tier] for tier in TIERS))
+    for result, table in zip(sets, tables, strict=True):
+        if result.labelled:
+            values.update({(metric, result.name): value for metric, value in _of_labelled(table).items()})
+        if result.tier != "id" and "id" in score:
+            found = detection(score["id"], table[:, SCORE]).numbers()
+            values.update({(metric, result.name): found[metric] for metric in DETECTION})
+    if ("accuracy_id", "") in values:
+        values.update({(metric, ""): value for metric, value in _of_labelled(pooled["id"]).items()})
+    return values
+
+
+def mistakes(evaluation: Evaluation, resamples: int) -> dict[Key, Interval]:
+    """Misclassification numbers of the id tier; right and wrong keep their sizes, because wrong ones can be rare."""
+    sets = evaluation.tier("id")
+    if not sets or not all(each.labelled for each in sets):
+        return {}
+    table = np.concatenate([columns(each, evaluation.score) for each in sets])
+    correct = table[:, CORRECT].astype(bool)
+    if correct.all() or not correct.any():
+        return {}
+    found = bootstrap_rows(misclassification, table[:, SCORE], correct, strata=correct, resamples=resamples)
+    found["misclassification_auroc"] = found.pop("auroc")
+    return {(metric, ""): found[metric] for metric in MISTAKES}
+
+
+def _of_labelled(table: np.ndarray) -> dict[str, float]:
+    confidence, correct = table[:, CONFIDENCE], table[:, CORRECT]
+    answered = selective(table[:, SCORE], correct).numbers()
+    return {
+        "accuracy": float(correct.mean()),
+        **{metric: answered[metric] for metric in SELECTIVE},
+        "ece": expected_calibration_error(confidence, correct),
+        "adaptive_ece": adaptive_calibration_error(confidence, correct),
+        "brier": float(table[:, BRIER].mean()),
+        "nll": float(table[:, NLL].mean()),
+    }
+
+
+def _together(evaluations: Sequence[Evaluation], resamples: int) -> Numbers:
+    sets = evaluations[0].sets
+    groups = [
+        np.stack([columns(each.sets[number], each.score) for each in evaluations], axis=1)
+        for number in range(len(sets))
+    ]
+    statistic = _statistic([each.sets for each in evaluations])
+    by_model: list[dict[Key, Interval]] = [{} for _ in evaluations]
+    difference: dict[Key, Interval] = {}
+    # a lone set without labels has scores to draw but no number to give
+    intervals = bootstrap_groups(statistic, *groups, resamples=resamples) if statistic(*groups).values else {}
+    for label, interval in intervals.items():
+        model, metric, name = label.split("\t", 2)
+        target = difference if model == "difference" else by_model[int(model)]
+        target[metric, name] = interval
+    for numbers, evaluation in zip(by_model, evaluations, strict=True):
+        numbers.update(mistakes(evaluation, resamples))
+    return Numbers(tuple(by_model), difference, resamples)
+
+
+def _statistic(sets: Sequence[Sequence[SetResult]]) -> Callable[..., _Values]:
+    """The function to bootstrap: each group is one set, [N, models, 5]."""
+
+    def statistic(*groups: np.ndarray) -> _Values:
+        found = [point_numbers(of_model, [g[:, model] for g in groups]) for model, of_model in enumerate(sets)]
+        rows = {str(model): numbers for model, numbers in enumerate(found)}
+        if len(found) == 2:
+            rows["difference"] = {key: value - found[0][key] for key, value in found[1].items()}
+        return _Values({f"{model}\t{m}\t{n}": value for model, row in rows.items() for (m, n), value in row.items()})
+
+    return statistic

@@ -1,9 +1,0 @@
-"""What the paper leaves open, measured on networks as in its tables: severity curves, far-away inputs, the numbers of draws and
-views, and corrupted in-distribution data."""
-
-from abnn.experiments.paper.beyond.measured import Measured
-from abnn.experiments.paper.beyond.page import PAGE, table, write_beyond
-from abnn.experiments.paper.beyond.parts import PARTS
-from abnn.experiments.paper.beyond.run import TASKS, Beyond
-
-__all__ = ["PAGE", "PARTS", "TASKS", "Beyond", "Measured", "table", "write_beyond"]

@@ -1,0 +1,284 @@
+"""What an attachment looks like: small Bayesian modules that turn a block's input into an addition to its output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from abnn.bayes.layers import BayesConv, BayesLinear, Init, MeanField
+from abnn.bayes.priors import Gaussian, Prior
+from abnn.errors import AttachError, InputError, explain, unknown
+from abnn.model.blocks import Block
+
+AUTHORS_INIT = Init(mean_std=0.1, sigma=math.log1p(math.exp(-6)), rho_std=0.1)
+KINDS = ("conv", "bottleneck", "chain", "replace")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """How attachments are built; everything that is needed to build them again.
+
+    kind     "conv": one Bayesian layer from the block's input to its output. "bottleneck": two, through few channels.
+             "chain": the authors' side stream of residual Bayesian blocks beside the backbone. "replace": no
+             attachment; a residual Bayesian block takes the place of each block (Bayes by backprop, ablation c).
+    width    conv: channels that mix within one group; bottleneck: channels in the middle. None: 64 and 16.
+    share    chain: one Bayesian block serves all but the first place, with noise of its own at each.
+    prior    prior of every Bayesian weight.
+    init     where the posterior starts; None: mean 0 (last layer) and a sigma that makes the attachment's noise about a
+             tenth of its input (see ``default_sigma``).
+    """
+
+    kind: str = "conv"
+    width: int | None = None
+    share: bool | None = None
+    prior: Prior = Gaussian(0.1)
+    init: Init | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise unknown("kind", self.kind, KINDS)
+        if self.width is not None and self.width < 1:
+            raise InputError(explain("width", self.width, "a positive number of channels"))
+        if self.kind in ("chain", "replace") and self.width is not None:
+            raise InputError(explain("width", self.width, f"None for kind={self.kind!r}, as wide as the blocks are"))
+        if self.kind != "chain" and self.share is not None:
+            raise InputError(explain("share", self.share, f"None for kind={self.kind!r}; only chains are shared"))
+
+
+class Attachment(nn.Module):
+    """Turns the input of a block into what is added to its output.
+
+    forward(x, shape, folded): ``x`` has S·B rows if folded, else B; ``shape`` is that of one output without its batch
+    dimension; returns S·B rows.
+    """
+
+
+class Direct(Attachment):
+    """One Bayesian layer, or two with a ReLU between them, from block input to block output."""
+
+    def __init__(self, layers: Sequence[MeanField], layout: str) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.layout = layout
+
+    def forward(self, x: Tensor, shape: Sequence[int], folded: bool) -> Tensor:
+        if self.layout == "pool":
+            x = x.flatten(2).mean(2)
+        for index, layer in enumerate(self.layers):
+            if index:
+                x = F.relu(x)
+            x = layer(x, folded or index > 0)
+        if self.layout == "tokens" and len(shape) > 2:
+            return fit_size(x.movedim(-1, 1), shape[:-1]).movedim(1, -1)
+        return fit_size(x, shape[1:]) if self.layout == "channels" else x
+
+
+class BayesBlock(nn.Module):
+    """norm, ReLU, Bayesian layer, norm, ReLU, Bayesian layer, plus a shortcut: the layout of the paper's blocks."""
+
+    def __init__(self, block: Block, prior: Prior, init: Init, uses: int) -> None:
+        super().__init__()
+        layout, width_in, width_out = _widths(block)
+        self.layout = layout
+        self.norm1 = _norm(layout, width_in)
+        self.layer1 = _layer(block, width_in, width_out, prior, init, uses=uses)
+        self.norm2 = _norm(layout, width_out)
+        self.layer2 = _layer(block, width_out, width_out, prior, init, uses=uses, strided=False)
+        same = block.input[1:] == block.output[1:]
+        self.shortcut = None if same else _layer(block, width_in, width_out, prior, init, uses=uses, kernel=1)
+
+    def forward(self, x: Tensor, shape: Sequence[int], folded: bool, use: int) -> Tensor:
+        if self.layout == "pool":
+            x = x.flatten(2).mean(2)
+        # In place: the norm's output and the layer's are read by nobody else, not even by their gradients.
+        side = self.layer1(F.relu(self.norm1(x), inplace=True), folded, use)
+        side = self.layer2(F.relu(self.norm2(side), inplace=True), True, use)
+        if self.shortcut is not None:
+            base = self.shortcut(x, folded, use)
+        elif folded:
+            base = x
+        else:
+            base = x.unsqueeze(0).expand(side.shape[0] // x.shape[0], *x.shape).flatten(0, 1)
+        if self.layout == "channels":
+            side, base = fit_size(side, shape[1:]), fit_size(base, shape[1:])
+        return side.add_(base)
+
+
+class Stream:
+    """What flows along a chain during one pass."""
+
+    value: Tensor | None = None
+
+    def __reduce__(self) -> Any:  # a pass that failed in the middle leaves what cannot be copied
+        return Stream, ()
+
+
+class ChainLink(Attachment):
+    """a_0 = B_0(h), a_k = B_k(a_{k-1}): the chain starts at the first block's input and then only sees itself."""
+
+    def __init__(self, block: BayesBlock, stream: Stream, first: bool, last: bool, use: int = 0) -> None:
+        super().__init__()
+        self.block = block
+        self.stream = stream
+        self.first = first
+        self.last = last
+        self.use = use
+
+    def forward(self, x: Tensor, shape: Sequence[int], folded: bool) -> Tensor:
+        if self.first:
+            value = self.block(x, shape, folded, self.use)
+        else:
+            assert self.stream.value is not None
+            value = self.block(self.stream.value, shape, True, self.use)
+        # Nothing stays behind after the pass: held activations cost memory and cannot be copied.
+        self.stream.value = None if self.last else value
+        return value
+
+
+def build_attachments(blocks: Sequence[Block], spec: Spec) -> list[Attachment]:
+    """One attachment for each block."""
+    if spec.kind == "chain":
+        return _build_chain(blocks, spec)
+    if spec.kind == "replace":
+        init = spec.init or AUTHORS_INIT
+        return [ChainLink(BayesBlock(block, spec.prior, init, uses=1), Stream(), True, True) for block in blocks]
+    return [_build_direct(block, spec) for block in blocks]
+
+
+def _build_direct(block: Block, spec: Spec) -> Attachment:
+    layout, width_in, width_out = _widths(block)
+    if spec.kind == "conv":
+        groups = _groups(width_in, width_out, spec.width or 64) if layout == "channels" else 1
+        return Direct([_layer(block, width_in, width_out, spec.prior, spec.init, groups=groups)], layout)
+    middle = spec.width or 16
+    down_init = spec.init or Init(mean_std=1 / math.sqrt(width_in), sigma=default_sigma(width_in))
+    down = _layer(block, width_in, middle, spec.prior, down_init, kernel=1)
+    up = _layer(block, middle, width_out, spec.prior, spec.init, strided=False)
+    return Direct([down, up], layout)
+
+
+def _build_chain(blocks: Sequence[Block], spec: Spec) -> list[Attachment]:
+    stream = Stream()
+    init = spec.init or AUTHORS_INIT
+    if spec.share is False:
+        built = [BayesBlock(block, spec.prior, init, uses=1) for block in _links(blocks)]
+        return [ChainLink(link, stream, index == 0, index == len(built) - 1) for index, link in enumerate(built)]
+    shapes = {(block.input[1:], block.output[1:]) for block in blocks[1:]}
+    if any(shape != output for shape, output in shapes) or len(shapes) > 1:
+        raise AttachError(
+            "share: got a shared chain on blocks of different shapes; accepted: blocks after the first with one and "
+            "the same input and output shape. Use share=False, or limit the places with at=... or last=..."
+        )
+    first = BayesBlock(blocks[0], spec.prior, init, uses=1)
+    links: list[Attachment] = [ChainLink(first, stream, True, len(blocks) == 1)]
+    if len(blocks) > 1:
+        uses = len(blocks) - 1
+        rest = BayesBlock(blocks[1], spec.prior, init, uses=uses)
+        links += [ChainLink(rest, stream, False, use == uses - 1, use) for use in range(uses)]
+    return links
+
+
+def _links(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks as a chain sees them: each link starts where the one before ended."""
+    links = [blocks[0]]
+    for block in blocks[1:]:
+        if links[-1].layout != block.layout or len(links[-1].output) != len(block.output):
+            given = f"a chain from {links[-1].name!r} to {block.name!r}, whose layouts differ"
+            fix = "Choose the places with at=... or last=..., or another kind."
+            raise AttachError(explain("kind", given, "blocks of one layout and number of dimensions", fix))
+        links.append(Block(block.name, block.module, links[-1].output, block.output, block.layout))
+    return links
+
+
+def default_sigma(fan_in: int) -> float:
+    """0.1 / sqrt(fan_in): the noise of a sum over fan_in inputs of size r is then about r / 10."""
+    return 0.1 / math.sqrt(fan_in)
+
+
+def _widths(block: Block) -> tuple[str, int, int]:
+    """How an attachment works on a block's tensors, and its widths: channels, tokens, flat, or pool then flat."""
+    if block.layout == "tokens":
+        if len(block.input) == 3 and block.input[1] != block.output[1]:
+            raise AttachError(
+                f"at: {block.name!r} turns {block.input[1]} tokens into {block.output[1]}, which no attachment can "
+                "follow; choose blocks that keep the number of tokens."
+            )
+        return "tokens", block.input[-1], block.output[-1]
+    if len(block.output) == 2:
+        return ("flat" if len(block.input) == 2 else "pool"), block.input[1], block.output[1]
+    if len(block.input) != len(block.output) or not 3 <= len(block.input) <= 5:
+        raise AttachError(
+            f"at: {block.name!r} turns shape {block.input} into {block.output}; accepted: one to three dimensions "
+            "beside batch and channels, the same number before and after. Choose another place with at=..."
+        )
+    return "channels", block.input[1], block.output[1]
+
+
+def _layer(
+    block: Block,
+    width_in: int,
+    width_out: int,
+    prior: Prior,
+    init: Init | None,
+    uses: int = 1,
+    strided: bool = True,
+    kernel: int = 3,
+    groups: int = 1,
+) -> MeanField:
+    if len(block.output) == 2 or block.layout == "tokens":
+        return BayesLinear(
+            width_in, width_out, prior=prior, init=init or Init(sigma=default_sigma(width_in)), uses=uses
+        )
+    rank = len(block.input) - 2
+    stride = [max(1, round(a / b)) if strided else 1 for a, b in zip(block.input[2:], block.output[2:])]
+    fan_in = width_in // groups * kernel**rank
+    return BayesConv(
+        width_in,
+        width_out,
+        (kernel,) * rank,
+        stride,
+        groups=groups,
+        prior=prior,
+        init=init or Init(sigma=default_sigma(fan_in)),
+        uses=uses,
+    )
+
+
+def _groups(width_in: int, width_out: int, width: int) -> int:
+    """The fewest groups that divide both widths and hold at most ``width`` input channels each."""
+    common = math.gcd(width_in, width_out)
+    return next((g for g in range(1, common + 1) if common % g == 0 and width_in // g <= width), common)
+
+
+def _norm(layout: str, width: int) -> nn.Module:
+    if layout != "channels":
+        return nn.LayerNorm(width)
+    return Norm(math.gcd(32, width), width)
+
+
+class Norm(nn.GroupNorm):
+    """Group normalisation whose scale can learn while its input does not.
+
+    On the CPU, torch's gradient for channels-last inputs writes to that of the input even where nobody asked for it, which
+    ends the process (seen in torch 2.13); other layouts are safe.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type == "cpu" and not x.requires_grad and torch.is_grad_enabled():
+            x = x.contiguous()
+        return super().forward(x)
+
+
+def fit_size(x: Tensor, size: Sequence[int]) -> Tensor:
+    """Average or repeat along the dimensions after the channels so that they have the given sizes."""
+    if tuple(x.shape[2:]) == tuple(size):
+        return x
+    pools: tuple[Callable[..., Tensor], ...] = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
+    pool = pools[len(size) - 1]
+    return pool(x, tuple(size))

@@ -1,0 +1,156 @@
+"""How a saved folder may describe its backbone: an architecture from a list and plain sizes, nothing else.
+
+A recipe is read from JSON that anyone can have written. It never reaches an option that fetches, opens or loads something
+(``pretrained_cfg``, ``checkpoint_path``, ``weights``, ...), and it is built without memory first, so that sizes which do not
+go with the saved weights are refused before they cost anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from abnn.errors import AbnnError, FileFormatError, whole_number
+from abnn.networks.by_name import build_backbone
+
+Check = Callable[[Any], bool]
+MOST_NUMBERS = 2**23  # of one input: 1,600 pixels a side in colour, or a volume of 200 a side
+SPARE = 16  # a backbone may have so many times the numbers of the weights file: methods share or replace blocks
+ALWAYS_FINE = 2**24  # numbers of a backbone, whatever the file holds
+
+
+def _whole(least: int, most: int) -> Check:
+    return lambda value: (number := whole_number(value)) is not None and least <= number <= most
+
+
+def _sizes(value: Any) -> bool:
+    sides = value if isinstance(value, list) and len(value) == 2 else [value]
+    return all(_whole(1, 2048)(side) for side in sides)
+
+
+def _share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_ALWAYS: dict[str, Check] = {"classes": _whole(1, 2**20), "in_channels": _whole(1, 2**12)}
+_DEPTH, _WIDTH = _whole(1, 256), _whole(1, 2**14)
+OPTIONS: dict[str, dict[str, Check]] = {
+    "paper-resnet": {
+        "width": _WIDTH,
+        "blocks": _DEPTH,
+        "stem": lambda value: value in ("paper", "small"),
+        "kaiming": _flag,
+    },
+    "torchvision": {
+        "small": _flag,
+        "image_size": _sizes,
+        "patch_size": _sizes,
+        "num_layers": _DEPTH,
+        "num_heads": _DEPTH,
+        "hidden_dim": _WIDTH,
+        "mlp_dim": _WIDTH,
+        "dropout": _share,
+        "stochastic_depth_prob": _share,
+    },
+    "timm": {
+        "img_size": _sizes,
+        "patch_size": _sizes,
+        "window_size": _sizes,
+        "depth": _DEPTH,
+        "num_heads": _DEPTH,
+        "embed_dim": _WIDTH,
+        "drop_rate": _share,
+        "drop_path_rate": _share,
+    },
+}
+"""What a recipe may hold beside name, classes and input channels, and which values."""
+FETCHING = ("pretrained", "weights", "weights_backbone", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
+"""Options of build_backbone that say where weights come from; a recipe leaves them out, for the folder has the weights."""
+
+
+def make_recipe(name: str, classes: int, in_channels: int, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the recipe to save; None where the network was built with options that a folder may not hold."""
+    kept = {key: value for key, value in options.items() if key not in FETCHING}
+    recipe = {"name": name, "classes": classes, "in_channels": in_channels, **kept}
+    return recipe if _problem(recipe) is None else None
+
+
+def check_recipe(recipe: Any) -> str | None:
+    """Return what is wrong with a recipe, in words; None if nothing is. Null is no recipe, which is fine."""
+    return None if recipe is None else _problem(recipe)
+
+
+def rebuild(path: Path, recipe: Any, weights: Mapping[str, Tensor]) -> nn.Module:
+    """Return the network of a recipe from the folder ``path``, whose weights file holds ``weights``."""
+    problem = _problem(recipe)
+    if problem is not None:
+        raise FileFormatError(
+            f"{path}: backbone {problem}. The folder was changed: restore it, or save the model again."
+        )
+    try:
+        size = _numbers(recipe)
+        room = max(ALWAYS_FINE, SPARE * sum(value.numel() for value in weights.values()))
+        if size is not None and size > room:
+            raise FileFormatError(
+                f"{path}: the backbone that it names has {size:,} numbers, far more than its weights file. "
+                "The folder was changed: restore it, or save the model again."
+            )
+        return build_backbone(**recipe)
+    except FileFormatError:
+        raise
+    except (AbnnError, RuntimeError, TypeError, ValueError, AssertionError) as error:
+        raise FileFormatError(
+            f"{path}: the saved backbone cannot be rebuilt ({error}); save the model again."
+        ) from error
+
+
+def is_shape(value: Any) -> bool:
+    """Whether ``value`` is the shape of an input that a folder may ask for."""
+    if not isinstance(value, list) or len(value) > 8:
+        return False
+    numbers = 1
+    for side in value:
+        if not _whole(1, MOST_NUMBERS)(side):
+            return False
+        numbers *= side
+    return numbers <= MOST_NUMBERS
+
+
+def _problem(recipe: Any) -> str | None:
+    if not isinstance(recipe, dict) or not isinstance(recipe.get("name"), str):
+        return f"is {repr(recipe)[:80]}; accepted: an object with the name of an architecture"
+    name = recipe["name"]
+    family = name if name == "paper-resnet" else "timm" if name.startswith("timm/") else "torchvision"
+    known = {**_ALWAYS, **OPTIONS[family]}
+    for key, value in recipe.items():
+        if key == "name":
+            continue
+        if key not in known:
+            return f"has the option {key!r:.80}; accepted: {', '.join(sorted(known))}"
+        if not known[key](value):
+            return f"has {key} = {repr(value)[:80]}, which is no such size or out of bounds"
+    missing = [key for key in _ALWAYS if key not in recipe]
+    return f"lacks {', '.join(missing)}" if missing else None
+
+
+def _numbers(recipe: dict[str, Any]) -> int | None:
+    """How many numbers the network has, without making them; None where it cannot be built without memory."""
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with torch.device("meta"):
+                network = build_backbone(**recipe)
+        except NotImplementedError:
+            return None
+        except RuntimeError as error:
+            if "meta" in str(error).lower():
+                return None
+            raise
+    return sum(value.numel() for value in network.state_dict().values())

@@ -1,0 +1,97 @@
+"""How a prediction is cut into passes: so many draws and so many inputs at a time.
+
+A pass of s draws, with the one of mean weights that says where inputs lie, and b inputs holds about
+
+    s · 2 · noise + max(s · 4 · folded · b, v · 2 · shared · b)   bytes,
+
+where ``noise`` is that of one draw, beside which its weights are made, v the number of views, and ``shared`` and ``folded``
+are what the widest module reads and writes for one input before the first attachment, and for one input and draw from there
+on. From this:
+
+* a pass stays below the memory limit;
+* many draws take at most a quarter more than ten at a time do, so that a hundred need hardly more memory than ten;
+* on the CPU, what a module reads and writes should fit into a cache.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from abnn.errors import InputError, explain
+
+if TYPE_CHECKING:
+    from abnn.model.attached import Attached
+
+MEMORY_LIMIT = 2**30  # of a prediction on the CPU
+DEVICE_SHARE = 16  # on a device: one part in so many of its memory
+LIVE_SHARED, LIVE = 2, 4  # how often the widest module's input and output are alive at once: attachments add to it
+TEN, MORE = 10, 0.25
+CACHE, FEWEST = 2**23, 64  # bytes for what one module reads and writes; rows that are worth starting it for
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Equal parts that cover all draws and all inputs; the last ones overlap where numbers do not divide."""
+
+    draws: list[range]
+    inputs: list[slice]
+
+
+def plan(
+    model: Attached, x: Tensor, draws: int, memory_limit: int | None = None, views: int = 1, placed: bool = False
+) -> Chunks:
+    """The passes for the inputs ``x``, on any device, and so many draws, which look at so many views.
+
+    placed  whether the first pass has one draw more, of mean weights
+    """
+    device = model.layers[0].weight_mean.device
+    if memory_limit is None:
+        memory_limit = default_limit(device)
+    elif not isinstance(memory_limit, Real) or not memory_limit > 0:
+        raise InputError(explain("memory_limit", repr(memory_limit), "a positive number of bytes, or None"))
+    scale = max(1.0, x[0].numel() / max(1, math.prod(model.input_shape)))  # inputs may be larger than the example
+    shared, folded = LIVE_SHARED * model.shared_bytes * scale, LIVE * model.folded_bytes * scale
+    if model.folds_at_input:
+        shared, folded = 0.0, max(LIVE / LIVE_SHARED * shared, folded)
+    shared *= views
+    rows = memory_limit / max(1.0, folded)
+    if device.type == "cpu":
+        rows = min(rows, max(FEWEST, LIVE * CACHE / max(1.0, folded)))
+    at_once = max(1, min(draws, TEN, int(rows) - placed))
+    most = min(rows / (at_once + placed), memory_limit / max(1.0, shared))
+    batch = max(1, min(len(x), int(most)))
+    if draws > at_once == TEN:
+        noise, before, after = 2 * model.noise_bytes, shared * batch, folded * batch
+        ten = TEN + placed
+        most = (1 + MORE) * (ten * noise + max(ten * after, before))
+        most = min(most / (noise + after), (most - before) / noise, memory_limit / max(1.0, after))
+        at_once = max(TEN, min(draws, int(most) - placed))
+    size = parts(draws, at_once)
+    if views <= size < draws:  # every pass begins with the first view: what is compiled or captured serves all of them
+        size -= size % views
+    wanted = [range(first, first + size) for first in starts(draws, size)]
+    size = parts(len(x), batch)
+    return Chunks(wanted, [slice(first, first + size) for first in starts(len(x), size)])
+
+
+def default_limit(device: torch.device) -> int:
+    """A fixed number for each device: passes of other sizes round otherwise, and cannot be replayed."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory // DEVICE_SHARE
+    return MEMORY_LIMIT
+
+
+def parts(count: int, most: int) -> int:
+    """The size of the fewest equal parts of at most ``most``."""
+    return -(-count // -(-count // most))
+
+
+def starts(count: int, size: int) -> list[int]:
+    """Where parts of one size start that cover ``count``; the last ends where that does."""
+    return [min(first, count - size) for first in range(0, count, size)]

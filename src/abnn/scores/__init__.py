@@ -1,0 +1,1 @@
+"""Scores as formulas: larger = more uncertain."""

@@ -1,0 +1,1 @@
+"""Saved models: what is written, and how it is read."""

@@ -1,0 +1,141 @@
+"""Load a saved model of any kind from its folder, with a backbone that was not saved with it if need be."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from abnn.errors import AbnnError, FileFormatError, InputError, explain
+from abnn.files import left_behind, read_json, read_tensors
+from abnn.networks.by_name import build_backbone
+from abnn.networks.recipe import rebuild
+from abnn.store import folder as store
+
+
+def _load_method(path: Path, backbone: nn.Module | None) -> Any:
+    from abnn.baselines import load_trained
+
+    return load_trained(path, backbone)
+
+
+LOADERS: dict[str, Callable[[Path, nn.Module | None], Any]] = {
+    store.FORMAT: store.load,
+    "abnn-method": _load_method,
+}
+"""By the "format" that the JSON of a saved model names."""
+
+
+def load_model(path: str | Path, backbone: str | None = None, weights: str | Path | None = None) -> Any:
+    """The model of a folder that ``save`` wrote: something with ``predict``, ``input_shape``, ``classes`` and ``score``.
+
+    backbone  for models that were saved without: a name for abnn.build_backbone, or "module:function", a function without
+              arguments that returns the network; None: as the model itself says
+    weights   a safetensors file with the weights of that backbone; None: those in the folder, if there are any
+    """
+    path = Path(path)
+    description = describe(path)
+    if description["format"] not in LOADERS:
+        accepted = f"one of the formats {', '.join(LOADERS)}"
+        raise FileFormatError(explain("checkpoint", f"{path} of format {description['format']!r}", accepted))
+    if backbone is None:
+        _hint_at_own_backbone(description)
+    network = None
+    if backbone is not None or weights is not None:
+        network = _backbone(path, description, backbone, weights)
+    wanted = description.get("fingerprint")
+    if network is not None and weights is not None and isinstance(wanted, str) and wanted != store.fingerprint(network):
+        raise store.other_network(path, description)  # not to be replaced by those in the folder, unasked
+    return LOADERS[description["format"]](path, network)
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """The JSON of a saved model."""
+    found = []
+    for file in sorted(path.glob("*.json")) if path.is_dir() else ():
+        content = read_json(file)
+        if isinstance(content, dict) and isinstance(content.get("format"), str):
+            found.append(content)
+    known = [each for each in found if each["format"] in LOADERS] or found
+    if not known:
+        fix = left_behind(path).strip() or "`abnn demo` leaves one in demo/model."
+        given = f"{path}, which {'is no saved model' if path.exists() else 'does not exist'}"
+        raise FileFormatError(explain("checkpoint", given, "a folder that model.save() wrote", fix))
+    return known[0]
+
+
+def class_names_of(model: Any) -> list[str] | None:
+    """The names of the classes that were saved with a model, if there are any; an error if they do not fit to it."""
+    names = getattr(model, "extra", {}).get("class_names")
+    return store.check_class_names(
+        names, model.classes, "class_names of the model", "Save the model again with the right names."
+    )
+
+
+def fingerprint(path: Path, backbone: str | None = None) -> str:
+    """sha256 over the files of a saved model. It holds the fingerprint of a backbone that is kept elsewhere, too."""
+    digest = hashlib.sha256(f"{backbone}\0".encode())
+    for file in sorted(each for each in path.iterdir() if each.is_file()):
+        digest.update(f"{file.name} {file.stat().st_size}\0".encode())
+        with open(file, "rb") as content:
+            while block := content.read(2**20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _hint_at_own_backbone(description: dict[str, Any]) -> None:
+    """A model on a backbone from the user's own code needs that code, and a saved folder must never choose what runs."""
+    extra = description.get("extra")
+    own = extra.get("backbone") if isinstance(extra, dict) else None
+    if description.get("backbone") is None and isinstance(own, str) and ":" in own:
+        fix = f"Pass --backbone {own} if you trust that code; it must be importable from here."
+        raise InputError(explain("backbone", "None", f"the function that made this model's backbone, {own}", fix))
+
+
+def _backbone(path: Path, description: dict[str, Any], backbone: str | None, weights: str | Path | None) -> nn.Module:
+    network = _build(path, description, backbone)
+    if weights is not None:
+        tensors = read_tensors(Path(weights))
+        try:
+            network.load_state_dict(tensors)
+        except RuntimeError as error:
+            summary = " ".join(str(error).split())[:300]
+            raise FileFormatError(f"weights: {weights} does not fit the backbone ({summary}).") from None
+    return network.eval()
+
+
+def _build(path: Path, description: dict[str, Any], backbone: str | None) -> nn.Module:
+    if backbone is not None and ":" in backbone:
+        return _from_function(backbone)
+    recipe = description.get("backbone")
+    if backbone is not None and not (recipe and recipe.get("name") == backbone):
+        shape = description.get("input_shape", [3])
+        return build_backbone(backbone, description["classes"], shape[0] if len(shape) == 3 else 1)
+    if recipe is None:
+        fix = "Pass --backbone with a name, or with module:function."
+        raise InputError(explain("backbone", "None", "a network; the model does not say how to build it", fix))
+    return rebuild(path, recipe, {})
+
+
+def _from_function(text: str) -> nn.Module:
+    module, _, function = text.partition(":")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)  # as `python -m` does: the user's own file beside the data is what is meant
+    try:
+        network = getattr(importlib.import_module(module), function)()
+    except AbnnError:
+        raise
+    except Exception as error:  # whatever the user's own code raises
+        given = f"{text!r}, which fails with {type(error).__name__}: {error}"
+        raise InputError(explain("backbone", given, "module:function, called without arguments")) from error
+    finally:
+        sys.path.remove(here)
+    if not isinstance(network, nn.Module):
+        given = f"{text!r}, which returns a {type(network).__name__}"
+        raise InputError(explain("backbone", given, "a function that returns a torch.nn.Module"))
+    return network

@@ -1,0 +1,1 @@
+"""fit(), the training loop, checkpoints, data on the device."""

@@ -1,0 +1,74 @@
+"""Whole training steps as one CUDA graph: the kernels of a step run without Python between them.
+
+The first steps run one by one, which also warms up what CUDA needs before a capture. Then one step is captured with its own
+copies of input and labels, and replayed for every further batch of that shape; a batch of another shape, such as the last
+smaller one, runs one by one. Random numbers come from CUDA's global generator, whose seed a replay reads anew, so that a
+captured step draws what the same step would draw otherwise. Learning rates are tensors on the device.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from abnn.errors import AbnnWarning
+from abnn.model.blocks import summary
+from abnn.train.trainable import Trainable
+
+WARM_UP = 3
+
+
+class CapturedStep:
+    """Calls a trainable's step, by a graph where that is possible."""
+
+    def __init__(self, trainable: Trainable) -> None:
+        self.trainable = trainable
+        self.stream = torch.cuda.Stream()
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.count = 0
+        self.off = False
+        self.x = self.y = torch.empty(0)
+        self.losses: dict[str, Tensor] = {}
+
+    def __call__(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        if self.graph is not None and x.shape == self.x.shape and y.shape == self.y.shape:
+            return self._replay(x, y)
+        if self.off or self.graph is not None:
+            return self.trainable.step(x, y, None)
+        self.count += 1
+        if self.count > WARM_UP and self._capture(x, y):
+            return self._replay(x, y)
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            losses = self.trainable.step(x, y, None)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return losses
+
+    def _replay(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        assert self.graph is not None
+        self.x.copy_(x)
+        self.y.copy_(y)
+        self.graph.replay()
+        return self.losses
+
+    def _capture(self, x: Tensor, y: Tensor) -> bool:
+        state = torch.cuda.get_rng_state()
+        self.x, self.y = x.clone(), y.clone()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=self.stream):
+                self.losses = self.trainable.step(self.x, self.y, None)
+        except Exception as error:  # noqa: BLE001 - whatever a network does that cannot be captured
+            torch.cuda.synchronize()
+            self.off = True
+            warnings.warn(
+                f"The training step cannot be captured as one CUDA graph and runs kernel by kernel ({summary(error)}).",
+                AbnnWarning,
+                stacklevel=4,
+            )
+        else:
+            self.graph = graph
+        torch.cuda.set_rng_state(state)
+        return not self.off

@@ -1,0 +1,149 @@
+"""Where a training run stands, its last good state, and the checkpoint from which it goes on."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from abnn.errors import AbnnWarning, FileFormatError, InputError, explain
+from abnn.files import read_tree, write_tree
+from abnn.train.rescue import SLOWER, TIMES, Rescue
+from abnn.train.trainable import History, Trainable
+
+FORMAT = "abnn-checkpoint-4"
+
+
+class Run:
+    """Where a run stands, and its checkpoint."""
+
+    def __init__(self, trainable: Trainable, settings: dict[str, Any], path: Path | None) -> None:
+        self.trainable, self.path = trainable, path
+        self.digest = _digest(settings)
+        self.digests = {name: _digest(value) for name, value in settings.items()}
+        self.epoch, self.step = 0, 0
+        self.sums: dict[str, float] = {}
+        self.history = History()
+        self.rescue: Rescue | None = None
+        self.start: dict[str, Any] = {}
+        self.keep()
+
+    def keep(self) -> None:
+        """Remember the values as the last good ones."""
+        self.good = {name: value.detach().clone() for name, value in self.trainable.values().items()}
+
+    def finite(self) -> bool:
+        """Whether all values are numbers; waits once for each device. Blocks that were replaced stay where they were."""
+        found: dict[torch.device, list[Tensor]] = {}
+        for value in self.trainable.values().values():
+            if value.is_floating_point():
+                found.setdefault(value.device, []).append(value.detach().isfinite().all())
+        return all(bool(torch.stack(each).all()) for each in found.values())
+
+    def restore(self, values: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, value in self.trainable.values().items():
+                value.copy_(values[name])
+
+    def watch_over(self, rescue: Rescue) -> None:
+        """Be ready to begin again."""
+        optimizers = {name: copy.deepcopy(each.state_dict()) for name, each in self.trainable.optimizers.items()}
+        self.rescue = rescue
+        self.start = {"values": self.good, "more": self.trainable.more(), "optimizers": optimizers}
+
+    @property
+    def pace(self) -> float:
+        """A factor of all rates."""
+        return SLOWER**-self.history.begun_again
+
+    def begin_again(self, trouble: str) -> bool:
+        """Go back to the start, for smaller steps; False where that has been done too often. Optimisers get new states."""
+        before = self.history.begun_again
+        if before >= TIMES:
+            return False
+        warnings.warn(
+            f"Epoch {self.epoch + 1} has overwritten what the network knew: {trouble}. The fit begins again at a rate "
+            f"{SLOWER:g} times lower; give a lower lr to avoid this.",
+            AbnnWarning,
+            stacklevel=4,
+        )
+        self.restore(self.start["values"])
+        self.trainable.restore_more(self.start["more"])
+        for name, optimizer in self.trainable.optimizers.items():
+            optimizer.load_state_dict(copy.deepcopy(self.start["optimizers"][name]))
+        self.epoch, self.step, self.sums, self.history = 0, 0, {}, History(begun_again=before + 1)
+        self.keep()
+        return True
+
+    def broadcast(self, fabric: Any) -> None:
+        """Start from the first process's values everywhere; whether a checkpoint is this run's, it says for all."""
+        self.digest, self.digests = fabric.broadcast((self.digest, self.digests))
+        self.restore({name: fabric.broadcast(value.detach()) for name, value in self.trainable.values().items()})
+        self.keep()
+
+    def save(self) -> None:
+        if self.path is not None:
+            tree = {
+                "format": FORMAT,
+                "digest": self.digest,
+                "settings": self.digests,
+                "epoch": self.epoch,
+                "step": self.step,
+                "sums": self.sums,
+                "history": self.history.rows,
+                "values": self.trainable.values(),
+                "good": self.good if self.step else None,  # None: the values themselves
+                "more": self.trainable.more(),
+                "optimizers": {name: each.state_dict() for name, each in self.trainable.optimizers.items()},
+                "begun_again": self.history.begun_again,
+                "rescue": self.rescue.state() if self.rescue is not None else None,
+                "start": self.start.get("values"),
+            }
+            write_tree(self.path, tree)
+
+    def resume(self) -> None:
+        if self.path is None or not self.path.exists():
+            return
+        tree = read_tree(self.path)
+        if not isinstance(tree, dict) or tree.get("format") != FORMAT:
+            raise FileFormatError(
+                f"checkpoint: {self.path} is not a checkpoint of this version of the package; choose another file, or "
+                "delete it to start anew."
+            )
+        if tree["digest"] != self.digest:
+            then = tree.get("settings", self.digests)
+            names = sorted(
+                name for name in then.keys() | self.digests.keys() if then.get(name) != self.digests.get(name)
+            )
+            which = f" ({', '.join(names)})" if names else ""
+            raise InputError(
+                explain(
+                    "checkpoint",
+                    f"{self.path}, written by a run with other settings{which}",
+                    "a checkpoint of the same run",
+                    "Give the same settings as then, choose another file, or delete it to start anew.",
+                )
+            )
+        self.restore(tree["values"])
+        self.trainable.restore_more(tree["more"])
+        for name, optimizer in self.trainable.optimizers.items():
+            optimizer.load_state_dict(tree["optimizers"][name])
+        self.epoch, self.step, self.sums = tree["epoch"], tree["step"], tree["sums"]
+        self.history = History(tree["history"], tree["begun_again"])
+        if self.rescue is not None:
+            self.rescue.restore(tree["rescue"])
+            self.start["values"] = tree["start"]
+        if tree.get("good") is None:
+            self.keep()
+        else:
+            self.good = tree["good"]
+
+
+def _digest(settings: Any) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()

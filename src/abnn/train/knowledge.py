@@ -1,0 +1,114 @@
+"""Whether a network still knows what it knew: its accuracy with attachments and without; where it learns along, before.
+
+Attachments that learn too fast first overwrite what the blocks say and then have to learn the task anew, in the few epochs of
+a fit. Their losses do not show that: the same loss may come from cautious predictions or from wrong ones.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from abnn.errors import AbnnWarning
+from abnn.model.attached import Attached
+from abnn.model.blocks import evaluating, logits_of
+
+BATCHES, DRAWS, TOLERANCE = 10, 4, 0.02
+LOST, LOST_JOINT = "The attachments cost accuracy", "Training the backbone with the attachments cost accuracy"
+ADVICE = (
+    "They have overwritten what the network knew; fit again with a lower lr, more epochs, or fewer blocks (last=...)."
+)
+ADVICE_JOINT = "Freeze the backbone (freeze_backbone=True), or fit again with a lower lr and backbone_lr."
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """Counts over ``inputs`` labelled inputs.
+
+    plain, attached    right without attachments, and right by the mean over a few draws
+    forgotten, learnt  right without attachments alone, and right with them alone
+    changed            whether the network has learnt along, so that "without attachments" is how it was before
+    """
+
+    inputs: int
+    plain: int
+    attached: int
+    forgotten: int
+    learnt: int
+    changed: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """Whether more than two points of accuracy are gone, which is beyond two standard errors of the difference."""
+        gone = self.forgotten - self.learnt
+        return gone > TOLERANCE * self.inputs and gone > 2 * math.sqrt(self.forgotten + self.learnt)
+
+    def __str__(self) -> str:
+        after, before = (f"{count / max(self.inputs, 1):.1%}" for count in (self.attached, self.plain))
+        if self.changed:
+            return f"{after} are classified right now and {before} were before"
+        return f"{after} are classified right with attachments and {before} without"
+
+    def complaint(self, inputs: str) -> str:
+        """What is wrong where accuracy is lost; ``inputs``: what they are."""
+        return f"{LOST_JOINT if self.changed else LOST}: of {self.inputs:,} {inputs} {self}."
+
+
+def most_frequent(labels: Tensor | np.ndarray) -> float:
+    """The share of the class that most labels name: what always naming it would get right."""
+    return torch.as_tensor(labels).bincount().max().item() / len(labels)
+
+
+@torch.no_grad()
+def recall(model: Attached, batches: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """Which inputs of the first batches the network classifies right without attachments, to :func:`compare` with later."""
+    device = model.layers[0].weight_mean.device
+    with evaluating(model.backbone):
+        return [_right(model, x.to(device), y.to(device)) for x, y in islice(batches, BATCHES)]
+
+
+@torch.no_grad()
+def compare(
+    model: Attached,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    most: int | None = None,
+    known: Sequence[Tensor] | None = None,
+) -> Knowledge:
+    """Look at all batches, or at the first ones. ``known``: which the network had right before, looked at here unless given."""
+    device = model.layers[0].weight_mean.device
+    inputs = plain = attached = forgotten = learnt = 0
+    with evaluating(model), evaluating(model.backbone):
+        for number, (x, y) in enumerate(islice(batches, most)):
+            x, y = x.to(device), y.to(device)
+            before = _right(model, x, y) if known is None else known[number].to(device)
+            after = model.predict(x, draws=DRAWS, score="max-probability", replay=False).label == y
+            inputs += len(y)
+            plain += int(before.sum())
+            attached += int(after.sum())
+            forgotten += int((before & ~after).sum())
+            learnt += int((after & ~before).sum())
+    changed = known is not None and model.backbone_changed
+    return Knowledge(inputs, plain, attached, forgotten, learnt, changed)
+
+
+def _right(model: Attached, x: Tensor, y: Tensor) -> Tensor:
+    logits = logits_of(model.backbone(x))
+    assert logits is not None  # attach() has seen that there are some
+    return logits.argmax(1) == y
+
+
+def warn_if_lost(
+    model: Attached, batches: Iterable[tuple[Tensor, Tensor]], known: Sequence[Tensor] | None = None
+) -> None:
+    """Warn where attachments, or with ``known`` training both, cost accuracy on the first batches of training data."""
+    found = compare(model, batches, BATCHES, known)
+    if found.lost:
+        text = f"{found.complaint('training inputs,')} {ADVICE_JOINT if found.changed else ADVICE}"
+        warnings.warn(text, AbnnWarning, stacklevel=3)

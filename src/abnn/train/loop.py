@@ -1,0 +1,194 @@
+"""One training loop for everything that is trained here, on Lightning Fabric.
+
+Every random number of a run is a function of (seed, epoch, step, rank). So a run that was killed and resumes from its last
+checkpoint sees the same batches, outliers and draws as one that was not, and on the CPU ends bit-identical. Workers that a
+loader keeps from epoch to epoch are the exception: what a data set draws in them goes on, and a warning says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from abnn.errors import DivergedError, InputError, at_least_one, explain, unknown
+from abnn.train.batches import Batches
+from abnn.train.capture import CapturedStep
+from abnn.train.checkpoint import Run
+from abnn.train.optimizers import SCHEDULES, Rates, Schedule, name_of
+from abnn.train.processor import check_bfloat16
+from abnn.train.randomness import seeded
+from abnn.train.rescue import Rescue
+from abnn.train.trainable import History, Trainable
+from abnn.train.watch import Watch, make_loggers
+
+PRECISIONS = ("32-true", "bf16-mixed")
+ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
+LOOK_EVERY = 100
+
+
+def make_fabric(precision: str, accelerator: str, devices: int | str, num_nodes: int) -> Any:
+    """Lightning Fabric, launched."""
+    fabric = plan_fabric(precision, accelerator, devices, num_nodes)
+    fabric.launch()
+    return fabric
+
+
+def plan_fabric(precision: str, accelerator: str, devices: int | str = 1, num_nodes: int = 1) -> Any:
+    """Lightning Fabric, not launched; an error for what this machine does not have."""
+    from lightning_fabric import Fabric  # slow to import, and only needed for training
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
+
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    if accelerator not in ACCELERATORS:
+        raise unknown("accelerator", accelerator, ACCELERATORS)
+    if devices != "auto":
+        at_least_one("devices", devices, ', or "auto"')
+    at_least_one("num_nodes", num_nodes)
+    try:
+        fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision)  # type: ignore[arg-type]
+    except (MisconfigurationException, RuntimeError, ValueError) as error:
+        given = f"{accelerator!r} with devices={devices!r}"
+        fix = " ".join(str(error).split())
+        raise InputError(explain("accelerator", given, "what this machine has, or auto", fix)) from error
+    if precision == "bf16-mixed" and fabric.device.type == "cpu":
+        check_bfloat16()
+    return fabric
+
+
+def training(
+    trainable: Trainable,
+    batches: Batches,
+    fabric: Any,
+    epochs: int,
+    settings: dict[str, Any],
+    schedule: str | Schedule = "cosine",
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    log: Sequence[str] | str = (),
+    log_dir: str | Path = "runs",
+    progress: bool = True,
+) -> Generator[None, None, History]:
+    """Train for ``epochs`` epochs, and pause after every step, so that several runs can take turns; see :mod:`abnn.train.lanes`.
+
+    settings  identify the run, so that no other run goes on from its checkpoint
+    """
+    at_least_one("epochs", epochs)
+    if checkpoint_every is not None:
+        at_least_one("checkpoint_every", checkpoint_every, ", or None")
+    if not callable(schedule) and schedule not in SCHEDULES:
+        raise unknown("schedule", schedule, SCHEDULES)
+    by_progress = schedule if callable(schedule) else SCHEDULES[schedule]
+
+    def factor_at(epoch: int, step: int) -> float:
+        return by_progress((epoch + (step / batches.length if batches.length else 0.0)) / epochs)
+
+    if checkpoint is not None:
+        batches.warn_if_not_repeatable()
+        settings = {**settings, "data": batches.identity(), "schedule": name_of(schedule)}
+    run = Run(trainable, {**settings, "epochs": epochs, "seed": seed}, Path(checkpoint) if checkpoint else None)
+    if fabric.world_size > 1:
+        run.broadcast(fabric)
+    rates = Rates(trainable.optimizers, fabric.device)
+    known = trainable.known(batches.once)
+    if known is not None:
+        run.watch_over(Rescue(*known, fabric))
+    run.resume()
+    on_cuda = fabric.device.type == "cuda"
+    capturable = on_cuda and trainable.capturable and fabric.world_size == 1
+    captured = CapturedStep(trainable) if capturable else None
+    loggers = make_loggers(log, log_dir) if fabric.is_global_zero else []
+    watch = Watch(trainable.title, epochs, batches.length, run.epoch, progress and fabric.is_global_zero)
+    watch.sums = dict(run.sums)
+    with watch.bar, _fastest_kernels(on_cuda):
+        while run.epoch < epochs:
+            epoch, started, factor = run.epoch, time.perf_counter(), 1.0
+            if run.step == 0:
+                trainable.begin_epoch(epoch, batches.once)
+            else:  # a checkpoint may be of the last step, with no other one to follow
+                factor = factor_at(epoch, run.step - 1)
+            for step, x, y in batches.epoch(epoch, skip=run.step):
+                factor = factor_at(epoch, step)
+                rates.set(factor * run.pace)
+                if on_cuda:
+                    losses = captured(x, y) if captured is not None else trainable.step(x, y, None)
+                else:
+                    losses = trainable.step(x, y, seeded("outliers", seed, epoch, step, fabric.global_rank))
+                trainable.after_step()
+                watch.step(losses)
+                run.step = step + 1
+                if run.rescue is not None:
+                    run.rescue.see(losses, len(y))
+                if not on_cuda or step % LOOK_EVERY == 0:  # looking at a loss makes the host wait for the device
+                    watch.flush()
+                    _stop_if_diverged(run, losses, epoch, step % 20 == 0)
+                if checkpoint_every and run.step % checkpoint_every == 0 and fabric.is_global_zero:
+                    run.sums = watch.flush()
+                    run.save()
+                yield
+            means = watch.end_epoch()
+            _stop_if_diverged(run, {name: torch.tensor(mean) for name, mean in means.items()}, epoch, whole=True)
+            trouble = run.rescue.lost() if run.rescue is not None else None
+            if trouble is not None and run.begin_again(trouble):
+                rates.factor = None
+                captured = CapturedStep(trainable) if capturable else None  # the old one reads the old states
+                watch.begin_again()
+                continue
+            row = {"epoch": epoch + 1, **means, **trainable.end_epoch(epoch, means), "lr_factor": factor * run.pace}
+            run.history.rows.append({**row, "seconds": time.perf_counter() - started})
+            for logger in loggers:
+                logger.log_metrics(run.history.last, step=epoch + epochs * run.history.begun_again)
+                logger.save()
+            run.epoch, run.step, run.sums = epoch + 1, 0, {}
+            run.keep()
+            if fabric.is_global_zero:
+                run.save()
+    for logger in loggers:
+        logger.finalize("success")
+    return run.history
+
+
+@contextlib.contextmanager
+def _fastest_kernels(on_cuda: bool) -> Iterator[None]:
+    """Let cuDNN measure which convolution is fastest for each shape; the shapes of training do not change."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before or on_cuda
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def _stop_if_diverged(run: Run, losses: dict[str, Tensor], epoch: int, look: bool = False, whole: bool = False) -> None:
+    """Set the model back and say so where losses are not finite, or the state is bad.
+
+    look   ask the trained thing as well
+    whole  and look at every value, before they are kept as good ones
+    """
+    finite = not losses or bool(torch.stack([*losses.values()]).isfinite().all())
+    trouble = None if finite else "a loss is not finite"
+    if trouble is None and (look or whole):
+        trouble = run.trainable.trouble()
+    if trouble is None and whole and not run.finite():
+        trouble = "a trained value is not finite"
+    if trouble is None:
+        return
+    run.restore(run.good)
+    values = ", ".join(f"{name} {value.item():.4g}" for name, value in losses.items())
+    advice = (
+        "Lower lr, raise kl_weight, or check that inputs are scaled; maximised outlier losses have no bound and can "
+        "always do this."
+    )
+    if [name for name, value in losses.items() if not value.isfinite()] == ["outliers"]:
+        advice = "On ordinary data they are: check that outliers are finite, and lie where the network is defined."
+    raise DivergedError(
+        f"training diverged at epoch {epoch + 1}, step {run.step}: {trouble} ({values}). The model was set back to its "
+        f"state after {epoch} complete epochs. {advice}"
+    )

@@ -1,0 +1,70 @@
+"""What the training loop takes, and what it gives back: something with a step, and a row of numbers for each epoch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from abnn.files import Tree
+
+
+class Trainable(ABC):
+    """Something that the loop can train: what one step does, and what a checkpoint must hold."""
+
+    optimizers: dict[str, torch.optim.Optimizer]
+    title: str = "training"
+    capturable: bool = False
+    """Whether a step is the same sequence of operations on the device every time, so that it can be captured on CUDA."""
+
+    def known(self, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> tuple[float, float] | None:
+        """The share of inputs that are classified right before training, and what that would be by chance, where it must
+        not be lost; steps then return the same as "accuracy". See :mod:`abnn.train.rescue`."""
+        return None
+
+    @abstractmethod
+    def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+        """Update by one batch; returns losses to show. Random numbers: torch's global state, or ``generator``."""
+
+    def after_step(self) -> None:
+        """Called after every step, for what must not be captured: what depends on the number of the step."""
+
+    @abstractmethod
+    def values(self) -> dict[str, Tensor]:
+        """Every tensor that training changes in place: parameters, and buffers where they count."""
+
+    def more(self) -> Tree:
+        """Anything else that a resumed run needs (multipliers, collected samples), as files.write_tree can hold it."""
+        return None
+
+    def restore_more(self, more: Tree) -> None:
+        """Take back what :meth:`more` gave."""
+
+    def begin_epoch(self, epoch: int, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> None:
+        """Called before every epoch; ``batches()`` passes once over the training data in a fixed order."""
+
+    def end_epoch(self, epoch: int, means: dict[str, float]) -> dict[str, float]:
+        """Further columns for the row of this epoch, from the means of its losses."""
+        return {}
+
+    def trouble(self) -> str | None:
+        """What is wrong with the current state, if something is; asked now and then."""
+        return None
+
+
+@dataclass
+class History:
+    """One row for each epoch: mean losses, learning rate, seconds, and what the trained thing adds.
+
+    begun_again  how often the run has begun again, see :mod:`abnn.train.rescue`; rows are those of the last time
+    """
+
+    rows: list[dict[str, float]] = field(default_factory=list)
+    begun_again: int = 0
+
+    @property
+    def last(self) -> dict[str, float]:
+        return self.rows[-1]

@@ -1,0 +1,68 @@
+"""Attachments on tokens: fit, calibrate and predict with whole numbers as inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import abnn
+from abnn.baselines import train_method
+from abnn.triage import Triage
+
+WORDS, LENGTH = 30, 12
+
+
+class Classifier(nn.Module):
+    """Reads which third of the vocabulary most words come from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(WORDS, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(self.embed(x)).mean(1))
+
+
+def sentences(count: int, seed: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(count) % 3
+    return TensorDataset(y[:, None] * 10 + torch.randint(10, (count, LENGTH), generator=generator), y)
+
+
+def trained() -> Classifier:
+    torch.manual_seed(0)
+    network, (x, y) = Classifier(), sentences(120, 0).tensors
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+    for _ in range(30):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x), y).backward()
+        optimizer.step()
+    return network.eval()
+
+
+def test_default_fit_and_calibration_tell_scrambled_sentences_from_good_ones() -> None:
+    network, options = trained(), {"progress": False, "accelerator": "cpu"}
+    known, held_out, fresh = (sentences(120, seed) for seed in (0, 1, 2))
+    model = abnn.attach(network, known.tensors[0][:1])
+    history = abnn.fit(model, DataLoader(known, 30, shuffle=True), epochs=3, **options)  # type: ignore[arg-type]
+    assert history.last["outliers"] > 0
+    triage = Triage.calibrate(model, DataLoader(held_out, 30), draws=3)
+    good = model.predict(fresh.tensors[0], draws=3)
+    made = abnn.outliers.make_outliers("auto")(*fresh.tensors, torch.Generator().manual_seed(3), severity=1.0)
+    bad = model.predict(made.x, draws=3)
+    assert (good.label == fresh.tensors[1]).float().mean() > 0.9
+    # At most 5 % of good inputs are promised not to be accepted; of 120, 15 % is six deviations away.
+    accepted = [triage(each).verdict.count("accept") / 120 for each in (good, bad)]
+    assert accepted[0] > 0.85 and accepted[1] < 0.5
+
+
+def test_methods_that_know_only_outside_get_tokens_without_content() -> None:
+    options: dict[str, Any] = {"progress": False, "accelerator": "cpu"}
+    model = train_method("oe", Classifier(), DataLoader(sentences(60, 0), 30), 1, **options)
+    assert model.history["train"].last["outliers"] > 0

@@ -1,0 +1,257 @@
+"""Views: images moved by a little, of which each draw of a prediction looks at one."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import abnn
+from abnn.baselines import Trained, load_trained, make_method
+from abnn.errors import AbnnWarning, InputError
+from abnn.model.attached import Attached
+from abnn.model.views import STEPS, can_move, shifted, side_by_side, spread, step, views_of
+from abnn.networks.by_name import PaperResNet
+from tests.conftest import SmallBatchNormNet, generator, mlp, random_head, randomise_attachments
+from tests.model.test_attach import LongSkip
+
+
+def images(count: int = 5, side: int = 28, seed: int = 0) -> Tensor:
+    return torch.rand(count, 1, side, side, generator=generator(seed))
+
+
+def fitted(network: nn.Module, **options: Any) -> Attached:
+    model = abnn.attach(network.eval(), images(1), **options)
+    x = images(40, seed=1)
+    model.distance.fit([(part, torch.arange(len(part)) % model.classes) for part in x.split(8)])
+    return randomise_attachments(model, 0.05)
+
+
+def check(model: Attached, x: Tensor, draws: int = 7, **options: Any) -> None:
+    """Draw s says about the inputs what it says about view s mod V of them; the distance is that of the first view."""
+    alone = [model.predict(shifted(x, view), draws, views=1) for view in range(model.views)]
+    found = model.predict(x, draws, **options)
+    wanted = torch.stack([alone[s % model.views].samples[s] for s in range(draws)])
+    torch.testing.assert_close(found.samples, wanted, rtol=1e-4, atol=1e-6)
+    assert found.distance is not None and found.misfit is not None
+    torch.testing.assert_close(found.distance, alone[0].distance, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.misfit, alone[0].misfit, rtol=1e-4, atol=1e-5)
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+
+def test_moving() -> None:
+    x = images(2)
+    for view, (down, right) in enumerate(STEPS):
+        inner = (slice(None), slice(None), slice(1, -1), slice(1, -1))
+        assert torch.equal(shifted(x, view)[inner], x.roll((down, right), (2, 3))[inner])
+    assert shifted(x, 0) is x
+    lower = shifted(x, 1)  # down by one pixel: the first row is there twice, the last one is gone
+    assert torch.equal(lower[:, :, 0], x[:, :, 0]) and torch.equal(lower[:, :, 1:], x[:, :, :-1])
+
+
+def test_steps_grow_with_the_image() -> None:
+    assert [step(side) for side in (8, 14, 15, 28, 32, 64, 224)] == [0, 0, 1, 1, 1, 2, 8]
+    wide = torch.rand(1, 3, 10, 56, generator=generator())  # too low to be moved down
+    assert torch.equal(shifted(wide, 1), wide) and torch.equal(shifted(wide, 3)[..., 2:], wide[..., :-2])
+
+
+def test_which_inputs_can_be_moved() -> None:
+    assert can_move((1, 28, 28), torch.float32) and can_move((3, 10, 64), torch.bfloat16)
+    for shape, dtype in (((1, 8, 8), torch.float32), ((6,), torch.float32), ((7, 64), torch.float32)):
+        assert not can_move(shape, dtype)
+    assert not can_move((3, 32, 32), torch.long)
+
+
+def test_draws_take_turns() -> None:
+    assert views_of(range(7), 3) == (0, 1, 2, 0, 1, 2, 0) and views_of(range(4, 7), 3) == (1, 2, 0)
+    assert views_of(range(7), 1) == () and views_of(range(3, 4), 3) == ()
+    x = images(2)
+    rows, seen = side_by_side(x, (2, 0, 2))  # the second view is seen by nobody
+    assert len(rows) == 4 and seen == (1, 0, 1)
+    assert torch.equal(spread(rows, seen), torch.cat([shifted(x, 2), x, shifted(x, 2)]))
+
+
+# -- predictions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["conv", "bottleneck", "chain", "replace"])
+@pytest.mark.parametrize("last", [None, 1])
+def test_each_draw_looks_at_its_view(kind: str, last: int | None) -> None:
+    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small")), kind=kind, last=last, views=5)
+    assert model.views == 5
+    check(model, images(3, seed=2))
+    check(model, images(3, seed=2), draws=3)
+    check(model, images(6, seed=2), draws=11, memory_limit=2**19)  # in several passes
+
+
+def test_networks_that_fold_at_the_input() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AbnnWarning)
+        model = fitted(LongSkip(), at=["down", "up"], views=5)
+    assert model.folds_at_input
+    check(model, images(3, seed=2))
+
+
+def test_batch_normalisation_and_nine_views() -> None:
+    check(fitted(SmallBatchNormNet(), views=9), images(4, seed=3), draws=12)
+
+
+def test_compiled() -> None:
+    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small")))
+    x = images(4, seed=2)
+    plain = model.predict(x)
+    model.compile(backend="eager")
+    torch.testing.assert_close(model.predict(x).samples, plain.samples, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_replayed() -> None:
+    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small"))).cuda()
+    x = images(4, seed=2).cuda()
+    once = model.predict(x, replay=False)
+    for views in (5, 1, 5, 5, 5):
+        found = model.predict(x, views=views)
+        assert torch.allclose(found.samples, once.samples, atol=1e-3) == (views == 5)
+    assert len(model.replay) > 0
+
+
+def test_one_compilation_serves_all_passes_of_many_draws() -> None:
+    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small")))
+    x, compiled = images(2, seed=2), []
+
+    def backend(graph: Any, _: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    model.compile(backend=backend)
+    found = model.predict(x, draws=100).samples
+    once = len(compiled)  # with the draw of mean weights in the first pass, and without it in the others
+    assert 0 < once <= 2
+    model.predict(x, draws=50)
+    assert len(compiled) == once
+    model.compile(disable=True)
+    torch.testing.assert_close(found, model.predict(x, draws=100).samples, rtol=1e-4, atol=1e-6)
+
+
+def test_held_draws_outlive_images_that_do_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small")))
+    model.resample(3, seed=7)
+    x = images(2)
+    before = model(x)
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr("abnn.predict.passes.side_by_side", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        model.predict(x)
+    assert model.draws == 3 and torch.equal(model(x), before)
+
+
+def test_channels_last() -> None:
+    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small"))).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    check(model, images(3, seed=2).contiguous(memory_format=torch.channels_last))
+
+
+def test_results_do_not_depend_on_the_batch() -> None:
+    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small")))
+    x = images(6, seed=4)
+    torch.testing.assert_close(model.predict(x[4:]).samples, model.predict(x).samples[:, 4:], rtol=1e-4, atol=1e-6)
+
+
+# -- who has them ------------------------------------------------------------------------------------------------------
+
+
+def test_defaults() -> None:
+    assert abnn.attach(PaperResNet(1, 3, 8, 2, "small"), images(1)).views == 5
+    for preset in ("paper", "authors"):
+        assert abnn.attach(PaperResNet(1, 3, 8, 2, "small"), images(1), preset=preset).views == 1
+    assert abnn.attach(PaperResNet(1, 3, 8, 2, "small"), images(1, side=8)).views == 1
+    assert abnn.attach(mlp(), torch.rand(1, 6)).views == 1
+    for few in ({"last": 1}, {"budget": 10_000}, {"at": "blocks.*"}):  # which are to be cheap
+        network = PaperResNet(1, 3, 8, 2, "small")
+        assert abnn.attach(network, images(1), **few).views == 1
+        assert abnn.attach(network, images(1), views=3, **few).views == 3
+
+
+def test_smaller_images_than_the_example_are_looked_at_once() -> None:
+    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small")))
+    small = images(2, side=12)
+    assert torch.equal(model.predict(small).samples, model.predict(small, views=1).samples)
+    with pytest.raises(InputError, match=r"views: got 5 for inputs of shape \(1, 12, 12\)"):
+        model.predict(small, views=5)
+    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small")), views=1)
+    assert not torch.equal(model.predict(images(2), views=np.int64(3)).samples, model.predict(images(2)).samples)
+
+
+@pytest.mark.parametrize("views", [0, 10, 2.0, True, "5", None])
+def test_wrong_numbers(views: Any) -> None:
+    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small")))
+    if views is None:
+        assert len(model.predict(images(2), views=views)) == 2
+        return
+    with pytest.raises(InputError, match="views: got .* accepted: a whole number from 1 to 9"):
+        model.predict(images(2), views=views)
+    with pytest.raises(InputError, match="views"):
+        abnn.attach(PaperResNet(1, 3, 8, 2, "small"), images(1), views=views)
+    with pytest.raises(InputError, match="views"):
+        make_method("abnn", views=views)
+
+
+def test_inputs_that_cannot_be_moved() -> None:
+    with pytest.raises(InputError, match=r"views: got 5 for inputs of shape \(6,\).* accepted: 1, but for images"):
+        abnn.attach(mlp(), torch.rand(1, 6), views=5)
+    assert abnn.attach(mlp(), torch.rand(1, 6), views=1).views == 1
+
+
+def test_saved_models_keep_them(tmp_path: Path) -> None:
+    model = fitted(random_head(PaperResNet(1, 3, 8, 2, "small")), views=3)
+    model.save(tmp_path / "model")
+    description = json.loads((tmp_path / "model" / "abnn.json").read_text())
+    assert description["views"] == 3
+    loaded = abnn.load(tmp_path / "model", abnn.detach(model))
+    assert loaded.views == 3
+    del description["views"]  # as models were saved before there were views
+    (tmp_path / "model" / "abnn.json").write_text(json.dumps(description))
+    assert abnn.load(tmp_path / "model", abnn.detach(loaded)).views == 1
+
+
+def test_methods() -> None:
+    def build(name: str, side: int = 28, **options: Any) -> Attached:
+        model = make_method(name, **options).build(lambda: PaperResNet(1, 3, 8, 2, "small"), images(1, side=side))
+        assert isinstance(model, Attached)
+        return model
+
+    assert build("abnn").views == 5 and build("abnn", views=2).views == 2
+    assert build("abnn", side=8).views == 1 and build("abnn", variant="authors").views == 1
+    assert build("abnn", attach={"last": 1}).views == 1 and build("abnn", attach={"views": 2}).views == 2
+    assert build("bbp").views == 1 and build("vboe", variant="authors").views == 1
+    assert "views" not in make_method("abnn").to_config()
+    for method in (make_method("abnn"), make_method("abnn", views=1), make_method("abnn", "paper", views=4)):
+        assert make_method(**method.to_config()) == method
+
+
+def test_saved_methods_keep_them(tmp_path: Path) -> None:
+    def trained(**options: Any) -> Trained:
+        method, network = make_method("abnn", score="entropy", **options), PaperResNet(1, 3, 8, 2, "small")
+        return Trained(method, method.build(lambda: network, images(1)), images(1), 3)
+
+    for name, each, views in (("a", trained(), 5), ("b", trained(views=2), 2), ("c", trained(), 1)):
+        assert isinstance(each.network, Attached)
+        each.network.views = views
+        each.save(tmp_path / name)
+        loaded = load_trained(tmp_path / name, PaperResNet(1, 3, 8, 2, "small")).network
+        assert isinstance(loaded, Attached) and loaded.views == views
+        description = json.loads((tmp_path / name / "method.json").read_text())
+        del description["views"]  # as methods were saved before it was noted
+        (tmp_path / name / "method.json").write_text(json.dumps(description))
+        loaded = load_trained(tmp_path / name, PaperResNet(1, 3, 8, 2, "small")).network
+        assert isinstance(loaded, Attached) and loaded.views == (2 if name == "b" else 1)

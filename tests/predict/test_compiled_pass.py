@@ -1,0 +1,246 @@
+"""Compiled predictions: they give what ordinary ones give, are compiled seldom, and leave nothing behind.
+
+Most tests let torch trace the pass and run it without generating code, which is quick and needs no compiler.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import abnn
+from abnn.errors import AbnnWarning, InputError
+from abnn.model.attached import Attached
+from abnn.networks.by_name import PaperResNet
+from abnn.predict.compiled_pass import CompiledPass, _without_graphs
+from abnn.predict.prediction import Prediction
+from tests.conftest import generator, random_head, randomise_attachments
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+
+
+class Counted:
+    """A backend that runs what was traced as it is, and counts how often it was asked to compile."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        self.count += 1
+        return graph.forward
+
+
+def make(
+    statistics: bool = False, dtype: torch.dtype = torch.float32, device: str = "cpu", blocks: int = 2, **options: Any
+) -> Attached:
+    torch.manual_seed(0)
+    network = random_head(PaperResNet(width=8, blocks=blocks, classes=4, stem="small")).eval().to(device, dtype)
+    model = randomise_attachments(abnn.attach(network, images(1, dtype, device), draws=2, **options), 0.05)
+    if statistics:
+        x = images(60, dtype, device)
+        model.distance.fit(list(zip(x.split(10), (torch.arange(60) % 4).split(10))))
+    return model
+
+
+def images(batch: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Tensor:
+    return torch.randn(batch, 1, 12, 12, generator=generator(1)).to(device, dtype)
+
+
+def agree(left: Prediction, right: Prediction, most: float = 1e-5) -> None:
+    torch.testing.assert_close(left.samples, right.samples, rtol=0, atol=most)
+    assert (left.distance is None) == (right.distance is None)
+    if left.distance is not None and right.distance is not None:
+        torch.testing.assert_close(left.distance, right.distance, rtol=10 * most, atol=10 * most)
+    if left.misfit is not None and right.misfit is not None:
+        torch.testing.assert_close(left.misfit, right.misfit, rtol=100 * most, atol=10 * most)
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize("kind", ["conv", "bottleneck", "chain", "replace"])
+def test_compiled_predictions_are_the_same(kind: str, statistics: bool) -> None:
+    model, x = make(statistics, kind=kind), images(6)
+    expected = model.predict(x, draws=5, seed=3)
+    model.compile(backend=Counted())
+    agree(model.predict(x, draws=5, seed=3), expected)
+    agree(model.predict(x, draws=5, seed=3), expected)
+    torch.testing.assert_close(model(x), Attached.forward(model, x))
+    model.compile(disable=True)
+    assert model.compiled is None and model._compiled_call_impl is None
+    agree(model.predict(x, draws=5, seed=3), expected, most=0)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_generated_code_gives_the_same(dtype: torch.dtype) -> None:
+    model, x = make(True, dtype, blocks=1), images(3, dtype)
+    expected = model.predict(x, draws=3)
+    model.compile(dynamic=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AbnnWarning)
+        found = model.predict(x, draws=3)
+    agree(found, expected, 1e-5 if dtype == torch.float32 else 2e-2)  # bfloat16 keeps 2^-9 after every kernel
+
+
+def test_seeds_weights_and_sizes_are_not_compiled_anew() -> None:
+    model, backend = make(True), Counted()
+    model.compile(backend=backend)
+    ordinary = make(True)
+
+    def check(batch: int, seed: int | None = 0) -> None:
+        agree(model.predict(images(batch), draws=3, seed=seed), ordinary.predict(images(batch), draws=3, seed=seed))
+
+    check(20)
+    assert backend.count == 1
+    check(20, seed=7)
+    with torch.no_grad():
+        for each in (model, ordinary):
+            for _, parameter in each.attachment_parameters():
+                parameter.mul_(1.5)
+    check(20)
+    assert backend.count == 1
+    check(21)  # once more for all sizes, with some room for what torch tells apart
+    check(1)
+    few = backend.count
+    for batch in (22, 25, 30, 21, 20, 1):
+        check(batch)
+    assert backend.count == few <= 4
+
+
+def test_parts_of_a_batch_are_not_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, backend, x = make(), Counted(), images(12)
+    expected = model.predict(x, draws=3)
+    model.compile(backend=backend)
+    agree(model.predict(x[:4], draws=3), make().predict(x[:4], draws=3))
+    monkeypatch.setattr("abnn.predict.chunks.FEWEST", 12)
+    monkeypatch.setattr("abnn.predict.chunks.CACHE", 1)
+    agree(model.predict(x, draws=3), expected)  # three parts of four
+    assert backend.count == 1
+
+
+def test_many_models_do_not_get_into_each_others_way() -> None:
+    backend = Counted()
+    for number in range(1, 11):  # torch stops compiling a function that it has compiled eight times
+        model = make()
+        model.compile(backend=backend)
+        model.predict(images(3), draws=2)
+        assert backend.count == number
+
+
+class Failing:
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        raise NotImplementedError("no such machine")
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_what_cannot_be_compiled_runs_as_it_is(statistics: bool) -> None:
+    model, x = make(statistics), images(4)
+    expected = model.predict(x, draws=3)
+    model.compile(backend=Failing())
+    with pytest.warns(AbnnWarning, match="cannot be compiled and run as they are .*no such machine"):
+        agree(model.predict(x, draws=3), expected, most=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        agree(model.predict(x, draws=3), expected, most=0)  # said once
+
+
+def test_errors_of_the_input_are_explained_as_ever() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3)).eval()
+    model = randomise_attachments(abnn.attach(network, torch.zeros(1, 1, 6, 6), at=["0"], draws=2), 0.05)
+    x, backend = torch.rand(2, 1, 6, 6), Counted()
+    expected = model.predict(x, draws=3)
+    model.compile(backend=backend)
+    with pytest.raises(InputError, match="on which the network fails"):
+        model.predict(torch.zeros(2, 1, 7, 7), draws=3)
+    assert model.compiled is not None and not model.compiled.off  # the compiler was not to blame
+    agree(model.predict(x, draws=3), expected)
+    assert backend.count >= 1
+
+
+def test_copies_and_files_hold_nothing_compiled(tmp_path: Path) -> None:
+    model, x = make(True), images(4)
+    expected = model.predict(x, draws=3)
+    model.compile(backend="eager", dynamic=False)
+    model.predict(x, draws=3)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert twin.compiled is not None and twin.compiled is not model.compiled
+        assert twin.compiled.options == {"backend": "eager", "dynamic": False} and twin.compiled._call is None
+        agree(twin.predict(x, draws=3), expected)
+    model.save(tmp_path / "saved")
+    loaded = abnn.load(tmp_path / "saved", model.backbone)
+    assert loaded.compiled is None
+    agree(loaded.predict(x, draws=3), expected, most=0)
+
+
+def test_networks_with_skips_around_the_first_attachment() -> None:
+    class Skipping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 8), nn.Linear(8, 8)
+            self.head = nn.Linear(16, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x).relu()
+            return self.head(torch.cat([h, self.second(h).relu()], dim=1))
+
+    x = torch.randn(5, 3, generator=generator(2))
+    with pytest.warns(AbnnWarning, match="folded at its input"):
+        model = randomise_attachments(abnn.attach(Skipping().eval(), x[:1], at=["second"], draws=2), 0.05)
+    model.distance.fit([(x, torch.arange(5) % 4)] * 5)
+    expected = model.predict(x, draws=3)
+    model.compile(backend=Counted())
+    agree(model.predict(x, draws=3), expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ({}, {"options": None}),
+        ({"mode": "reduce-overhead"}, {"mode": "default"}),
+        ({"mode": "max-autotune", "dynamic": False}, {"mode": "max-autotune-no-cudagraphs", "dynamic": False}),
+        ({"options": {"triton.cudagraphs": True}}, {"options": {"triton.cudagraphs": False}}),
+    ],
+)
+def test_the_compiler_makes_no_graphs_of_its_own(given: dict[str, Any], made: dict[str, Any]) -> None:
+    assert _without_graphs(given) == made
+    assert torch.compile(lambda x: x, **made) is not None
+    assert CompiledPass(**given).options == given
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("statistics", [True, False])
+def test_compiled_passes_are_captured(statistics: bool, dtype: torch.dtype) -> None:
+    model, x = make(statistics, dtype, "cuda"), images(6, dtype, "cuda")
+    expected = model.predict(x, draws=5)
+    model.compile()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AbnnWarning)
+        for _ in range(4):
+            agree(model.predict(x, draws=5), expected, 2e-3 if dtype == torch.float32 else 2e-2)
+    assert len(model.replay) == 1 and not model.replay.off
+
+
+@needs_cuda
+def test_compiled_once_for_trial_and_capture() -> None:
+    model, x, backend = make(True, device="cuda"), images(6, device="cuda"), Counted()
+    model.compile(backend=backend)
+    for _ in range(4):
+        model.predict(x, draws=5)
+    assert backend.count == 1 and len(model.replay) == 1

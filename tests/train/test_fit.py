@@ -1,0 +1,598 @@
+"""Fitting: what changes and what does not, killed runs, divergence, devices, logs, bad loaders."""
+
+from __future__ import annotations
+
+import math
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+
+import abnn
+from abnn.errors import AbnnWarning, DivergedError, FileFormatError, InputError
+from abnn.files import write_tree
+from abnn.model.objective import PRESETS
+from abnn.networks.by_name import PaperResNet
+from abnn.outliers import Mixed, Outliers, make_outliers
+from abnn.train.batches import Batches
+from abnn.train.checkpoint import Run
+from abnn.train.loop import make_fabric
+from tests.conftest import SmallBatchNormNet, mlp
+
+QUIET: dict[str, Any] = {"progress": False, "accelerator": "cpu"}
+# A few steps of the authors' preset cost a trained network its accuracy, which is said.
+may_forget = pytest.mark.filterwarnings("ignore:Training the backbone with the attachments cost accuracy")
+
+
+def data(count: int = 96, classes: int = 3, size: int = 8) -> tuple[Tensor, Tensor]:
+    """Images whose class is the third of the rows that is bright."""
+    g = torch.Generator().manual_seed(0)
+    y = torch.randint(classes, (count,), generator=g)
+    x = 0.3 * torch.rand(count, 1, size, size, generator=g)
+    for row, label in enumerate(y.tolist()):
+        x[row, :, label * 2 : label * 2 + 2] += 0.6
+    return x, y
+
+
+def loader(batch: int = 16, shuffle: bool = True) -> DataLoader:
+    return DataLoader(TensorDataset(*data()), batch_size=batch, shuffle=shuffle)
+
+
+def backbone(trained: bool = True) -> PaperResNet:
+    torch.manual_seed(0)
+    network = PaperResNet(1, 3, width=8, blocks=2, stem="small", kaiming=False)
+    if trained:
+        optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+        x, y = data()
+        for _ in range(20):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(x), y).backward()
+            optimizer.step()
+    return network.eval()
+
+
+def attached(trained: bool = True, **options: Any) -> abnn.Attached:
+    return abnn.attach(backbone(trained), data()[0][:1], **options)
+
+
+def values(model: abnn.Attached) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_frozen_fit_changes_attachments_alone() -> None:
+    model = attached()
+    before = {name: value.clone() for name, value in model.backbone.state_dict().items()}
+    means = [layer.weight_mean.detach().clone() for layer in model.layers]
+    history = abnn.fit(model, loader(), epochs=2, **QUIET)
+    after = model.backbone.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(not torch.equal(old, layer.weight_mean) for old, layer in zip(means, model.layers))
+    assert len(history.rows) == 2 and bool(model.distance.fitted) and not model.training
+    assert {
+        "id",
+        "outliers",
+        "weighted_kl",
+        "id_divergence",
+        "id_divergence_growth",
+        "sigma_mean",
+    } <= history.last.keys()
+
+
+def test_fit_raises_uncertainty_on_destroyed_content_and_keeps_accuracy() -> None:
+    model = attached()
+    x, y = data()
+    abnn.fit(model, loader(), epochs=15, lr=1e-2, **QUIET)
+    known, strange = (
+        model.predict(x),
+        model.predict(torch.rand(64, 1, 8, 8, generator=torch.Generator().manual_seed(3))),
+    )
+    assert (known.label == y).float().mean() > 0.95
+    assert strange.score_by("entropy").median() > known.score_by("entropy").median()
+    assert strange.score.median() > known.score.median()
+
+
+def test_frozen_batch_norm_statistics_stay() -> None:
+    torch.manual_seed(0)
+    network = SmallBatchNormNet()
+    network(data()[0])
+    network.eval()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    model = abnn.attach(network, data()[0][:1])
+    abnn.fit(model, loader(), epochs=1, **QUIET)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def test_joint_training_changes_the_backbone_too() -> None:
+    model = attached(trained=False, preset="authors")
+    before = {name: value.clone() for name, value in model.backbone.named_parameters()}
+    history = abnn.fit(model, loader(), epochs=1, **QUIET)
+    assert all(not torch.equal(value, before[name]) for name, value in model.backbone_parameters())
+    assert "backbone" in history.last and not model.distance.fitted
+    assert model.predict(data()[0][:4]).default == "max-probability"
+
+
+def test_what_was_frozen_before_stays_so_in_joint_training() -> None:
+    model = attached()
+    first, *others = (parameter for _, parameter in model.backbone_parameters())
+    first.requires_grad_(False)
+    before = [parameter.detach().clone() for parameter in (first, *others)]
+    abnn.fit(model, loader(), epochs=1, freeze_backbone=False, **QUIET)
+    assert torch.equal(first, before[0]) and not first.requires_grad
+    assert not any(torch.equal(parameter, value) for parameter, value in zip(others, before[1:]))
+    model.backbone.requires_grad_(False)
+    with pytest.raises(InputError, match="backbone: got .* no parameter requires gradients"):
+        abnn.fit(model, loader(), epochs=1, freeze_backbone=False, **QUIET)
+
+
+def test_a_seed_is_its_number_whatever_its_type() -> None:
+    models = [attached() for _ in range(2)]
+    for model, seed in zip(models, (3, np.int64(3))):
+        abnn.fit(model, loader(), epochs=1, seed=seed, **QUIET)
+    one, other = (model.state_dict() for model in models)
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+@may_forget
+@pytest.mark.parametrize("name", ["default", "paper", "authors"])
+def test_same_seed_gives_the_same_bits_and_another_seed_does_not(name: str) -> None:
+    runs = []
+    for seed in (1, 1, 2):
+        model = attached(preset=name, prior=None, init=abnn.Init(sigma=0.01) if name == "paper" else None)
+        abnn.fit(model, loader(), epochs=1, seed=seed, **QUIET)
+        runs.append(values(model))
+    assert equal(runs[0], runs[1]) and not equal(runs[0], runs[2])
+
+
+def test_random_state_flags_and_draws_are_left_alone() -> None:
+    model = attached(draws=7)
+    flags = [parameter.requires_grad for parameter in model.parameters()]
+    torch.manual_seed(5)
+    state, numbers = torch.get_rng_state(), np.random.get_state()[1].tolist()
+    abnn.fit(model, loader(), epochs=1, **QUIET)
+    assert torch.equal(state, torch.get_rng_state()) and numbers == np.random.get_state()[1].tolist()
+    assert [parameter.requires_grad for parameter in model.parameters()] == flags and model.draws == 7
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+class Interrupted:
+    """A loader that stops the run, as a user's Ctrl-C does, after so many batches in all."""
+
+    def __init__(self, after: int) -> None:
+        self.inner, self.left = loader(), after
+        self.dataset = self.inner.dataset
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.inner:
+            if self.left == 0:
+                raise KeyboardInterrupt
+            self.left -= 1
+            yield batch
+
+
+@may_forget
+@pytest.mark.parametrize("preset", ["default", "authors"])
+@pytest.mark.parametrize("after", [3, 12, 17])
+def test_an_interrupted_run_ends_bit_identical(tmp_path: Path, preset: str, after: int) -> None:
+    settings: dict[str, Any] = {"epochs": 3, "seed": 4, **QUIET}
+    whole = attached(preset=preset)
+    history = abnn.fit(whole, loader(), **settings)
+    file = tmp_path / "fit.safetensors"
+    cut = attached(preset=preset)
+    before = 12 if preset == "default" else 6  # batches that go into the range of values, and what the backbone knows
+    with pytest.raises(KeyboardInterrupt):
+        abnn.fit(cut, Interrupted(before + after), checkpoint=file, checkpoint_every=2, **settings)
+    assert file.exists()
+    resumed = attached(preset=preset)
+    again = abnn.fit(resumed, loader(), checkpoint=file, checkpoint_every=2, **settings)
+    assert equal(values(whole), values(resumed))
+    dropped = {"seconds"}
+    assert [{k: v for k, v in row.items() if k not in dropped} for row in history.rows] == [
+        {k: v for k, v in row.items() if k not in dropped} for row in again.rows
+    ]
+
+
+def test_an_interrupted_run_has_the_order_of_a_sampler_with_epochs(tmp_path: Path) -> None:
+    def run(steps: int | None, **options: Any) -> dict[str, Tensor]:
+        model, dataset = attached(), TensorDataset(*data())
+        sampler = DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True)
+        counted: list[float] = []
+
+        def flat(progress: float) -> float:
+            counted.append(progress)
+            if steps is not None and len(counted) > steps:
+                raise KeyboardInterrupt
+            return 1.0
+
+        batched = DataLoader(dataset, batch_size=16, sampler=sampler)
+        abnn.fit(model, batched, epochs=2, schedule=flat, **QUIET, **options)
+        return values(model)
+
+    file = tmp_path / "fit.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        run(8, checkpoint=file, checkpoint_every=1)
+    assert equal(run(None, checkpoint=file, checkpoint_every=1), run(None))
+
+
+def test_a_run_that_goes_on_after_the_last_step_of_an_epoch_has_the_same_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, settings = tmp_path / "fit.safetensors", {"epochs": 2, "checkpoint_every": 6, **QUIET}
+    history = abnn.fit(attached(), loader(), **settings)
+
+    def stop(run: Run) -> None:
+        save(run)
+        raise KeyboardInterrupt
+
+    save = Run.save
+    monkeypatch.setattr(Run, "save", stop)  # the epoch's own checkpoint is not written any more
+    with pytest.raises(KeyboardInterrupt):
+        abnn.fit(attached(), loader(), checkpoint=file, **settings)
+    monkeypatch.undo()
+    again = abnn.fit(attached(), loader(), checkpoint=file, **settings)
+    assert [{**row, "seconds": 0} for row in again.rows] == [{**row, "seconds": 0} for row in history.rows]
+
+
+KILLED = """
+import os, signal, sys, torch
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.train.test_fit import attached, loader, QUIET
+import abnn
+import abnn.files as files
+real, count = files.write_bytes, 0
+def write(path, content):
+    global count
+    count += 1
+    if count == {at}:  # die in the middle of writing a checkpoint
+        Path(str(path) + ".part").write_bytes(content[: len(content) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(path, content)
+files.write_bytes = write
+abnn.fit(attached(), loader(), freeze_backbone={freeze}, epochs=2, seed=4, checkpoint={file!r}, checkpoint_every=1, **QUIET)
+"""
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_a_killed_run_ends_bit_identical(tmp_path: Path, freeze: bool) -> None:
+    file, root = tmp_path / "fit.safetensors", str(Path(__file__).parents[2])
+    code = KILLED.format(root=root, at=5, file=str(file), freeze=freeze)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert result.returncode == -signal.SIGKILL, result.stderr.decode()
+    whole, resumed = attached(), attached()
+    same: dict[str, Any] = {"freeze_backbone": freeze, "epochs": 2, "seed": 4, **QUIET}
+    abnn.fit(whole, loader(), **same)
+    abnn.fit(resumed, loader(), checkpoint=file, checkpoint_every=1, **same)
+    assert equal(values(whole), values(resumed))
+
+
+def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "fit.safetensors"
+    first, second = attached(), attached()
+    abnn.fit(first, loader(), epochs=1, checkpoint=file, **QUIET)
+    stamp = file.stat().st_mtime_ns
+    abnn.fit(second, loader(), epochs=1, checkpoint=file, **QUIET)
+    assert file.stat().st_mtime_ns == stamp and equal(values(first), values(second))
+
+
+def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "fit.safetensors"
+    abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)
+    with pytest.raises(InputError, match="other settings"):
+        abnn.fit(attached(), loader(), epochs=1, lr=0.5, checkpoint=file, **QUIET)
+    x, y = data()
+    other = attached()
+    with torch.no_grad():
+        other.backbone.get_parameter(next(name for name, _ in other.backbone_parameters())).mul_(1.5)
+    turned = DataLoader(TensorDataset(1 - x, y), batch_size=16, shuffle=True)
+    others: list[tuple[abnn.Attached, DataLoader, dict[str, Any], str]] = [
+        (attached(), loader(), {"optimizer": "sgd"}, "optimizer"),
+        (attached(), loader(), {"schedule": lambda progress: 1.0}, "schedule"),
+        (attached(kind="bottleneck", width=4), loader(), {}, "attachments, kind"),
+        (attached(), loader(batch=32), {}, "data"),
+        (attached(), turned, {"value_range": (0.0, 1.0)}, "data, outliers"),
+        (other, loader(), {}, "backbone"),
+    ]
+    for model, batches, changes, names in others:
+        start = values(model)
+        with pytest.raises(InputError, match=rf"other settings \({names}\)"):
+            abnn.fit(model, batches, epochs=1, checkpoint=file, **{**QUIET, **changes})
+        assert equal(start, values(model))
+    write_tree(file, {"format": "something else"})
+    with pytest.raises(FileFormatError, match="not a checkpoint"):
+        abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)
+    file.write_bytes(b"\x00" * 10)
+    with pytest.raises(FileFormatError, match="not a readable safetensors"):
+        abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)
+
+
+def test_checkpoints_of_other_real_outliers_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "fit.safetensors"
+    real, other = (torch.rand(40, 1, 8, 8, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    config = make_outliers(real).to_config()
+    assert config == make_outliers(other).to_config() == {"name": "dataset", "severity": [1, 1], "data": "Tensor of 40"}
+
+    def run(outliers: Any) -> dict[str, Tensor]:
+        model = attached()
+        abnn.fit(model, loader(), outliers=outliers, epochs=1, checkpoint=file, gather_distance=False, **QUIET)
+        return values(model)
+
+    first = run(Mixed(parts=("noise", make_outliers(real))))
+    with pytest.raises(InputError, match="other settings"):
+        run(Mixed(parts=("noise", make_outliers(other))))
+    again = run(Mixed(parts=("noise", make_outliers(DataLoader(TensorDataset(real.clone()))))))
+    assert equal(first, again)
+
+
+def test_workers_that_stay_are_warned_about_beside_a_checkpoint(tmp_path: Path) -> None:
+    def workers(stay: bool) -> DataLoader:
+        return DataLoader(TensorDataset(*data()), batch_size=96, num_workers=1, persistent_workers=stay)
+
+    model = attached()
+    with pytest.warns(AbnnWarning, match="persistent_workers=True beside a checkpoint.* Give persistent_workers=False"):
+        abnn.fit(model, workers(True), epochs=1, checkpoint=tmp_path / "fit.safetensors", **QUIET)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AbnnWarning)
+        Batches(workers(False), model, make_fabric("32-true", "cpu", 1, 1), 0).warn_if_not_repeatable()
+
+
+class Shifted(Dataset):
+    """Rows of the test data, each read a little brighter than they are: by a fixed amount, or by chance."""
+
+    def __init__(self, by: float | None) -> None:
+        self.by, self.rows = by, data()
+
+    def __len__(self) -> int:
+        return len(self.rows[0])
+
+    def __getitem__(self, place: int) -> tuple[Tensor, int]:
+        by = torch.rand(()) if self.by is None else self.by
+        return self.rows[0][place] + 0.1 * by, int(self.rows[1][place])
+
+
+def test_a_checkpoint_knows_data_sets_by_their_items(tmp_path: Path) -> None:
+    def run(by: float | None) -> None:
+        settings = {"epochs": 1, "checkpoint": tmp_path / f"{by is None}.safetensors", **QUIET}
+        abnn.fit(attached(), DataLoader(Shifted(by), batch_size=32, shuffle=True), **settings)
+
+    run(0.0)
+    run(0.0)
+    with pytest.raises(InputError, match="other settings"):
+        run(0.5)
+    run(None)
+    run(None)  # other inputs at every reading, and the same labels
+
+
+def test_divergence_keeps_the_last_good_state() -> None:
+    model = attached(preset="authors")
+    start = values(model)
+    with pytest.raises(DivergedError, match=r"epoch 1, step .* set back to its state after 0 complete epochs"):
+        abnn.fit(model, loader(), epochs=1, lr=1e30, **QUIET)
+    assert equal(start, values(model))
+
+
+class Poisoned(Outliers):
+    """Outliers that are no numbers, from a given step on."""
+
+    left = 10**9
+
+    @property
+    def uses_range(self) -> bool:
+        return False
+
+    def generate(self, x: Tensor, severity: Tensor | None, rng: Any) -> tuple[Tensor, Tensor]:
+        type(self).left -= 1
+        return x * (math.nan if type(self).left < 0 else 1.0), torch.ones(len(x))
+
+
+def test_statistics_of_attachments_as_they_were_are_forgotten() -> None:
+    model = attached()
+    abnn.fit(model, loader(), epochs=1, **QUIET)
+    assert model.distance.fitted
+    abnn.fit(model, loader(), epochs=1, gather_distance=False, **QUIET)
+    assert not model.distance.fitted and model.predict(next(iter(loader()))[0]).default == "entropy"
+
+
+def test_divergence_after_going_on_keeps_the_state_of_the_last_whole_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of the checkpoint, which is of the middle of the second epoch."""
+    file, after = tmp_path / "fit.safetensors", attached()
+    settings: dict[str, Any] = {"outliers": Poisoned(), "lr": 1e-3, "schedule": "constant", **QUIET}
+    abnn.fit(after, loader(), epochs=1, gather_distance=False, **settings)
+    monkeypatch.setattr(Poisoned, "left", 10**9)
+    before = 6  # batches that say what the network knows
+    with pytest.raises(KeyboardInterrupt):
+        abnn.fit(attached(), Interrupted(before + 9), epochs=2, checkpoint=file, checkpoint_every=1, **settings)
+    monkeypatch.setattr(Poisoned, "left", 1)
+    model = attached()
+    with pytest.raises(DivergedError, match="epoch 2, step 5: .* set back to its state after 1 complete epochs"):
+        abnn.fit(model, loader(), epochs=2, checkpoint=file, checkpoint_every=1, **settings)
+    assert equal(values(after), values(model))
+
+
+def test_a_bad_last_step_of_an_epoch_is_not_kept(tmp_path: Path) -> None:
+    model, whole = attached(), DataLoader(TensorDataset(*data()), batch_size=96)
+    start, file = values(model), tmp_path / "fit.safetensors"
+    with pytest.raises(DivergedError, match="a trained value is not finite|sigma reached"):
+        abnn.fit(model, whole, epochs=1, lr=1e30, checkpoint=file, **QUIET)
+    assert equal(start, values(model)) and not file.exists()
+
+
+def test_exploding_sigma_is_noticed() -> None:
+    model = attached()
+    with torch.no_grad():
+        model.layers[0].weight_rho[0] = 1e5
+    with pytest.raises(DivergedError, match="sigma reached"):
+        abnn.fit(model, loader(), epochs=1, **QUIET)
+
+
+def test_bf16_follows_full_precision() -> None:
+    exact, mixed = attached(), attached()
+    first = abnn.fit(exact, loader(), epochs=2, **QUIET)
+    second = abnn.fit(mixed, loader(), epochs=2, precision="bf16-mixed", **QUIET)
+    # bfloat16 keeps 8 bits, a relative 2^-8 per operation; the losses of this shallow network stay within a few of them.
+    assert second.last["id"] == pytest.approx(first.last["id"], rel=0.05, abs=0.02)
+    assert all(parameter.dtype == torch.float32 for parameter in mixed.parameters())
+
+
+def test_logs(tmp_path: Path) -> None:
+    abnn.fit(attached(), loader(), epochs=2, log=["csv", "tensorboard"], log_dir=tmp_path, **QUIET)
+    rows = next(tmp_path.rglob("metrics.csv")).read_text().splitlines()
+    assert len(rows) == 3 and "id_divergence" in rows[0]
+    assert list(tmp_path.rglob("events.out.tfevents*"))
+    with pytest.raises(InputError, match="csv"):
+        abnn.fit(attached(), loader(), epochs=1, log="cvs", log_dir=tmp_path, **QUIET)
+
+
+@pytest.mark.parametrize("change", [{"target": "random"}, {"target": "uniform"}, {"outlier_loss": "draws"}])
+def test_ablation_switches_change_the_result(change: dict[str, Any]) -> None:
+    plain, changed = attached(), attached()
+    abnn.fit(plain, loader(), epochs=1, **QUIET)
+    abnn.fit(changed, loader(), epochs=1, objective=replace(PRESETS["default"].objective, **change), **QUIET)
+    assert not equal(values(plain), values(changed))
+
+
+def test_no_outliers_and_real_outliers() -> None:
+    without, real = attached(), attached()
+    assert "outliers" not in abnn.fit(without, loader(), outliers=None, epochs=1, **QUIET).last
+    own = TensorDataset(torch.rand(40, 1, 8, 8))
+    assert "outliers" in abnn.fit(real, loader(), outliers=own, epochs=1, **QUIET).last
+    assert not equal(values(without), values(real))
+
+
+def test_the_range_of_the_users_generator_is_used_and_left_alone() -> None:
+    def fitted(outliers: Any, **options: Any) -> list[float]:
+        model = attached()
+        abnn.fit(model, loader(), outliers=outliers, epochs=1, **QUIET, **options)
+        return [float(value.detach().double().sum()) for _, value in model.attachment_parameters()]
+
+    wide, fresh = abnn.outliers.Noise(), abnn.outliers.Noise()
+    wide.prepare(-50.0, 50.0)
+    measured = fitted("noise")
+    assert fitted(wide) == fitted("noise", value_range=(-50.0, 50.0)) != measured
+    assert fitted(wide, value_range=(-1.0, 1.0)) == fitted("noise", value_range=(-1.0, 1.0))
+    assert wide.to_config()["range"] == [[-50.0], [50.0]]
+    assert fitted(fresh) == measured and fresh.needs_range
+
+
+def test_no_attachment_trains_everything_with_outliers() -> None:
+    model = attached(trained=False, kind="replace")
+    goal = abnn.preset("authors", keep_gradient=False, outliers_update="all").objective
+    before = values(model)
+    abnn.fit(model, loader(), objective=goal, freeze_backbone=False, epochs=1, lr=1e-4, **QUIET)
+    after = values(model)
+    assert all(not torch.equal(before[name], after[name]) for name in before if name.startswith("net.head"))
+    with pytest.raises(InputError, match="freeze_backbone"):
+        abnn.fit(model, loader(), objective=goal, freeze_backbone=True, epochs=1, **QUIET)
+
+
+def test_outliers_that_no_network_can_take_are_named() -> None:
+    with pytest.raises(DivergedError, match="outliers nan.* check that outliers are finite"):
+        abnn.fit(attached(), loader(), outliers=torch.full((8, 1, 8, 8), torch.nan), epochs=1, **QUIET)
+
+
+def test_tabular_data() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(64, 6), torch.randint(3, (64,))
+    model = abnn.attach(mlp().eval(), x[:1])
+    abnn.fit(model, [(x[:32], y[:32]), (x[32:], y[32:])], epochs=2, **QUIET)
+    assert model.predict(x).score.shape == (64,)
+
+
+def test_own_optimiser_schedule_and_range() -> None:
+    model = attached()
+    seen: list[float] = []
+    history = abnn.fit(
+        model,
+        loader(),
+        epochs=2,
+        optimizer=lambda parameters, lr: torch.optim.RMSprop(parameters, lr=lr),
+        schedule=lambda progress: seen.append(progress) or 0.5,  # type: ignore[func-returns-value]
+        value_range=(0.0, 1.0),
+        **QUIET,
+    )
+    assert seen == pytest.approx([step / 12 for step in range(12)])
+    assert history.last["lr_factor"] == 0.5
+
+
+X, Y = data(8)
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([], "loader: got a loader without batches"),
+        (DataLoader(TensorDataset(X[:0], Y[:0])), "without batches"),
+        (X, "loader: got Tensor"),
+        (iter([(X, Y)]), "every time it is iterated"),
+        ([X], r"pairs \(inputs, labels\)"),
+        ([(X, Y, Y)], "tuple of 3"),
+        ([(X, Y + 1)], "0 to 2, the backbone's classes"),
+        ([(X, Y - 5)], "labels from -5"),
+        ([(X, Y.float())], "one whole number per input"),
+        ([(X, nn.functional.one_hot(Y, 3))], "Give class numbers, not one-hot"),
+        ([(X, Y[:4])], "for 8 inputs"),
+        ([(X[:, 0], Y)], "Check the rank"),
+        ([(X.repeat(1, 3, 1, 1), Y)], "Check channels"),
+        ([(torch.full_like(X, torch.nan), Y)], "NaN or infinite values in rows 0, 1"),
+        ([(torch.full_like(X, torch.inf), Y)], "NaN or infinite"),
+        ([("x", Y)], "x: got str"),
+    ],
+)
+def test_bad_loaders(batches: Any, message: str) -> None:
+    model = attached()
+    start, modes = values(model), [module.training for module in model.modules()]
+    with pytest.raises(InputError, match=message):
+        abnn.fit(model, batches, epochs=1, **QUIET)
+    assert equal(start, values(model)) and modes == [module.training for module in model.modules()]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs"),
+        ({"epochs": "3"}, "epochs: got '3'"),
+        ({"lr": 0.0}, "lr"),
+        ({"lr": "fast"}, "lr: got 'fast'"),
+        ({"lr": float("inf")}, "lr: got inf"),
+        ({"lr": True}, "lr: got True"),
+        (
+            {"outliers": torch.zeros(4, 1, 8, 8, dtype=torch.uint8)},
+            "data: got items of torch.uint8; .*Scale and convert",
+        ),
+        ({"seed": "a"}, "seed: got 'a'"),
+        ({"objective": "paper"}, "objective: got 'paper'; .* abnn.preset"),
+        ({"value_range": 5}, r"value_range: got 5; accepted: \(low, high\)"),
+        ({"backbone_lr": -1.0}, "backbone_lr: got -1.0; accepted: a positive number, or None for the preset's"),
+        ({"precision": "16"}, "precision"),
+        ({"optimizer": "adma"}, "Did you mean 'adam'"),
+        ({"schedule": "cosin"}, "Did you mean 'cosine'"),
+        ({"outliers": "nois"}, "Did you mean 'noise'"),
+        ({"checkpoint_every": 0}, "checkpoint_every"),
+    ],
+)
+def test_bad_settings(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        abnn.fit(attached(), loader(), **{"epochs": 1, **QUIET, **options})
+
+
+def test_a_plain_network_is_not_a_model() -> None:
+    with pytest.raises(InputError, match="what abnn.attach"):
+        abnn.fit(backbone(), loader(), **QUIET)  # type: ignore[arg-type]

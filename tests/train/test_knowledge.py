@@ -1,0 +1,118 @@
+"""The warning about attachments that make a frozen network forget."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+import abnn
+from abnn.baselines import make_method, train_method
+from abnn.errors import AbnnWarning
+from abnn.train.knowledge import BATCHES, Knowledge, compare, recall, warn_if_lost
+from tests.conftest import randomise_attachments
+from tests.train.test_fit import QUIET, attached, backbone, data, loader
+
+
+def batches() -> DataLoader:
+    return loader(shuffle=False)
+
+
+def test_fresh_attachments_cost_nothing() -> None:
+    found = compare(attached(), batches())
+    assert found.inputs == len(data()[0])
+    assert found.plain > 0.9 * found.inputs
+    assert not found.lost
+
+
+def test_overwritten_blocks_are_noticed() -> None:
+    model = attached()
+    plain = compare(model, batches()).plain
+    found = compare(randomise_attachments(model, mean_std=3.0), batches())
+    assert found.plain == plain  # of the backbone alone
+    assert found.attached == found.plain - found.forgotten + found.learnt
+    assert found.lost
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "learnt", "lost"),
+    [
+        (0, 0, False),
+        (20, 0, False),  # two points of a thousand inputs, no more
+        (30, 0, True),
+        (0, 300, False),  # more accurate than before
+        (330, 300, False),  # three points, within what chance makes of so many changes
+        (400, 300, True),
+    ],
+)
+def test_a_loss_is_more_than_two_points_and_more_than_chance(forgotten: int, learnt: int, lost: bool) -> None:
+    found = Knowledge(1000, 600, 600 - forgotten + learnt, forgotten, learnt)
+    assert found.lost is lost
+
+
+def test_one_forgotten_input_of_few_is_no_loss() -> None:
+    assert not Knowledge(inputs=20, plain=20, attached=19, forgotten=1, learnt=0).lost
+
+
+def test_only_the_first_batches_of_training_data_are_looked_at() -> None:
+    x, y = data()
+    seen = 0
+
+    def endless() -> Iterator[tuple[Tensor, Tensor]]:
+        nonlocal seen
+        while True:
+            seen += 1
+            yield x[:4], y[:4]
+
+    warn_if_lost(attached(), endless())
+    assert seen == BATCHES
+
+
+@pytest.fixture
+def unrescued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits do not begin again."""
+    monkeypatch.setattr("abnn.train.checkpoint.TIMES", 0)
+
+
+def test_fit_warns_when_the_network_forgets(unrescued: None) -> None:
+    with pytest.warns(AbnnWarning, match=r"cost accuracy: of 96 training inputs, .*with attachments and .*lower lr"):
+        abnn.fit(attached(), loader(), epochs=1, lr=0.3, **QUIET)
+
+
+def test_so_does_the_method(unrescued: None) -> None:
+    method = make_method("abnn", pretrain=0.0, attachment_lr=0.3)
+    with pytest.warns(AbnnWarning, match="cost accuracy"):
+        train_method(method, backbone(), loader(), 1, **QUIET)
+
+
+def test_a_backbone_that_learns_along_is_compared_with_what_it_was() -> None:
+    model = attached()
+    known = recall(model, batches())
+    assert sum(int(each.sum()) for each in known) == compare(model, batches()).plain
+    text = (
+        r"Training the backbone with the attachments cost accuracy: of 96 training inputs, .* now and .* before. Freeze"
+    )
+    with pytest.warns(AbnnWarning, match=text):
+        abnn.fit(model, loader(), freeze_backbone=False, epochs=1, lr=0.3, backbone_lr=1.0, **QUIET)
+    assert not compare(model, batches()).lost  # which looks at the backbone as it is now
+
+
+def test_good_fits_are_quiet() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AbnnWarning)
+        abnn.fit(attached(), loader(), epochs=3, **QUIET)
+        abnn.fit(attached(), loader(), freeze_backbone=False, epochs=3, **QUIET)
+
+
+def test_modes_and_draws_are_left_alone() -> None:
+    model = attached()
+    model.train()
+    model.resample(3)
+    compare(model, batches())
+    assert model.training
+    assert model.draws == 3
+    assert not torch.is_inference_mode_enabled()

@@ -1,0 +1,51 @@
+"""Batches from the device are those of the loader."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from abnn.train.batches import Batches
+from abnn.train.loop import make_fabric
+from abnn.train.resident import Resident, resident
+
+DATA = TensorDataset(torch.rand(23, 2), torch.arange(23))
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("shuffle", "drop"), [(False, False), (True, False), (True, True)])
+def test_same_batches_in_the_same_order(shuffle: bool, drop: bool, own: bool) -> None:
+    generator = torch.Generator() if own else None
+    loader = DataLoader(DATA, batch_size=5, shuffle=shuffle, drop_last=drop, generator=generator)
+    both = []
+    for source in (loader, Resident(loader, torch.device("cpu"))):
+        torch.manual_seed(3)
+        if generator is not None:
+            generator.manual_seed(7)
+        both.append([[part.clone() for part in batch] for batch in source])
+    assert len(both[0]) == len(both[1]) == len(Resident(loader, torch.device("cpu")))
+    assert all(torch.equal(a, b) for one, two in zip(*both) for a, b in zip(one, two))
+
+
+def test_samplers_with_epochs_are_told_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = DistributedSampler(DATA, num_replicas=1, rank=0, shuffle=True)
+    loader = DataLoader(DATA, batch_size=5, sampler=sampler)
+    model = SimpleNamespace(input_shape=(2,), input_dtype=torch.float32, classes=23)
+    fabric, orders = make_fabric("32-true", "cpu", 1, 1), []
+    for held in (None, Resident(loader, torch.device("cpu"))):
+        monkeypatch.setattr("abnn.train.batches.resident", lambda *_, held=held: held)
+        batches = Batches(loader, model, fabric, 0)
+        orders.append([[label for _, _, y in batches.epoch(epoch) for label in y.tolist()] for epoch in (0, 1)])
+    assert orders[0] == orders[1] and orders[0][0] != orders[0][1]
+
+
+def test_only_plain_tensor_loaders_and_only_on_cuda() -> None:
+    plain = DataLoader(DATA, batch_size=5)
+    assert resident(plain, torch.device("cpu")) is None
+    cuda = torch.device("cuda")
+    assert resident([(1, 2)], cuda) is None
+    assert resident(DataLoader(DATA, batch_size=5, collate_fn=lambda rows: rows), cuda) is None
+    assert resident(DataLoader(DATA, batch_size=None), cuda) is None
