@@ -10,8 +10,8 @@ import torch
 import work
 from torch import Tensor
 
+from abnn.attached import Attached
 from abnn.bayes import noise as draws
-from abnn.model.attached import Attached
 
 
 def disagreement(p: Tensor, q: Tensor) -> float:

@@ -18,7 +18,7 @@ from timing import Work, row
 from torch import Tensor
 
 import abnn
-from abnn.model.attached import Attached
+from abnn.attached import Attached
 
 
 def training(run: Run) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def prediction(run: Run) -> dict[str, Any]:
     others = {name: peers.PeerNetwork(copy.deepcopy(network), peer).to(run.device) for name, peer in run.peers.items()}
 
     def default() -> Work:
-        usual = abnn.attach(copy.deepcopy(network), x[:1], draws=1, views=1)
+        usual = abnn.attach(copy.deepcopy(network), x[:1], draws=1, config=abnn.AttachConfig(views=1))
         images, labels = work.made_up(20 * s.classes, s.pixels, s.classes)
         usual.distance.fit(work.tensor_loader(images, labels, 2 * s.classes))
         return lambda: usual.predict(x, draws=s.draws).score
@@ -133,7 +133,7 @@ def resnet50(run: Run) -> dict[str, Any]:
     if s.resnet_channels_last:
         network, x = work.channels_last(network, x)
     late = abnn.attach(network, x[:1], last=1, draws=1)
-    everywhere = abnn.attach(network, x[:1], draws=1, views=1)
+    everywhere = abnn.attach(network, x[:1], draws=1, config=abnn.AttachConfig(views=1))
     makers: dict[str, Callable[[], Work]] = {
         bars.OURS_LATE: lambda: predict_maker(late, x, s.draws),
         bars.OURS_ALL: lambda: predict_maker(everywhere, x, s.draws),
@@ -143,7 +143,7 @@ def resnet50(run: Run) -> dict[str, Any]:
     models = {bars.OURS_LATE: late, bars.OURS_ALL: everywhere}
     if s.compiled:
         again = {bars.OURS_LATE_COMPILED: (abnn.attach(network, x[:1], last=1, draws=1), x)}
-        again[bars.OURS_ALL_COMPILED] = abnn.attach(network, x[:1], draws=1, views=1), x
+        again[bars.OURS_ALL_COMPILED] = abnn.attach(network, x[:1], draws=1, config=abnn.AttachConfig(views=1)), x
         makers |= compiled_makers(again, s.draws)
         models |= {name: model for name, (model, _) in again.items()}
     rows = run.measure(makers)

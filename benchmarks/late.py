@@ -28,7 +28,7 @@ from abnn.evaluate.evaluation import Evaluation
 from abnn.evaluate.provenance import provenance
 from abnn.evaluate.summary import flatten, summarise
 from abnn.files import read_json, write_json
-from abnn.predict.prediction import Plain
+from abnn.predict import Plain
 from research.tables import update_between_markers
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.model.attached import Attached
+from abnn.attached import Attached
 from abnn.networks.by_name import PaperResNet
 
 PRIOR_SIGMA = 0.1

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import abnn
+from abnn.attached import Attached
 from abnn.bayes.noise import hold_noise, holding, set_noise, some_of
-from abnn.model.attached import Attached
-from abnn.model.objective import preset as choose_preset
+from abnn.config import preset as choose_preset
 from abnn.networks.by_name import PaperResNet
 from abnn.outliers import make_outliers
 from abnn.predict.compiling import compile_in_place

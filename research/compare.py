@@ -18,7 +18,7 @@ from abnn.baselines.posthoc import POSTHOC, PostHocModel, build_posthoc
 from abnn.errors import AbnnError, InputError, MissingExtraError, explain, unknown
 from abnn.evaluate.evaluation import Evaluation
 from abnn.evaluate.records import read_record, record_path, write_record
-from abnn.predict.prediction import Plain
+from abnn.predict import Plain
 from research.tables import Column
 from research.tasks import Task, load_task
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from abnn.baselines.base import AUTHORS_NOISE
 from abnn.baselines.sde_net import SDENetMethod
-from abnn.model.objective import PRESETS
+from abnn.config import PRESETS
 
 Settings = dict[str, dict[str, Any]]
 

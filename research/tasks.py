@@ -33,7 +33,7 @@ from abnn.errors import InputError, explain, unknown
 from abnn.evaluate.collect import evaluate_set
 from abnn.evaluate.evaluation import SetResult
 from abnn.outliers import make_outliers
-from abnn.scores.formulas import GATED
+from abnn.scores import GATED
 from research import settings
 
 DRAWS = 10

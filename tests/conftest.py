@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import abnn
-from abnn.bayes.noise import hold_noise, holding, some_of
-from abnn.model.attached import Attached
+from abnn.attached import Attached
+from abnn.bayes.noise import held_noise, pick_draws
+from abnn.model.passes import Pass
 from abnn.networks.by_name import PaperResNet
 from abnn.train.processor import WITHOUT_AMX, bfloat16_works
 
@@ -29,12 +32,19 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def attach_with(backbone: nn.Module, example: Tensor, **options: Any) -> Attached:
+    """abnn.attach() with all settings side by side, as tests list them."""
+    names = {field.name for field in dataclasses.fields(abnn.AttachConfig)}
+    own = {name: options.pop(name) for name in list(options) if name in names}
+    return abnn.attach(backbone, example, config=abnn.AttachConfig(**own), **options)
+
+
 def one_draw_at_a_time(model: Attached, x: Tensor) -> Tensor:
     """[S, B, K]: every held draw alone, for every input alone. No folding takes place."""
-    held, outputs = hold_noise(model.layers), []
+    outputs = []
     for index in range(model.draws):
-        with holding(model.layers, some_of(held, slice(index, index + 1))):
-            outputs.append(torch.cat([model.draw_logits(row[None]) for row in x], dim=1))
+        single = Pass(model, pick_draws(held_noise(model.layers), slice(index, index + 1)))
+        outputs.append(torch.cat([single(row[None]) for row in x], dim=1))
     return torch.cat(outputs)
 
 

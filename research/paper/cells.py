@@ -27,7 +27,7 @@ from abnn.errors import InputError, MissingExtraError, explain
 from abnn.evaluate.evaluation import Evaluation, SetResult
 from abnn.evaluate.records import record_path, slug, write_record
 from abnn.files import read_json
-from abnn.predict.prediction import Plain
+from abnn.predict import Plain
 from abnn.train.loop import make_fabric
 from research.compare import known_record, read_back
 from research.tasks import Task, load_task

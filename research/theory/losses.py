@@ -11,8 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from abnn.model.objective import draw_bce, draw_cross_entropy, graded_target, log_mean_prediction, mean_cross_entropy
-from abnn.scores.formulas import entropy, mutual_information
+from abnn.scores import entropy, mutual_information
+from abnn.tasks.classification import (
+    draw_bce,
+    draw_cross_entropy,
+    graded_target,
+    log_mean_prediction,
+    mean_cross_entropy,
+)
 from research.theory.check import Check
 
 Loss = Callable[[Tensor, Tensor], Tensor]

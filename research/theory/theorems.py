@@ -11,7 +11,7 @@ from torch import Tensor
 
 from abnn.bayes.layers import inverse_softplus
 from abnn.bayes.priors import gaussian_kl
-from abnn.model.attachments import AUTHORS_INIT
+from abnn.config import AUTHORS_INIT
 from research.theory.check import Check
 
 AUTHORS_PRIOR = 0.1

@@ -20,14 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from abnn.attached import Attached, attach
+from abnn.config import PRESETS, Objective
 from abnn.data.digits import DigitsData, load_digits
 from abnn.evaluate.records import find_records
 from abnn.metrics import auroc
-from abnn.model.attach import attach
-from abnn.model.attached import Attached
-from abnn.model.objective import PRESETS, Objective
 from abnn.outliers import make_outliers
-from abnn.scores.formulas import entropy, mutual_information
+from abnn.scores import entropy, mutual_information
 from abnn.train.fit import fit
 from research.tables import MISSING, markdown_table
 

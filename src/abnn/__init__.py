@@ -1,19 +1,43 @@
 """Clip small Bayesian modules onto a trained network and learn when to trust its predictions."""
 
-from abnn._version import __version__
-from abnn.bayes.layers import Init
-from abnn.bayes.priors import Gaussian, ScaleMixture
-from abnn.model.attach import attach, detach
-from abnn.model.attached import Attached
-from abnn.model.objective import Objective, preset
-from abnn.networks.by_name import build_backbone
-from abnn.predict.prediction import Prediction
-from abnn.store.folder import load
-from abnn.train.fit import fit
-from abnn.train.trainable import History
-from abnn.triage import Triage
+from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from abnn._version import __version__
+
+if TYPE_CHECKING:
+    from abnn.attached import Attached, attach, detach, load
+    from abnn.bayes.layers import Init
+    from abnn.bayes.priors import Gaussian, ScaleMixture
+    from abnn.config import AttachConfig, Objective, preset
+    from abnn.networks.by_name import build_backbone
+    from abnn.predict.prediction import Prediction
+    from abnn.train.fit import fit
+    from abnn.train.trainable import History
+    from abnn.triage import Triage
+
+_PLACES = {
+    "AttachConfig": "abnn.config",
+    "Attached": "abnn.attached",
+    "Gaussian": "abnn.bayes.priors",
+    "History": "abnn.train.trainable",
+    "Init": "abnn.bayes.layers",
+    "Objective": "abnn.config",
+    "Prediction": "abnn.predict.prediction",
+    "ScaleMixture": "abnn.bayes.priors",
+    "Triage": "abnn.triage",
+    "attach": "abnn.attached",
+    "build_backbone": "abnn.networks.by_name",
+    "detach": "abnn.attached",
+    "fit": "abnn.train.fit",
+    "load": "abnn.attached",
+    "preset": "abnn.config",
+}
+"""Where the public names live. They are imported when first used: ``import abnn`` costs next to nothing."""
 __all__ = [
+    "AttachConfig",
     "Attached",
     "Gaussian",
     "History",
@@ -30,3 +54,14 @@ __all__ = [
     "load",
     "preset",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'abnn' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

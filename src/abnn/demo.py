@@ -16,14 +16,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from abnn.attached import Attached, attach
+from abnn.config import preset
 from abnn.data.digits import DigitsData, Labelled, load_digits
 from abnn.evaluate.collect import evaluate_set
 from abnn.evaluate.evaluation import Evaluation
-from abnn.model.attach import attach
-from abnn.model.attached import Attached
-from abnn.model.objective import preset
 from abnn.networks.by_name import build_backbone
-from abnn.predict.prediction import Plain
+from abnn.predict import Plain
 from abnn.train.fit import fit
 from abnn.train.watch import progress_bar
 from abnn.triage import Triage

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from abnn.attached import Attached
 from abnn.baselines import load_trained, make_method
+from abnn.config import PRESETS
 from abnn.errors import AbnnWarning, InputError, NotFittedError
-from abnn.model.attached import Attached
-from abnn.model.objective import PRESETS
 from tests.baselines.samples import digits, quick
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from abnn.attached import Attached
 from abnn.baselines import make_method
 from abnn.baselines._steps import Minimise
 from abnn.baselines.bbp import elbo_terms
 from abnn.bayes.layers import BayesLinear, inverse_softplus
 from abnn.bayes.priors import Gaussian, ScaleMixture
 from abnn.errors import InputError
-from abnn.model.attached import Attached
 from abnn.networks.by_name import build_backbone
 from tests.baselines.samples import TINY, digits, generator, make_run, quick
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from abnn.attached import Attached
 from abnn.baselines import make_method
-from abnn.model.attached import Attached
 from abnn.networks.by_name import PaperResNet
 
 MNIST, SVHN = torch.zeros(1, 1, 28, 28), torch.zeros(1, 3, 32, 32)

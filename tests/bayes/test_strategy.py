@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 import abnn
+from abnn.attached import Attached
 from abnn.bayes import strategy
 from abnn.bayes.convolutions import WAYS, Geometry
 from abnn.bayes.layers import BayesConv
 from abnn.errors import InputError
-from abnn.model.attached import Attached
 from tests.conftest import generator
 
 GEOMETRY = Geometry((1, 1), (1, 1))

@@ -11,7 +11,7 @@ from torch import nn
 
 from abnn.cli import _own_report
 from abnn.data import InputForm
-from abnn.predict.prediction import Plain
+from abnn.predict import Plain
 from abnn.triage import Triage
 
 

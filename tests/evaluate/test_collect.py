@@ -9,7 +9,7 @@ import torch
 from abnn.errors import InputError
 from abnn.evaluate.collect import Pool, as_pictures, evaluate_set
 from abnn.evaluate.evaluation import Evaluation, SetResult
-from abnn.predict.prediction import Plain
+from abnn.predict import Plain
 from tests.train.test_fit import attached, backbone, data
 
 X, Y = data(50)

@@ -14,13 +14,23 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import abnn
+from abnn.attached import Attached
 from abnn.bayes.layers import BayesConv, BayesLinear, Init
 from abnn.bayes.priors import Gaussian, ScaleMixture
+from abnn.config import Spec
 from abnn.errors import AbnnWarning, AttachError, InputError
-from abnn.model.attached import Attached, mean_logits
-from abnn.model.attachments import Spec, fit_size
+from abnn.model.attachments import fit_size
+from abnn.model.network import mean_logits
 from abnn.networks.by_name import PaperResNet
-from tests.conftest import SmallBatchNormNet, generator, mlp, one_draw_at_a_time, random_head, randomise_attachments
+from tests.conftest import (
+    SmallBatchNormNet,
+    attach_with,
+    generator,
+    mlp,
+    one_draw_at_a_time,
+    random_head,
+    randomise_attachments,
+)
 
 
 def image(batch: int = 1, channels: int = 1, size: int = 12, seed: int = 0) -> Tensor:
@@ -63,7 +73,7 @@ def agrees(model: Attached, x: Tensor, tolerance: float = 1e-4) -> bool:
     ],
 )
 def test_sizes_on_the_papers_network(options: dict[str, Any], size: int) -> None:
-    model = abnn.attach(paper(), image(size=28), draws=1, **options)
+    model = attach_with(paper(), image(size=28), draws=1, **options)
     assert model.attachment_size == size
     assert sum(p.numel() for _, p in model.backbone_parameters()) == 576_778
     assert sum(p.numel() for p in model.parameters()) == 576_778 + size
@@ -90,7 +100,7 @@ def test_replacing_the_blocks_has_the_size_of_bayes_by_backprop() -> None:
 )
 @pytest.mark.parametrize("place", [{}, {"last": 1}])
 def test_kinds_fold_and_copy(options: dict[str, Any], place: dict[str, Any]) -> None:
-    model = randomise_attachments(abnn.attach(small(), image(), draws=3, **options, **place), 0.1)
+    model = randomise_attachments(attach_with(small(), image(), draws=3, **options, **place), 0.1)
     x = image(4, seed=5)
     assert not model.folds_at_input and agrees(model, x)
     model(x).sum().backward()  # a pass with gradients leaves nothing behind that cannot be copied
@@ -101,7 +111,7 @@ def test_kinds_fold_and_copy(options: dict[str, Any], place: dict[str, Any]) -> 
 def test_shared_chain_is_the_authors_side_stream() -> None:
     """a0 = B0(h), a_k = B1(a_{k-1}), z_k = F_k(z_{k-1}) + a_k, with fresh noise at every use of B1."""
     net = small()
-    model = abnn.attach(net, image(), kind="chain", share=True, draws=1)
+    model = abnn.attach(net, image(), kind="chain", draws=1, config=abnn.AttachConfig(share=True))
     x = image(3, seed=4)
     links: Any = [block.attachment for block in model.attached_blocks]
     first, shared = links[0].block, links[1].block
@@ -139,7 +149,7 @@ def test_strides_and_channel_changes() -> None:
         model = randomise_attachments(abnn.attach(net, image(), kind=kind, draws=2), 0.3)
         assert agrees(model, image(3, seed=2))
         assert agrees(model, image(3, size=11, seed=2)) or kind == "replace"
-    chain = abnn.attach(net, image(), kind="chain", share=False, draws=2)
+    chain = abnn.attach(net, image(), kind="chain", draws=2, config=abnn.AttachConfig(share=False))
     assert agrees(randomise_attachments(chain, 0.3), image(3, seed=2))
 
 
@@ -340,10 +350,10 @@ def test_attach_leaves_the_global_random_state_alone() -> None:
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    first = abnn.attach(network, image(), init=Init(0.1), seed=1)
+    first = abnn.attach(network, image(), seed=1, config=abnn.AttachConfig(init=Init(0.1)))
     assert torch.equal(torch.rand(3), expected)
-    second = abnn.attach(network, image(), init=Init(0.1), seed=1)
-    third = abnn.attach(network, image(), init=Init(0.1), seed=2)
+    second = abnn.attach(network, image(), seed=1, config=abnn.AttachConfig(init=Init(0.1)))
+    third = abnn.attach(network, image(), seed=2, config=abnn.AttachConfig(init=Init(0.1)))
     assert torch.equal(first.layers[0].weight_mean, second.layers[0].weight_mean)
     assert torch.equal(first.layers[0].weight_noise, second.layers[0].weight_noise)
     assert not torch.equal(first.layers[0].weight_mean, third.layers[0].weight_mean)
@@ -396,7 +406,9 @@ def test_long_skips_fold_at_the_input_and_say_so() -> None:
         model.resample(1, seed=0)
         assert model(x).shape == (4, 3)
     with pytest.warns(AbnnWarning):
-        chain = abnn.attach(LongSkip(), image(), at=["down", "up"], kind="chain", share=False, draws=3)
+        chain = abnn.attach(
+            LongSkip(), image(), at=["down", "up"], kind="chain", draws=3, config=abnn.AttachConfig(share=False)
+        )
     assert agrees(randomise_attachments(chain, 0.2), x)
 
 
@@ -488,11 +500,11 @@ def test_unreachable_blocks_are_refused() -> None:
 def test_bad_arguments(options: dict[str, Any], error: type[Exception], message: str | None) -> None:
     network = small()
     if message is None:  # a shared chain may start anywhere
-        assert abnn.attach(network, image(), **options).attachment_size > 0
+        assert attach_with(network, image(), **options).attachment_size > 0
         return
     before = copy.deepcopy(network.state_dict())
     with pytest.raises(error, match=message):
-        abnn.attach(network, image(), **options)
+        attach_with(network, image(), **options)
     assert all(torch.equal(value, network.state_dict()[name]) for name, value in before.items())
     assert not any(module._forward_hooks for module in network.modules())
 
@@ -502,7 +514,7 @@ def test_chains_over_different_shapes() -> None:
     with pytest.raises(AttachError, match="share: got a shared chain on blocks of different shapes.*share=False"):
         abnn.attach(nn.Sequential(nn.Conv2d(1, 1, 3), net), image(), at=["0", "1.conv1", "1.conv2"], kind="chain")
     with pytest.raises(AttachError, match="a chain from .* whose layouts differ"):
-        abnn.attach(net, image(), at=["conv1", "head"], kind="chain", share=False)
+        abnn.attach(net, image(), at=["conv1", "head"], kind="chain", config=abnn.AttachConfig(share=False))
 
 
 def test_blocks_that_no_attachment_can_follow() -> None:
@@ -608,7 +620,9 @@ def test_settings_of_the_preset_apply_to_its_kind_only() -> None:
     assert abnn.attach(small(), image(), preset="paper").spec.prior == Gaussian(1.0)
     other = abnn.attach(small(), image(), preset="paper", kind="conv").spec
     assert other.prior == Gaussian(1.0) and other.share is None and other.init is None
-    assert abnn.attach(small(), image(), prior=Gaussian(0.5)).spec == Spec(prior=Gaussian(0.5))
+    assert abnn.attach(small(), image(), config=abnn.AttachConfig(prior=Gaussian(0.5))).spec == Spec(
+        prior=Gaussian(0.5)
+    )
 
 
 @given(st.integers(1, 9), st.integers(1, 9))

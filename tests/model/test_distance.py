@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import abnn
+from abnn.attached import Attached
 from abnn.errors import InputError, NotFittedError
-from abnn.model.attached import Attached
 from abnn.model.distance import MISFIT_QUANTILES, QUANTILES
 from abnn.model.features import MAX_FEATURES
 from abnn.networks.by_name import PaperResNet
@@ -299,3 +299,14 @@ def test_flat_features_are_taken_as_they_are(tabular: tuple[Tensor, Tensor]) -> 
         hidden = net[0](x)  # type: ignore[index]
         expected = torch.cat([x, hidden, net[2](torch.relu(hidden))], dim=1)  # type: ignore[index]
         torch.testing.assert_close(model.distance.features(x), expected)
+
+
+def test_a_gate_from_few_inputs_has_a_width() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(8, 4, generator=generator(0))
+    model = abnn.attach(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), x[:1])
+    model.distance.fit([(x, torch.arange(8) % 2)])
+    gate = model.distance.gate
+    assert gate.high >= gate.low * 1.1 and gate.misfits > gate.fits
+    scores = model.predict(torch.lerp(x[:1], x[:1] * 1.01, torch.linspace(0, 1, 50)[:, None])).score
+    assert scores.diff().abs().max() < 0.5  # no cliff between inputs that are nearly the same

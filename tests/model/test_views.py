@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 import abnn
+from abnn.attached import Attached
 from abnn.baselines import Trained, load_trained, make_method
 from abnn.errors import AbnnWarning, InputError
-from abnn.model.attached import Attached
 from abnn.model.views import STEPS, can_move, shifted, side_by_side, spread, step, views_of
 from abnn.networks.by_name import PaperResNet
-from tests.conftest import SmallBatchNormNet, generator, mlp, random_head, randomise_attachments
+from abnn.predict.runtime import runtime_of
+from tests.conftest import SmallBatchNormNet, attach_with, generator, mlp, random_head, randomise_attachments
 from tests.model.test_attach import LongSkip
 
 
@@ -27,7 +28,7 @@ def images(count: int = 5, side: int = 28, seed: int = 0) -> Tensor:
 
 
 def fitted(network: nn.Module, **options: Any) -> Attached:
-    model = abnn.attach(network.eval(), images(1), **options)
+    model = attach_with(network.eval(), images(1), **options)
     x = images(40, seed=1)
     model.distance.fit([(part, torch.arange(len(part)) % model.classes) for part in x.split(8)])
     return randomise_attachments(model, 0.05)
@@ -74,9 +75,9 @@ def test_draws_take_turns() -> None:
     assert views_of(range(7), 3) == (0, 1, 2, 0, 1, 2, 0) and views_of(range(4, 7), 3) == (1, 2, 0)
     assert views_of(range(7), 1) == () and views_of(range(3, 4), 3) == ()
     x = images(2)
-    rows, seen = side_by_side(x, (2, 0, 2))  # the second view is seen by nobody
-    assert len(rows) == 4 and seen == (1, 0, 1)
-    assert torch.equal(spread(rows, seen), torch.cat([shifted(x, 2), x, shifted(x, 2)]))
+    rows = side_by_side(x, (2, 0, 2))  # nobody looks at the second view
+    assert len(rows) == 4
+    assert torch.equal(spread(rows, (1, 0, 1)), torch.cat([shifted(x, 2), x, shifted(x, 2)]))
 
 
 # -- predictions -------------------------------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ def test_replayed() -> None:
     for views in (5, 1, 5, 5, 5):
         found = model.predict(x, views=views)
         assert torch.allclose(found.samples, once.samples, atol=1e-3) == (views == 5)
-    assert len(model.replay) > 0
+    assert len(runtime_of(model).replay) > 0
 
 
 def test_one_compilation_serves_all_passes_of_many_draws() -> None:
@@ -178,8 +179,8 @@ def test_defaults() -> None:
     assert abnn.attach(mlp(), torch.rand(1, 6)).views == 1
     for few in ({"last": 1}, {"budget": 10_000}, {"at": "blocks.*"}):  # which are to be cheap
         network = PaperResNet(1, 3, 8, 2, "small")
-        assert abnn.attach(network, images(1), **few).views == 1
-        assert abnn.attach(network, images(1), views=3, **few).views == 3
+        assert attach_with(network, images(1), **few).views == 1
+        assert attach_with(network, images(1), **few, views=3).views == 3
 
 
 def test_smaller_images_than_the_example_are_looked_at_once() -> None:
@@ -201,15 +202,15 @@ def test_wrong_numbers(views: Any) -> None:
     with pytest.raises(InputError, match="views: got .* accepted: a whole number from 1 to 9"):
         model.predict(images(2), views=views)
     with pytest.raises(InputError, match="views"):
-        abnn.attach(PaperResNet(1, 3, 8, 2, "small"), images(1), views=views)
+        abnn.attach(PaperResNet(1, 3, 8, 2, "small"), images(1), config=abnn.AttachConfig(views=views))
     with pytest.raises(InputError, match="views"):
         make_method("abnn", views=views)
 
 
 def test_inputs_that_cannot_be_moved() -> None:
     with pytest.raises(InputError, match=r"views: got 5 for inputs of shape \(6,\).* accepted: 1, but for images"):
-        abnn.attach(mlp(), torch.rand(1, 6), views=5)
-    assert abnn.attach(mlp(), torch.rand(1, 6), views=1).views == 1
+        abnn.attach(mlp(), torch.rand(1, 6), config=abnn.AttachConfig(views=5))
+    assert abnn.attach(mlp(), torch.rand(1, 6), config=abnn.AttachConfig(views=1)).views == 1
 
 
 def test_saved_models_keep_them(tmp_path: Path) -> None:

@@ -13,12 +13,20 @@ import torch
 from torch import Tensor, nn
 
 import abnn
-from abnn.model.attached import Attached
-from abnn.model.objective import Objective
+from abnn.attached import Attached
+from abnn.config import Objective
 from abnn.networks.by_name import PaperResNet, build_backbone
 from abnn.outliers import OutlierBatch
 from abnn.train.steps import Steps
-from tests.conftest import generator, mlp, one_draw_at_a_time, random_head, randomise_attachments, same_state
+from tests.conftest import (
+    attach_with,
+    generator,
+    mlp,
+    one_draw_at_a_time,
+    random_head,
+    randomise_attachments,
+    same_state,
+)
 
 CLASSES = 5
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -104,7 +112,7 @@ def specimen(request: pytest.FixtureRequest) -> Specimen:
     torch.manual_seed(0)
     network = prepare(case.make(), case.shape)
     x = torch.randn(2, *case.shape, generator=generator(3))
-    model = abnn.attach(network, x[:1], draws=2, **case.options)
+    model = attach_with(network, x[:1], draws=2, **case.options)
     return Specimen(case, network, randomise_attachments(model), x)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import abnn
-from abnn.model.attached import Attached
+from abnn.attached import Attached
 from abnn.networks.by_name import PaperResNet
 from abnn.predict import chunks
 from abnn.predict.chunks import LIVE, LIVE_SHARED, parts, plan, starts

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, nn
 
 import abnn
+from abnn.attached import Attached
 from abnn.errors import AbnnWarning, InputError
-from abnn.model.attached import Attached
 from abnn.networks.by_name import PaperResNet
+from abnn.predict import Prediction
 from abnn.predict.compiled_pass import CompiledPass, _without_graphs
-from abnn.predict.prediction import Prediction
-from tests.conftest import generator, random_head, randomise_attachments
+from abnn.predict.runtime import runtime_of
+from tests.conftest import attach_with, generator, random_head, randomise_attachments
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -51,7 +52,7 @@ def make(
 ) -> Attached:
     torch.manual_seed(0)
     network = random_head(PaperResNet(width=8, blocks=blocks, classes=4, stem="small")).eval().to(device, dtype)
-    model = randomise_attachments(abnn.attach(network, images(1, dtype, device), draws=2, **options), 0.05)
+    model = randomise_attachments(attach_with(network, images(1, dtype, device), draws=2, **options), 0.05)
     if statistics:
         x = images(60, dtype, device)
         model.distance.fit(list(zip(x.split(10), (torch.arange(60) % 4).split(10))))
@@ -81,7 +82,7 @@ def test_compiled_predictions_are_the_same(kind: str, statistics: bool) -> None:
     agree(model.predict(x, draws=5, seed=3), expected)
     torch.testing.assert_close(model(x), Attached.forward(model, x))
     model.compile(disable=True)
-    assert model.compiled is None and model._compiled_call_impl is None
+    assert runtime_of(model).compiled is None and model._compiled_call_impl is None
     agree(model.predict(x, draws=5, seed=3), expected, most=0)
 
 
@@ -168,7 +169,8 @@ def test_errors_of_the_input_are_explained_as_ever() -> None:
     model.compile(backend=backend)
     with pytest.raises(InputError, match="on which the network fails"):
         model.predict(torch.zeros(2, 1, 7, 7), draws=3)
-    assert model.compiled is not None and not model.compiled.off  # the compiler was not to blame
+    compiled = runtime_of(model).compiled
+    assert compiled is not None and not compiled.off  # the compiler was not to blame
     agree(model.predict(x, draws=3), expected)
     assert backend.count >= 1
 
@@ -179,12 +181,13 @@ def test_copies_and_files_hold_nothing_compiled(tmp_path: Path) -> None:
     model.compile(backend="eager", dynamic=False)
     model.predict(x, draws=3)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert twin.compiled is not None and twin.compiled is not model.compiled
-        assert twin.compiled.options == {"backend": "eager", "dynamic": False} and twin.compiled._call is None
+        compiled = runtime_of(twin).compiled
+        assert compiled is not None and compiled is not runtime_of(model).compiled
+        assert compiled.options == {"backend": "eager", "dynamic": False} and not compiled.passes
         agree(twin.predict(x, draws=3), expected)
     model.save(tmp_path / "saved")
     loaded = abnn.load(tmp_path / "saved", model.backbone)
-    assert loaded.compiled is None
+    assert runtime_of(loaded).compiled is None
     agree(loaded.predict(x, draws=3), expected, most=0)
 
 
@@ -220,7 +223,7 @@ def test_networks_with_skips_around_the_first_attachment() -> None:
 def test_the_compiler_makes_no_graphs_of_its_own(given: dict[str, Any], made: dict[str, Any]) -> None:
     assert _without_graphs(given) == made
     assert torch.compile(lambda x: x, **made) is not None
-    assert CompiledPass(**given).options == given
+    assert CompiledPass(given).options == given
 
 
 @needs_cuda
@@ -234,7 +237,7 @@ def test_compiled_passes_are_captured(statistics: bool, dtype: torch.dtype) -> N
         warnings.simplefilter("error", AbnnWarning)
         for _ in range(4):
             agree(model.predict(x, draws=5), expected, 2e-3 if dtype == torch.float32 else 2e-2)
-    assert len(model.replay) == 1 and not model.replay.off
+    assert len(runtime_of(model).replay) == 1 and not runtime_of(model).replay.off
 
 
 @needs_cuda
@@ -243,4 +246,4 @@ def test_compiled_once_for_trial_and_capture() -> None:
     model.compile(backend=backend)
     for _ in range(4):
         model.predict(x, draws=5)
-    assert backend.count == 1 and len(model.replay) == 1
+    assert backend.count == 1 and len(runtime_of(model).replay) == 1

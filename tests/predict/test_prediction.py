@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import abnn
+from abnn.attached import Attached
 from abnn.errors import InputError, NotFittedError
-from abnn.model.attached import Attached
-from abnn.predict import chunks
-from abnn.predict.prediction import Plain, Prediction, concatenate
-from abnn.scores.formulas import SAMPLE_SCORES, SCORES
+from abnn.model.passes import Pass
+from abnn.predict import Plain, Prediction, chunks, concatenate
+from abnn.scores import SAMPLE_SCORES, SCORES
 from tests.conftest import generator, mlp, randomise_attachments
 
 
@@ -130,13 +130,13 @@ def test_chunks_change_nothing(fitted: Attached, images: Tensor, inputs: float, 
 def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Inputs times draws of every pass."""
     seen: list[int] = []
-    plain = Attached.draw_logits
+    plain = Pass.__call__
 
-    def watched(self: Attached, x: Tensor) -> Tensor:
-        seen.append(len(x) * self.draws)
+    def watched(self: Pass, x: Tensor) -> Tensor:
+        seen.append(len(x) * self.layers[0].draws)
         return plain(self, x)
 
-    monkeypatch.setattr(Attached, "draw_logits", watched)
+    monkeypatch.setattr(Pass, "__call__", watched)
     return seen
 
 
@@ -213,7 +213,7 @@ def test_inputs_of_other_kinds(attached: Attached, images: Tensor) -> None:
         (torch.zeros(2, 3, 12, 12), r"x: got shape \(2, 3, 12, 12\).*channels"),
         (torch.zeros(0, 1, 12, 12), "x: got an empty batch"),
         (torch.zeros(2, 1, 12, 12, dtype=torch.uint8), r"x: got dtype torch.uint8; accepted: dtype torch.float32"),
-        ([torch.zeros(1, 12, 12)], "x: got list; accepted: a tensor or array"),
+        ([torch.zeros(1, 12, 12)], "x: got shape .*accepted: shape .batch"),
         (torch.zeros(2, 1, 12, 0), r"x: got inputs of shape \(1, 12, 0\), on which the network fails"),
     ],
 )
@@ -329,11 +329,15 @@ def test_a_plain_network_may_return_more_than_logits(small_net: nn.Module, image
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             return self.net(x), x
 
+    class Nothing(nn.Module):
+        def forward(self, x: Tensor) -> None:
+            return None
+
     plain, several = Plain(small_net, images), Plain(Several(), images)
     assert several.classes == plain.classes
     assert torch.equal(several.predict(images).probs, plain.predict(images).probs)
     with pytest.raises(InputError, match="network: got one whose output has no tensor"):
-        Plain(nn.Identity(), images)._logits(None)  # type: ignore[arg-type]
+        Plain(Nothing(), images)
 
 
 def test_a_plain_network_takes_an_example_from_any_device(images: Tensor) -> None:

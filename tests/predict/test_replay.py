@@ -16,13 +16,15 @@ import torch
 from torch import Tensor, nn
 
 import abnn
+from abnn.attached import Attached
+from abnn.bayes.noise import map_noise
 from abnn.errors import AbnnWarning, InputError
-from abnn.model.attached import Attached
 from abnn.networks.by_name import PaperResNet
+from abnn.predict import Prediction
 from abnn.predict import replay as module
-from abnn.predict.prediction import Prediction
 from abnn.predict.replay import GRAPHS, Replay
-from tests.conftest import generator, random_head, randomise_attachments
+from abnn.predict.runtime import Runtime, runtime_of
+from tests.conftest import attach_with, generator, random_head, randomise_attachments
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -53,11 +55,12 @@ class Watched(Replay):
         self.done.append(("aside", len(x)))
         return run(x)
 
-    def _capture(self, run: Any, x: Tensor, noise: Any, device: torch.device) -> Any:
+    def _capture(self, make: Any, x: Tensor, noise: Any, device: torch.device) -> Any:
         self.done.append(("capture", len(x)))
-        held = x.clone()
+        held, own = x.clone(), map_noise(noise, torch.clone)
+        run = make(own)
         outputs = run(held)
-        return module._Captured(Again(run, held, outputs), held, noise, outputs)  # type: ignore[arg-type]
+        return module._Captured(Again(run, held, outputs), held, own, noise, outputs)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -66,20 +69,24 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched()
 
 
+class OnCpu(nn.Linear):
+    device = torch.device("cpu")
+
+
 class Work:
     """A network, the noise of two draws, and a pass that uses both."""
 
     def __init__(self) -> None:
-        self.network = nn.Linear(3, 3)
+        self.network: Any = OnCpu(3, 3)
         self.noise: Any = [(torch.zeros(1, 2, 3), None)]
 
     def __call__(self, replay: Replay, x: Tensor, *flags: Any) -> Tensor:
-        def run(x: Tensor) -> tuple[Tensor, None]:
-            return self.network(x) + self.noise[0][0][0, :, None], None
+        def make(noise: Any) -> Any:
+            return lambda x: (self.network(x) + noise[0][0][0, :, None], None)
 
         with torch.inference_mode():
-            found = replay(self.network.modules(), run, x, self.noise, *flags)[0].clone()
-            assert torch.equal(found, run(x)[0])
+            found = replay(self.network, make, x, self.noise, *flags)[0].clone()
+            assert torch.equal(found, make(self.noise)(x)[0])
         return found
 
 
@@ -105,7 +112,7 @@ def test_updates_in_place_need_no_capture(watched: Watched) -> None:
     before = [work(watched, rows()) for _ in range(3)][-1]
     with torch.no_grad():
         work.network.weight.mul_(2)
-        work.noise[0][0].add_(1)
+    work.noise = [(torch.ones(1, 2, 3), None)]  # other draws are copied into the graph's own noise
     assert not torch.equal(work(watched, rows()), before)
     work.network.load_state_dict(nn.Linear(3, 3).state_dict())
     work.network.weight.data.add_(1)
@@ -113,7 +120,7 @@ def test_updates_in_place_need_no_capture(watched: Watched) -> None:
     assert len(watched.done) == 2
 
 
-@pytest.mark.parametrize("change", ["parameter", "data", "type", "noise", "module"])
+@pytest.mark.parametrize("change", ["parameter", "data", "type", "module"])
 def test_what_was_moved_or_replaced_is_captured_anew(watched: Watched, change: str) -> None:
     work = Work()
     for _ in range(3):
@@ -123,9 +130,7 @@ def test_what_was_moved_or_replaced_is_captured_anew(watched: Watched, change: s
     elif change == "data":
         work.network.weight.data = torch.ones(3, 3)
     elif change == "module":
-        work.network = nn.Sequential(nn.Linear(3, 3))  # type: ignore[assignment]
-    elif change == "noise":
-        work.noise = [(torch.ones(1, 2, 3), None)]
+        work.network = OnCpu(3, 3)
     else:
         work.network.double()
         work.noise = [(torch.ones(1, 2, 3).double(), None)]
@@ -178,13 +183,11 @@ def test_off_is_off(watched: Watched) -> None:
     assert watched.done == []
 
 
-def test_copies_start_afresh(watched: Watched) -> None:
-    work = Work()
-    for _ in range(3):
-        work(watched, rows())
-    other = copy.deepcopy(Replay.__reduce__(watched)[0]())
-    assert len(other) == 0 and type(copy.deepcopy(Replay())) is Replay
-    assert len(pickle.loads(pickle.dumps(Replay()))) == 0
+def test_copies_start_afresh() -> None:
+    runtime = Runtime()
+    runtime.replay.off = True
+    for other in (copy.deepcopy(runtime), pickle.loads(pickle.dumps(runtime))):
+        assert len(other.replay) == 0 and not other.replay.off and len(other.noise) == 0
 
 
 # -- on a device -------------------------------------------------------------------------------------------------------
@@ -200,7 +203,7 @@ def images(batch: int, seed: int = 1) -> Tensor:
 
 
 def make(statistics: bool = True, **options: Any) -> Attached:
-    model = randomise_attachments(abnn.attach(network(), images(1), draws=2, **options), 0.05)
+    model = randomise_attachments(attach_with(network(), images(1), draws=2, **options), 0.05)
     if statistics:
         x = images(60, seed=8)
         model.distance.fit(list(zip(x.split(10), (torch.arange(60) % 4).split(10))))
@@ -232,13 +235,13 @@ def check(model: Attached, x: Tensor, draws: int = 5, times: int = 4, **options:
 def test_replays_give_what_kernels_one_by_one_give(kind: str, statistics: bool) -> None:
     model = make(statistics, kind=kind)
     found = check(model, images(7))
-    assert len(model.replay) == 1 and not model.replay.off
+    assert len(runtime_of(model).replay) == 1 and not runtime_of(model).replay.off
     assert not found.samples.is_inference() and found.samples.is_cuda
     other = images(7, seed=5)
     agree(model.predict(other, draws=5), model.predict(other, draws=5, replay=False))
     assert not torch.equal(model.predict(other, draws=5).samples, found.samples)
     agree(model.predict(images(7), draws=5), found)  # earlier results were not overwritten
-    assert len(model.replay) == 1
+    assert len(runtime_of(model).replay) == 1
 
 
 @needs_cuda
@@ -261,14 +264,14 @@ def test_inputs_from_the_cpu() -> None:
     model = make()
     for _ in range(4):
         agree(model.predict(images(6).cpu(), draws=3), model.predict(images(6), draws=3, replay=False))
-    assert len(model.replay) == 1
+    assert len(runtime_of(model).replay) == 1
 
 
 @needs_cuda
 def test_other_seeds_need_no_capture() -> None:
     model, x = make(), images(6)
     check(model, x)
-    graphs = list(model.replay._graphs.values())
+    graphs = list(runtime_of(model).replay._graphs.values())
     for seed in (1, 2, 1):
         check(model, x, times=2, seed=seed)
     fresh = [model.predict(x, draws=5, seed=None).samples for _ in range(3)]
@@ -277,14 +280,14 @@ def test_other_seeds_need_no_capture() -> None:
     first = model.predict(x, draws=5, seed=None)
     torch.manual_seed(3)
     agree(model.predict(x, draws=5, seed=None), first)
-    assert list(model.replay._graphs.values()) == graphs
+    assert list(runtime_of(model).replay._graphs.values()) == graphs
 
 
 @needs_cuda
 def test_changed_weights_are_seen() -> None:
     model, x = make(), images(6)
     before = check(model, x)
-    graphs = list(model.replay._graphs.values())
+    graphs = list(runtime_of(model).replay._graphs.values())
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     for _ in range(2):
         optimizer.zero_grad()
@@ -299,7 +302,7 @@ def test_changed_weights_are_seen() -> None:
     check(model, x)
     model.load_state_dict(state)
     agree(check(model, x), stepped)
-    assert list(model.replay._graphs.values()) == graphs  # all of this happened in place
+    assert list(runtime_of(model).replay._graphs.values()) == graphs  # all of this happened in place
 
 
 @needs_cuda
@@ -345,7 +348,7 @@ def test_many_shapes() -> None:
     for _ in range(3):
         for batch in range(1, GRAPHS + 4):
             check(model, images(batch), draws=3, times=1)
-    assert 0 < len(model.replay) <= GRAPHS
+    assert 0 < len(runtime_of(model).replay) <= GRAPHS
     for draws in (1, 2, 7, 10, 23):
         check(model, images(5), draws=draws)
     wide = torch.randn(3, 1, 20, 16, generator=generator()).cuda()
@@ -369,7 +372,7 @@ def test_copies_are_independent(tmp_path: Path) -> None:
     model, x = make(), images(6)
     before = check(model, x)
     other = copy.deepcopy(model)
-    assert len(other.replay) == 0 and other.state_dict().keys() == model.state_dict().keys()
+    assert len(runtime_of(other).replay) == 0 and other.state_dict().keys() == model.state_dict().keys()
     agree(check(other, x), before)
     with torch.no_grad():
         for parameter in other.parameters():
@@ -388,7 +391,7 @@ def test_graphs_go_with_their_model() -> None:
         for batch in (3, 4, 200):
             for _ in range(3):
                 model.predict(images(batch), draws=10)
-        assert len(model.replay) == 3
+        assert len(runtime_of(model).replay) == 3
         del model
         gc.collect()
         torch.cuda.synchronize()
@@ -447,7 +450,7 @@ def test_networks_that_cannot_be_captured() -> None:
         agree(model.predict(x, draws=4), expected)
     for _ in range(3):  # once is enough
         agree(model.predict(x, draws=4), expected)
-    assert model.replay.off and len(model.replay) == 0
+    assert runtime_of(model).replay.off and len(runtime_of(model).replay) == 0
     check(make(), images(4))  # and others are not concerned
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from abnn.bayes.priors import gaussian_kl
 from abnn.evaluate.evaluation import Evaluation, SetResult
 from abnn.evaluate.records import write_record
-from abnn.model.objective import draw_bce, draw_cross_entropy, mean_cross_entropy
+from abnn.tasks.classification import draw_bce, draw_cross_entropy, mean_cross_entropy
 from research.theory import CHECKS, losses, theorems, trial
 from research.theory.__main__ import main
 from research.theory.check import checks_table
@@ -167,7 +167,7 @@ def test_numbers_from_records_are_those_from_draws(tmp_path: Path) -> None:
 
 
 def _result(name: str, tier: str, samples: torch.Tensor, y: torch.Tensor | None) -> SetResult:
-    from abnn.scores.formulas import SAMPLE_SCORES
+    from abnn.scores import SAMPLE_SCORES
 
     scores = {each: score(samples).numpy() for each, score in SAMPLE_SCORES.items()}
     labels = np.full(samples.shape[1], -1) if y is None else y.numpy()

@@ -12,7 +12,7 @@ import torch
 
 from abnn.data.digits import load_digits
 from abnn.errors import InputError
-from abnn.predict.prediction import Prediction
+from abnn.predict import Prediction
 from abnn.serve.answers import Answerer, Facts, class_names, finite, outline, reason, share_below
 from abnn.triage.calibrate import quantiles
 

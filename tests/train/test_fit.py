@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 import abnn
+from abnn.config import PRESETS
 from abnn.errors import AbnnWarning, DivergedError, FileFormatError, InputError
 from abnn.files import write_tree
-from abnn.model.objective import PRESETS
 from abnn.networks.by_name import PaperResNet
 from abnn.outliers import Mixed, Outliers, make_outliers
 from abnn.train.batches import Batches
 from abnn.train.checkpoint import Run
 from abnn.train.loop import make_fabric
-from tests.conftest import SmallBatchNormNet, mlp
+from tests.conftest import SmallBatchNormNet, attach_with, mlp
 
 QUIET: dict[str, Any] = {"progress": False, "accelerator": "cpu"}
 # A few steps of the authors' preset cost a trained network its accuracy, which is said.
@@ -62,7 +62,7 @@ def backbone(trained: bool = True) -> PaperResNet:
 
 
 def attached(trained: bool = True, **options: Any) -> abnn.Attached:
-    return abnn.attach(backbone(trained), data()[0][:1], **options)
+    return attach_with(backbone(trained), data()[0][:1], **options)
 
 
 def values(model: abnn.Attached) -> dict[str, Tensor]:

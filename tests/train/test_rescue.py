@@ -14,8 +14,8 @@ import torch
 
 import abnn
 from abnn.baselines import make_method, train_method
+from abnn.config import Objective
 from abnn.errors import AbnnWarning
-from abnn.model.objective import Objective
 from abnn.outliers import make_outliers
 from abnn.train.checkpoint import Run
 from abnn.train.rescue import SLOWER, TIMES, WINDOW, Rescue, forgotten

@@ -8,7 +8,7 @@ import torch
 
 from abnn.errors import InputError
 from abnn.metrics.calibration import calibration
-from abnn.predict.prediction import Prediction
+from abnn.predict import Prediction
 from abnn.triage import Triage
 from abnn.triage.temperature import FLATTEST, SHARPEST, choose_temperature, rescale
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import abnn
 from abnn.errors import AbnnWarning, FileFormatError, InputError, NotFittedError
 from abnn.evaluate.evaluation import Evaluation, SetResult
-from abnn.predict.prediction import Plain, Prediction, concatenate
+from abnn.predict import Plain, Prediction, concatenate
 from abnn.triage import (
     Costs,
     Triage,

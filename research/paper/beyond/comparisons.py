@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from abnn.model.objective import PRESETS
+from abnn.config import PRESETS
 from research.paper.beyond.corruptions import CORRUPTIONS
 from research.paper.beyond.measured import Measured
 from research.paper.beyond.parts import COUNTS, FAR_KINDS, GENERATORS, SEVERITIES, VIEWS

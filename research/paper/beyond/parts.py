@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from abnn.attached import Attached
 from abnn.baselines import Trained
 from abnn.baselines.base import AUTHORS_NOISE
 from abnn.data.digits import Labelled
 from abnn.metrics import auroc, calibration, misclassification, severity_correlation
-from abnn.model.attached import Attached
 from abnn.model.views import shifted
 from abnn.outliers import Outliers, make_outliers
-from abnn.predict.prediction import Prediction, concatenate
+from abnn.predict import Prediction, concatenate
 from research.paper.beyond.corruptions import CORRUPTIONS, corrupt
 from research.tasks import DRAWS
 

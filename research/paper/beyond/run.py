@@ -22,7 +22,7 @@ from abnn.errors import FileFormatError, InputError, explain
 from abnn.evaluate.provenance import provenance
 from abnn.evaluate.records import record_path, slug
 from abnn.files import check_version, read_json, write_json
-from abnn.scores.formulas import GATED
+from abnn.scores import GATED
 from research.compare import read_back
 from research.paper.beyond.parts import PARTS, SEED, Inputs, Part
 from research.paper.rows import ours, threshold

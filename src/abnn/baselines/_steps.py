@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from abnn.attached import Attached
 from abnn.baselines.base import Run
-from abnn.model.attached import Attached
 from abnn.train.optimizers import can_follow
 from abnn.train.steps import average_gradients
 from abnn.train.trainable import Trainable

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from abnn._version import __version__
+from abnn.attached import Attached
 from abnn.baselines._steps import state_of
 from abnn.baselines.base import Method, make_method
 from abnn.errors import AbnnError, FileFormatError, InputError, explain, unknown
@@ -28,12 +29,13 @@ from abnn.files import (
     write_tensors,
     writing_directory,
 )
-from abnn.model.attached import Attached, check_draws
 from abnn.model.blocks import evaluating
+from abnn.model.network import check_draws
 from abnn.networks.by_name import build_backbone
 from abnn.networks.recipe import rebuild
-from abnn.predict.prediction import Prediction, check_inputs, without_statistics
-from abnn.scores.formulas import DISTANCE_SCORES
+from abnn.predict import Prediction
+from abnn.predict.inputs import check_inputs
+from abnn.scores import SCORES, without_statistics
 from abnn.store.integrity import (
     METHOD,
     check_classes,
@@ -94,7 +96,7 @@ class Trained:
         device = next((parameter.device for parameter in self.network.parameters()), x.device)
         with torch.inference_mode(), evaluating(self.network):
             made = self.method.predict(self.network, x.to(device), draws, number)
-        if shown in DISTANCE_SCORES and made.distance is None:
+        if shown in SCORES and SCORES[shown].statistics and made.distance is None:
             raise without_statistics(shown)
         return replace(made.apply(Tensor.clone), default=shown)  # usable under autograd again
 

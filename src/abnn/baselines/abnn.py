@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from abnn.attached import Attached, attach
 from abnn.baselines._steps import Minimise
 from abnn.baselines.base import (
     AUTHORS_NOISE,
@@ -29,13 +30,11 @@ from abnn.baselines.base import (
     check_share,
 )
 from abnn.baselines.threshold import plain_losses
+from abnn.config import PRESETS, AttachConfig, Objective, preset
 from abnn.errors import InputError, explain
-from abnn.model.attach import attach
-from abnn.model.attached import Attached
-from abnn.model.objective import PRESETS, Objective, preset
 from abnn.model.views import check_number
-from abnn.predict.prediction import Prediction
-from abnn.scores.formulas import SCORES
+from abnn.predict import Prediction
+from abnn.scores import SCORES
 from abnn.train.knowledge import warn_if_lost
 from abnn.train.optimizers import SCHEDULES, make_optimizer
 from abnn.train.steps import Steps
@@ -131,7 +130,9 @@ class Attachments(Method):
         return config
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> Attached:
-        return attach(make_backbone(), example, preset=self.preset, **{"views": self.views, **self.attach})
+        options = {"views": self.views, **self.attach}
+        own = {name: options.pop(name) for name in ("width", "share", "prior", "init", "views") if name in options}
+        return attach(make_backbone(), example, preset=self.preset, config=AttachConfig(**own), **options)
 
     def stages(self, run: Run) -> list[Stage]:
         model = run.network

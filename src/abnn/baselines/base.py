@@ -22,21 +22,21 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from abnn import config
+from abnn.attached import Attached
 from abnn.errors import InputError, explain, unknown
-from abnn.model.attached import Attached
 from abnn.model.blocks import evaluating
-from abnn.model.objective import AUTHORS_NOISE_OPTIONS
 from abnn.outliers import OutlierBatch, Outliers
 from abnn.outliers.mixtures import CONTENT
-from abnn.predict.prediction import Prediction
-from abnn.scores.formulas import ONE_DRAW_SCORES, SAMPLE_SCORES
+from abnn.predict import Prediction
+from abnn.scores import ONE_DRAW_SCORES, SAMPLE_SCORES
 from abnn.train.batches import Batches
 from abnn.train.optimizers import OPTIMIZERS, SCHEDULES, Schedule, make_optimizer
 from abnn.train.trainable import Trainable
 
 REGISTRY: dict[str, type[Method]] = {}
 # x + 16 N(0, 1), one noise map for all channels, not clipped: the outliers of the authors' own runs.
-AUTHORS_NOISE: dict[str, Any] = {"name": "noise", **AUTHORS_NOISE_OPTIONS, "severity": [1.0, 1.0]}
+AUTHORS_NOISE: dict[str, Any] = {"name": "noise", **config.AUTHORS_NOISE, "severity": [1.0, 1.0]}
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from abnn.attached import Attached, attach
 from abnn.baselines._steps import Minimise
 from abnn.baselines.base import Method, Run, Stage, check_count, check_positive
 from abnn.bayes.priors import Gaussian, Prior, ScaleMixture
-from abnn.model.attach import attach
-from abnn.model.attached import Attached
-from abnn.model.objective import draw_cross_entropy
-from abnn.predict.prediction import Prediction
+from abnn.config import AttachConfig
+from abnn.predict import Prediction
+from abnn.tasks.classification import draw_cross_entropy
 
 
 def elbo_terms(nll: Tensor, kl: Tensor, size: float, temperature: float = 1.0) -> dict[str, Tensor]:
@@ -34,7 +34,7 @@ def elbo_terms(nll: Tensor, kl: Tensor, size: float, temperature: float = 1.0) -
 
 def bayesian_blocks(make_backbone: Callable[[], nn.Module], example: Tensor, prior: Prior) -> Attached:
     """The network with every block replaced by a Bayesian one; the posterior starts where the authors' does."""
-    return attach(make_backbone(), example, kind="replace", prior=prior, views=1)
+    return attach(make_backbone(), example, kind="replace", config=AttachConfig(prior=prior, views=1))
 
 
 def draw_nll(run: Run, x: Tensor, y: Tensor, draws: int) -> Tensor:

@@ -24,7 +24,7 @@ from torch.func import functional_call, vmap
 from abnn.baselines._steps import Minimise
 from abnn.baselines.base import Method, Run, Stage, check_count
 from abnn.errors import InputError, explain
-from abnn.predict.prediction import Prediction
+from abnn.predict import Prediction
 
 
 class Ensemble(nn.Module):

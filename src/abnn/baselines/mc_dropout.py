@@ -23,7 +23,7 @@ from abnn.baselines._head import split_head
 from abnn.baselines._steps import Minimise
 from abnn.baselines.base import Method, Run, Stage, check_share
 from abnn.baselines.threshold import plain_losses
-from abnn.predict.prediction import Prediction
+from abnn.predict import Prediction
 from abnn.train.randomness import seeded
 
 

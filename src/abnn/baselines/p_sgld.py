@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from abnn.baselines._steps import Minimise
 from abnn.baselines.base import Method, Run, Stage, check_count, check_positive, check_share
-from abnn.predict.prediction import Prediction
+from abnn.predict import Prediction
 from abnn.train.batches import Batches
 
 NORMS = (nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

@@ -31,8 +31,8 @@ from abnn.baselines.base import AUTHORS_NOISE, Method, Run, Stage, check_count, 
 from abnn.errors import InputError, explain
 from abnn.model.blocks import evaluating
 from abnn.networks.by_name import PaperResNet, group_norm
+from abnn.predict import Prediction
 from abnn.predict.compiling import with_network
-from abnn.predict.prediction import Prediction
 from abnn.train.optimizers import make_optimizer
 from abnn.train.randomness import seeded
 

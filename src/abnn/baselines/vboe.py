@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from abnn.attached import Attached
 from abnn.baselines._head import split_head
 from abnn.baselines._steps import Minimise
 from abnn.baselines.base import AUTHORS_NOISE, Method, Run, Stage, check_choice, check_count, check_positive
@@ -26,10 +27,9 @@ from abnn.baselines.bbp import bayesian_blocks
 from abnn.baselines.oe import UNIFORM_LOSSES
 from abnn.bayes.layers import BayesLinear, Init
 from abnn.bayes.priors import Gaussian, gaussian_kl
-from abnn.model.attached import Attached
 from abnn.model.blocks import evaluating
-from abnn.model.objective import draw_cross_entropy
-from abnn.predict.prediction import Prediction
+from abnn.predict import Prediction
+from abnn.tasks.classification import draw_cross_entropy
 from abnn.train.randomness import seeded
 
 

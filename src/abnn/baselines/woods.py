@@ -44,7 +44,7 @@ from abnn.baselines.threshold import plain_losses
 from abnn.errors import InputError, explain
 from abnn.model.blocks import evaluating
 from abnn.networks.by_name import PaperResNet, group_norm
-from abnn.predict.prediction import Prediction
+from abnn.predict import Prediction
 from abnn.train.optimizers import SCHEDULES, Schedule, make_optimizer
 from abnn.train.trainable import Trainable
 

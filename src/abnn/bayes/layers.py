@@ -109,23 +109,25 @@ class MeanField(nn.Module):
                 noise.normal_(generator=generator)
 
     def resample_seeded(self, generators: Sequence[torch.Generator]) -> None:
-        """Hold one draw for each CPU generator: draw s depends on its own generator alone, on every device."""
+        """Hold one draw for each CPU generator, on every device."""
         with torch.inference_mode(False), torch.no_grad():
-            weight, bias = (
-                None if noise is None else torch.empty(self.uses, len(generators), *noise.shape[2:], dtype=noise.dtype)
-                for noise in (self.weight_noise, self.bias_noise)
-            )
-            self.make_noise(generators, (weight, bias))
+            weight, bias = self.seeded_noise(generators)
             assert weight is not None
-            self.weight_noise = weight.to(self.weight_noise.device)
-            self.bias_noise = None if bias is None else bias.to(self.weight_noise.device)
+            device = self.weight_noise.device
+            self.weight_noise, self.bias_noise = weight.to(device), None if bias is None else bias.to(device)
 
-    def make_noise(self, generators: Sequence[torch.Generator], into: Sequence[Tensor | None]) -> None:
-        """Fill the noise of weight and bias, [uses, S, ...] on the CPU, with one draw from each generator."""
-        for noise in into:
-            if noise is not None:
+    def seeded_noise(self, generators: Sequence[torch.Generator]) -> tuple[Tensor | None, ...]:
+        """Return noise of weight and bias on the CPU, one draw from each generator: draw s depends on its own alone."""
+        found: list[Tensor | None] = []
+        for held in (self.weight_noise, self.bias_noise):
+            noise = None
+            if held is not None:
+                shape = self.uses, *held.shape[2:]
+                noise = torch.empty(self.uses, len(generators), *held.shape[2:], dtype=held.dtype)
                 for index, generator in enumerate(generators):
-                    noise[:, index] = torch.randn(self.uses, *noise.shape[2:], generator=generator)
+                    noise[:, index] = torch.randn(shape, generator=generator)
+            found.append(noise)
+        return tuple(found)
 
     def weights(self, use: int = 0) -> Weights:
         """The held draws of weight [S, ...] and bias [S, out]."""

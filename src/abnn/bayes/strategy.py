@@ -53,7 +53,8 @@ def choose(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, f
         positions = x[0, 0].numel() / math.prod(geometry.stride)
         if batch * weight.numel() * positions < SMALL or _capturing(x):
             return rule(x, weight, folded)
-        _known[key] = _measure(x, weight, bias, geometry, folded)
+        # Threads that measure at the same time must agree: the first result stays.
+        _known.setdefault(key, _measure(x, weight, bias, geometry, folded))
     return _known[key]
 
 

@@ -15,7 +15,7 @@ from abnn.data import InputForm
 from abnn.errors import AbnnError, InputError, explain
 from abnn.networks.by_name import build_backbone
 from abnn.networks.weights import load_weights
-from abnn.predict.prediction import Plain
+from abnn.predict import Plain
 from abnn.train.knowledge import most_frequent
 from abnn.train.randomness import preserved_random_state, seed_everything
 

@@ -70,12 +70,14 @@ def fit(
     import torch
     from torch.utils.data import Subset
 
+    from abnn.attached import attach, detach
     from abnn.baselines.base import check_positive
     from abnn.cli import _own_backbone as own
     from abnn.cli._image_data import check_share, look, open_folders, read_outliers
+    from abnn.config import AttachConfig
     from abnn.files import check_replaceable, check_writable
-    from abnn.model.attach import attach, detach
-    from abnn.predict.prediction import Plain, device_of
+    from abnn.predict import Plain
+    from abnn.predict.plain import device_of
     from abnn.train.fit import fit as fit_attachments
     from abnn.train.knowledge import ADVICE, LOST, LOST_JOINT, compare
     from abnn.train.loop import plan_fabric
@@ -102,7 +104,7 @@ def fit(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AbnnWarning)  # said when it is attached to stay
         example = torch.rand(1, *form.shape, generator=torch.Generator().manual_seed(seed))
-        detach(attach(network, example, kind=kind, last=last, views=views))
+        detach(attach(network, example, kind=kind, last=last, config=AttachConfig(views=views)))
     strange, unreadable = ("auto", ()) if outliers is None else read_outliers(outliers, form, skip_unreadable)
     images = _read(source, given, form, held_out, seed, skip_unreadable, quiet)
     needed = least_count(noticed) * (len(names) if per_class else 1)
@@ -142,7 +144,7 @@ def fit(
     if chance is not None:
         say(_chance_text(accuracy, chance, train_backbone), warning=True)
 
-    model = attach(network, example, kind=kind, last=last, seed=seed, views=views)
+    model = attach(network, example, kind=kind, last=last, seed=seed, config=AttachConfig(views=views))
     with warnings.catch_warnings():
         # Looked at below, on held-out images first.
         warnings.filterwarnings("ignore", LOST)

@@ -17,7 +17,7 @@ from abnn._version import __version__
 from abnn.errors import AbnnError, AbnnWarning, InputError, explain
 
 if TYPE_CHECKING:
-    from abnn.model.attached import Attached
+    from abnn.attached import Attached
 
 DEMO = Path("demo") / "model"
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")

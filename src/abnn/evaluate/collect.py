@@ -13,8 +13,8 @@ from torch import Tensor
 
 from abnn.errors import InputError, explain
 from abnn.evaluate.evaluation import SetResult
-from abnn.predict.prediction import Prediction
-from abnn.scores.formulas import DISTANCE_SCORES, ONE_DRAW_SCORES, SAMPLE_SCORES
+from abnn.predict import Prediction
+from abnn.scores import ONE_DRAW_SCORES, SAMPLE_SCORES, SCORES
 
 Batch = tuple[Tensor, Tensor]
 Picture = Callable[[Tensor], np.ndarray]
@@ -106,7 +106,7 @@ def all_scores(prediction: Prediction) -> dict[str, np.ndarray]:
     """Every score that a prediction can give."""
     names = list(SAMPLE_SCORES if len(prediction.samples) > 1 else ONE_DRAW_SCORES)
     if prediction.distance is not None:
-        names += DISTANCE_SCORES
+        names += [score.name for score in SCORES.values() if score.statistics]
     names += list(prediction.own)
     return {name: prediction.score_by(name).cpu().numpy().astype(np.float32) for name in names}
 

@@ -27,7 +27,7 @@ from abnn.errors import FileFormatError, InputError, explain
 from abnn.evaluate.collect import Part, Pool, as_result, join
 from abnn.evaluate.evaluation import SetResult
 from abnn.files import read_tree, write_tree
-from abnn.predict.prediction import Prediction
+from abnn.predict import Prediction
 from abnn.triage.temperature import rescale
 
 BATCHES_PER_PART = 50

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,43 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from abnn.bayes.layers import BayesConv, BayesLinear, Init, MeanField
-from abnn.bayes.priors import Gaussian, Prior
-from abnn.errors import AttachError, InputError, explain, unknown
+from abnn.bayes.priors import Prior
+from abnn.config import AUTHORS_INIT, Spec
+from abnn.errors import AttachError, explain
 from abnn.model.blocks import Block
-
-AUTHORS_INIT = Init(mean_std=0.1, sigma=math.log1p(math.exp(-6)), rho_std=0.1)
-KINDS = ("conv", "bottleneck", "chain", "replace")
-
-
-@dataclass(frozen=True)
-class Spec:
-    """How attachments are built; everything that is needed to build them again.
-
-    kind     "conv": one Bayesian layer from the block's input to its output. "bottleneck": two, through few channels.
-             "chain": the authors' side stream of residual Bayesian blocks beside the backbone. "replace": no
-             attachment; a residual Bayesian block takes the place of each block (Bayes by backprop, ablation c).
-    width    conv: channels that mix within one group; bottleneck: channels in the middle. None: 64 and 16.
-    share    chain: one Bayesian block serves all but the first place, with noise of its own at each.
-    prior    prior of every Bayesian weight.
-    init     where the posterior starts; None: mean 0 (last layer) and a sigma that makes the attachment's noise about a
-             tenth of its input (see ``default_sigma``).
-    """
-
-    kind: str = "conv"
-    width: int | None = None
-    share: bool | None = None
-    prior: Prior = Gaussian(0.1)
-    init: Init | None = None
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise unknown("kind", self.kind, KINDS)
-        if self.width is not None and self.width < 1:
-            raise InputError(explain("width", self.width, "a positive number of channels"))
-        if self.kind in ("chain", "replace") and self.width is not None:
-            raise InputError(explain("width", self.width, f"None for kind={self.kind!r}, as wide as the blocks are"))
-        if self.kind != "chain" and self.share is not None:
-            raise InputError(explain("share", self.share, f"None for kind={self.kind!r}; only chains are shared"))
 
 
 class Attachment(nn.Module):
@@ -68,8 +35,7 @@ class Direct(Attachment):
         self.layout = layout
 
     def forward(self, x: Tensor, shape: Sequence[int], folded: bool) -> Tensor:
-        if self.layout == "pool":
-            x = x.flatten(2).mean(2)
+        x = _pool(x, self.layout)
         for index, layer in enumerate(self.layers):
             if index:
                 x = F.relu(x)
@@ -94,8 +60,7 @@ class BayesBlock(nn.Module):
         self.shortcut = None if same else _layer(block, width_in, width_out, prior, init, uses=uses, kernel=1)
 
     def forward(self, x: Tensor, shape: Sequence[int], folded: bool, use: int) -> Tensor:
-        if self.layout == "pool":
-            x = x.flatten(2).mean(2)
+        x = _pool(x, self.layout)
         # In place: the norm's output and the layer's are read by nobody else, not even by their gradients.
         side = self.layer1(F.relu(self.norm1(x), inplace=True), folded, use)
         side = self.layer2(F.relu(self.norm2(side), inplace=True), True, use)
@@ -111,12 +76,23 @@ class BayesBlock(nn.Module):
 
 
 class Stream:
-    """What flows along a chain during one pass."""
+    """What flows along a chain during one pass. Passes of several threads do not meet."""
 
-    value: Tensor | None = None
+    def __init__(self) -> None:
+        self._values: dict[int, Tensor] = {}
 
     def __reduce__(self) -> Any:  # a pass that failed in the middle leaves what cannot be copied
         return Stream, ()
+
+    def put(self, value: Tensor) -> None:
+        self._values[_thread()] = value
+
+    def take(self) -> Tensor:
+        return self._values.pop(_thread())
+
+
+def _thread() -> int:
+    return 0 if torch.compiler.is_compiling() else threading.get_ident()
 
 
 class ChainLink(Attachment):
@@ -134,10 +110,9 @@ class ChainLink(Attachment):
         if self.first:
             value = self.block(x, shape, folded, self.use)
         else:
-            assert self.stream.value is not None
-            value = self.block(self.stream.value, shape, True, self.use)
-        # Nothing stays behind after the pass: held activations cost memory and cannot be copied.
-        self.stream.value = None if self.last else value
+            value = self.block(self.stream.take(), shape, True, self.use)
+        if not self.last:  # nothing stays behind after the pass
+            self.stream.put(value)
         return value
 
 
@@ -196,13 +171,20 @@ def _links(blocks: Sequence[Block]) -> list[Block]:
     return links
 
 
+def _pool(x: Tensor, layout: str) -> Tensor:
+    """Return the mean over all positions for blocks that leave none."""
+    if layout == "pooled tokens":
+        return x.flatten(1, -2).mean(1)
+    return x.flatten(2).mean(2) if layout == "pool" else x
+
+
 def default_sigma(fan_in: int) -> float:
     """0.1 / sqrt(fan_in): the noise of a sum over fan_in inputs of size r is then about r / 10."""
     return 0.1 / math.sqrt(fan_in)
 
 
 def _widths(block: Block) -> tuple[str, int, int]:
-    """How an attachment works on a block's tensors, and its widths: channels, tokens, flat, or pool then flat."""
+    """Return how an attachment works on a block's tensors, and its widths: channels, tokens, flat, or pooled then flat."""
     if block.layout == "tokens":
         if len(block.input) == 3 and block.input[1] != block.output[1]:
             raise AttachError(
@@ -210,6 +192,8 @@ def _widths(block: Block) -> tuple[str, int, int]:
                 "follow; choose blocks that keep the number of tokens."
             )
         return "tokens", block.input[-1], block.output[-1]
+    if block.layout == "pooled tokens":
+        return block.layout, block.input[-1], block.output[1]
     if len(block.output) == 2:
         return ("flat" if len(block.input) == 2 else "pool"), block.input[1], block.output[1]
     if len(block.input) != len(block.output) or not 3 <= len(block.input) <= 5:

@@ -26,7 +26,7 @@ class Block:
     module: nn.Module
     input: tuple[int, ...]
     output: tuple[int, ...]
-    layout: str  # "flat", "tokens" (features last) or "channels" (features second)
+    layout: str  # "flat", "tokens" (features last), "pooled tokens" (features last, no positions after) or "channels"
 
 
 @dataclass
@@ -276,7 +276,11 @@ def _layout(module: nn.Module, shape: tuple[int, ...], output: tuple[int, ...]) 
         for part in module.modules()
         if isinstance(part, nn.Linear | nn.LayerNorm)
     }
-    return "tokens" if shape[-1] in widths and len(shape) == len(output) else "channels"
+    if shape[-1] not in widths:
+        return "channels"
+    if len(shape) == len(output):
+        return "tokens"
+    return "pooled tokens" if len(shape) == 3 and len(output) == 2 else "channels"
 
 
 def _some(names: dict[str, Any], most: int = 12) -> str:

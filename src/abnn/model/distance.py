@@ -40,10 +40,11 @@ Gathered = tuple[Moments, list[tuple[Tensor, Tensor]], Tensor]
 """Moments, the batches that were kept out of them, and the largest absolute value."""
 QUANTILES = (0.5, 0.8, 0.95, 0.99)
 MISFIT_QUANTILES = (0.5, 0.95)
+NARROWEST = 0.1  # width of a gate, as a share of the median distance
 
 
 class Gate(NamedTuple):
-    """What is usual on held-out ID data, see :func:`abnn.scores.formulas.gated`.
+    """What is usual on held-out ID data, see :func:`abnn.scores.combined.gated`.
 
     low, high      the median distance, and where an input is outside for certain
     fits, misfits  the median misfit to the true class, and one that is rare
@@ -137,7 +138,10 @@ class FeatureDistance(nn.Module):
     @property
     def gate(self) -> Gate:
         median, usual, _, rare = self.quantiles.tolist()
-        return Gate(median, rare + (rare - usual), *self.misfit_quantiles.tolist())
+        fits, misfits = self.misfit_quantiles.tolist()
+        # From a handful of inputs all quantiles are one number; no input is outside by a hair's breadth.
+        narrowest = NARROWEST * max(abs(median), 1e-6)
+        return Gate(median, max(rare + (rare - usual), median + narrowest), fits, max(misfits, fits + narrowest))
 
     @torch.no_grad()
     def _prepare(self) -> None:

@@ -62,7 +62,7 @@ def note(tensor: Tensor, layout: str) -> Tensor:
     """Mean and standard deviation of every feature over all positions, [B, 2·features]; what has no positions as it is."""
     if tensor.ndim == 2:
         return tensor
-    positions = tensor.flatten(1, -2).transpose(1, 2) if layout == "tokens" else tensor.flatten(2)
+    positions = tensor.flatten(1, -2).transpose(1, 2) if "tokens" in layout else tensor.flatten(2)
     return torch.cat(_mean_and_std(positions), dim=1)
 
 
@@ -91,7 +91,7 @@ def statistics(shape: tuple[int, ...], layout: str) -> int:
     """How many numbers are noted of a tensor."""
     if len(shape) == 2:
         return shape[1]
-    return 2 * (shape[-1] if layout == "tokens" else shape[1])
+    return 2 * (shape[-1] if "tokens" in layout else shape[1])
 
 
 def largest_value(x: Tensor) -> Tensor:

@@ -26,8 +26,16 @@ def step(side: int) -> int:
 
 
 def can_move(shape: Sequence[int], dtype: torch.dtype) -> bool:
-    """Whether inputs of this shape (without the batch) are images with room for views."""
+    """Return whether inputs of this shape (without the batch) can be images with room for views."""
     return len(shape) == 3 and dtype.is_floating_point and any(step(side) > 0 for side in shape[1:])
+
+
+def is_picture(shape: Sequence[int], dtype: torch.dtype) -> bool:
+    """Return whether inputs look like photographs or scans: square, of one or three channels, with room for views.
+
+    A spectrogram or a map has the same number of dimensions, but a shift changes what it says; views have to be asked for.
+    """
+    return can_move(shape, dtype) and shape[0] in (1, 3) and shape[1] == shape[2]
 
 
 def check_number(views: object) -> int:
@@ -50,16 +58,13 @@ def check_views(views: object, shape: Sequence[int], dtype: torch.dtype) -> int:
 
 def views_of(draws: range, views: int) -> tuple[int, ...]:
     """Which view each draw looks at; nothing where all look at the image as it is."""
-    seen = tuple(draw % views for draw in draws)
-    return seen if any(seen) else ()
+    of_draws = tuple(draw % views for draw in draws)
+    return of_draws if any(of_draws) else ()
 
 
-def side_by_side(x: Tensor, seen: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:
-    """All views that are seen, one batch after the other in the order of their numbers, and for each draw which one it is."""
-    if not seen:
-        return x, seen
-    wanted = sorted(set(seen))
-    return torch.cat([shifted(x, view) for view in wanted]), tuple(wanted.index(view) for view in seen)
+def side_by_side(x: Tensor, views: tuple[int, ...]) -> Tensor:
+    """Return all views that occur, one batch after the other in the order of their numbers."""
+    return torch.cat([shifted(x, view) for view in sorted(set(views))]) if views else x
 
 
 def shifted(x: Tensor, view: int) -> Tensor:
@@ -73,12 +78,12 @@ def shifted(x: Tensor, view: int) -> Tensor:
     return padded[:, :, max(-down, 0) : max(-down, 0) + height, max(-right, 0) : max(-right, 0) + width]
 
 
-def batches_in(seen: tuple[int, ...]) -> int:
-    """How many views :func:`side_by_side` has put one after the other."""
-    return max(seen, default=0) + 1
+def batches_in(places: tuple[int, ...]) -> int:
+    """Return how many views :func:`side_by_side` has put one after the other; ``places``: that of each draw's view."""
+    return max(places, default=0) + 1
 
 
-def spread(x: Tensor, seen: tuple[int, ...]) -> Tensor:
+def spread(x: Tensor, places: tuple[int, ...]) -> Tensor:
     """From the rows of all views to the rows of all draws, each those of its view."""
-    batches = x.unflatten(0, (batches_in(seen), -1))
-    return torch.cat([batches[view] for view in seen])
+    batches = x.unflatten(0, (batches_in(places), -1))
+    return torch.cat([batches[place] for place in places])

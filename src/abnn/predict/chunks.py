@@ -18,15 +18,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain
-
-if TYPE_CHECKING:
-    from abnn.model.attached import Attached
+from abnn.model.network import AttachedNetwork
 
 MEMORY_LIMIT = 2**30  # of a prediction on the CPU
 DEVICE_SHARE = 16  # on a device: one part in so many of its memory
@@ -44,13 +41,13 @@ class Chunks:
 
 
 def plan(
-    model: Attached, x: Tensor, draws: int, memory_limit: int | None = None, views: int = 1, placed: bool = False
+    model: AttachedNetwork, x: Tensor, draws: int, memory_limit: int | None = None, views: int = 1, placed: bool = False
 ) -> Chunks:
     """The passes for the inputs ``x``, on any device, and so many draws, which look at so many views.
 
     placed  whether the first pass has one draw more, of mean weights
     """
-    device = model.layers[0].weight_mean.device
+    device = model.device
     if memory_limit is None:
         memory_limit = default_limit(device)
     elif not isinstance(memory_limit, Real) or not memory_limit > 0:

@@ -1,6 +1,6 @@
 """A prediction's pass, compiled by ``torch.compile``: norm, ReLU and sums between the convolutions become single kernels.
 
-Compiled is :func:`abnn.predict.passes.outputs`, with the noise of its draws as an input, so that other draws and updated weights need
+Compiled is :meth:`abnn.predict.passes.PredictionPass.outputs`, with the noise of its draws as an input, so that other draws and updated weights need
 no second compilation. On CUDA the compiled pass is captured as one graph like the ordinary one, see :mod:`abnn.predict.replay`;
 graphs of the compiler's own would copy all weights and noise at every call, and stay switched off.
 """
@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from abnn.bayes.noise import Noise, hold
 from abnn.errors import AbnnWarning
-from abnn.model.attached_block import Notes
 from abnn.model.blocks import summary
+from abnn.model.network import AttachedNetwork
 from abnn.predict.compiling import of_its_own
 from abnn.predict.compiling import options as layout_options
-from abnn.predict.passes import Outputs, outputs
-
-if TYPE_CHECKING:
-    from abnn.model.attached import Attached
+from abnn.predict.passes import Outputs, PredictionPass
 
 WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 
@@ -34,40 +33,54 @@ class CompiledPass:
     by itself. What cannot be compiled runs as it is, with a warning.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
         self.off = False
-        self._call: Callable[..., Outputs] | None = None
+        self.passes: dict[Any, PredictionPass] = {}
 
-    def __reduce__(self) -> Any:  # copies of a model compile their own
-        return _rebuild, (self.options,)
+    def holding(
+        self, network: AttachedNetwork, noise: Noise, placed: bool, views: tuple[int, ...]
+    ) -> Callable[[Tensor], Outputs]:
+        """Return a compiled pass that holds some noise: compilers know a pass by its modules, so these stay the same."""
+        first = noise[0][0]
+        assert first is not None
+        key = first.shape[1], placed, views, network.device
+        if key not in self.passes:
+            run = self.passes[key] = PredictionPass(network, noise, placed, views)
+            run.compute = partial(self._compute, run, self._compile(network))
+        run = self.passes[key]
 
-    def __call__(self, model: Attached, notes: Notes | None, x: Tensor) -> Outputs:
+        def call(x: Tensor) -> Outputs:
+            hold(run.run.layers, noise)
+            if network.device.type == "cpu":
+                run.run.keep_weights()  # made outside, whatever the number of inputs, or it would be compiled twice
+            return run(x)
+
+        return call
+
+    def _compile(self, network: AttachedNetwork) -> Callable[..., Outputs]:
+        chosen = _without_graphs(self.options)
+        if not {"mode", "options", "backend"} & set(self.options):
+            chosen["options"] = layout_options(network)
+        return torch.compile(of_its_own(PredictionPass.outputs), **chosen)
+
+    def _compute(self, run: PredictionPass, call: Callable[..., Outputs], rows: Tensor, x: Tensor) -> Outputs:
         if self.off:
-            return outputs(model, notes, x)
-        if self._call is None:
-            chosen = _without_graphs(self.options)
-            if not {"mode", "options", "backend"} & set(self.options):
-                chosen["options"] = layout_options(model)
-            self._call = torch.compile(of_its_own(outputs), **chosen)
+            return run.outputs(rows, x)
         try:
-            return self._call(model, notes, x)
+            return call(run, rows, x)
         except Exception as error:  # noqa: BLE001 - of the network or of the compiler, which the ordinary pass tells apart
-            if notes is not None:
-                notes.forget()
-            result = outputs(model, notes, x)
+            if run.placed:
+                run.run.take_features()
+            result = run.outputs(rows, x)
             self.off = True
             cause = getattr(error, "inner_exception", error)  # what the compiler wraps says more than its wrapping
             warnings.warn(
                 f"Predictions cannot be compiled and run as they are ({summary(cause)}).",
                 AbnnWarning,
-                stacklevel=6,
+                stacklevel=7,
             )
             return result
-
-
-def _rebuild(options: dict[str, Any]) -> CompiledPass:
-    return CompiledPass(**options)
 
 
 def _without_graphs(options: dict[str, Any]) -> dict[str, Any]:

@@ -1,70 +1,60 @@
-"""One pass of an attached network for a prediction: all draws of some inputs, and their places where these are needed."""
+"""What one pass of a prediction computes: the predictive distribution of every draw, and where inputs lie."""
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from abnn.bayes.noise import Noise, holding
+from abnn.bayes.noise import Noise
 from abnn.errors import InputError, explain
-from abnn.model.attached_block import Notes
-from abnn.model.blocks import evaluating, summary
+from abnn.model.blocks import summary
+from abnn.model.network import AttachedNetwork
+from abnn.model.passes import Pass
 from abnn.model.views import side_by_side
-
-if TYPE_CHECKING:
-    from abnn.model.attached import Attached
 
 Outputs = tuple[Tensor, Tensor | None]
 
 
-def one_pass(model: Attached, noise: Noise, placed: bool, seen: tuple[int, ...], x: Tensor) -> Outputs:
-    """softmax(z_s) for every draw, [S, B, K]; with ``placed``, also the places of the inputs, [B, 1 + K].
+class PredictionPass:
+    """Passes of an attached network with the same draws and views.
 
-    noise  of the draws; with ``placed``, ahead of them one without noise, whose features say where inputs lie
-    seen   which view each draw looks at, see :func:`abnn.model.views.views_of`; the one without noise sees the first
+    noise   of the draws; with ``placed``, ahead of them one without noise, whose features say where inputs lie
+    placed  whether the places of inputs are wanted as well
+    views   which view each draw looks at, see :func:`abnn.model.views.views_of`; the one without noise sees the first
     """
-    shown, seen = side_by_side(x, (0, *seen) if placed and seen else seen)
-    noting = model.mean_network.noting() if placed else contextlib.nullcontext()
-    with holding(model.layers, noise), evaluating(model), model.looking(seen), noting as notes:
-        make_kept_weights(model)
-        return _run(model, notes, shown)
 
+    def __init__(self, network: AttachedNetwork, noise: Noise, placed: bool, views: tuple[int, ...]) -> None:
+        self.network, self.placed = network, placed
+        self.views = (0, *views) if placed and views else views
+        ordered = sorted(set(self.views))
+        self.run = Pass(network, noise, tuple(ordered.index(view) for view in self.views), noting=placed)
+        self.compute: Callable[[Tensor, Tensor], Outputs] = self.outputs
 
-def outputs(model: Attached, notes: Notes | None, x: Tensor) -> Outputs:
-    """What a pass computes with the noise and in the mode that the model is in; this is what can be compiled."""
-    logits = model.draw_logits(x)
-    if logits.ndim != 3 or logits.shape[2] < 2:
-        given = f"a network with outputs of shape {tuple(logits.shape[2:])} for each input"
-        raise InputError(explain("model", given, "one logit for each of two or more classes"))
-    if notes is None:
-        return logits.float().softmax(2), None
-    inputs = x[: logits.shape[1]]  # as they are, ahead of their other views
-    return logits[1:].float().softmax(2), model.distance.places(inputs, model.distance.join(notes.noted))
+    def __call__(self, x: Tensor) -> Outputs:
+        """softmax(z_s) for every draw, [S, B, K]; with ``placed``, also the places of the inputs, [B, 1 + K]."""
+        if self.placed:
+            self.run.take_features()  # of a pass that failed in the middle
+        try:
+            return self.compute(side_by_side(x, self.views), x)
+        except RuntimeError as error:
+            if tuple(x.shape[1:]) == self.network.input_shape:
+                raise
+            accepted = f"inputs of shape {self.network.input_shape}, as the model was attached with, or others that it can take"
+            given = f"inputs of shape {tuple(x.shape[1:])}, on which the network fails: {summary(error)}"
+            raise InputError(explain("x", given, accepted)) from error
+
+    def outputs(self, rows: Tensor, x: Tensor) -> Outputs:
+        """What is computed from all views of the inputs and the inputs as they are; this is what can be compiled."""
+        outputs = self.run(rows)
+        if not self.placed:
+            return self.network.task.samples(outputs), None
+        distance = self.network.distance
+        return self.network.task.samples(outputs[1:]), distance.places(x, distance.join(self.run.take_features()))
 
 
 def moved(x: Tensor, device: torch.device) -> Tensor:
     """On the device, and an ordinary tensor there: compilers tell those of inference mode from others."""
     with torch.inference_mode(False):
         return x.to(device)
-
-
-def make_kept_weights(model: Attached) -> None:
-    """All drawn weights that are kept for several passes, before the first of them: every pass then is the same work."""
-    for layer in model.layers:
-        if layer.made is not None:
-            for use in range(layer.uses):
-                layer.weights(use)
-
-
-def _run(model: Attached, notes: Notes | None, x: Tensor) -> Outputs:
-    try:
-        return (model.compiled or outputs)(model, notes, x)
-    except RuntimeError as error:
-        if tuple(x.shape[1:]) == model.input_shape:
-            raise
-        wanted = f"inputs of shape {model.input_shape}, as the model was attached with, or others that it can take"
-        given = f"inputs of shape {tuple(x.shape[1:])}, on which the network fails: {summary(error)}"
-        raise InputError(explain("x", given, wanted)) from error

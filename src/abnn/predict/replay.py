@@ -1,8 +1,8 @@
 """Predictions of one shape as one CUDA graph: the kernels of a pass run without Python between them.
 
 The first pass of a shape runs kernel by kernel, which also warms up what CUDA needs before a capture; the second is captured
-with its own copy of the input, and replayed from then on. A graph reads parameters and noise where they lie in memory, so
-that updates in place and other draws are seen; if anything was moved or replaced, passes are captured anew.
+with its own copy of input and noise, and replayed from then on. A graph reads parameters where they lie in memory, so that
+updates in place are seen; if anything was moved or replaced, passes are captured anew.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,22 +20,33 @@ import torch
 from torch import Tensor, nn
 
 from abnn.bayes.layers import MeanField
-from abnn.bayes.noise import Noise
+from abnn.bayes.noise import Noise, map_noise, tensors_of
 from abnn.bayes.strategy import VARIABLE
 from abnn.errors import AbnnWarning
 from abnn.model.blocks import summary
+from abnn.model.network import AttachedNetwork
 from abnn.predict.passes import Outputs, moved
 
 GRAPHS = 8
 SHAPES = 64  # how many shapes are remembered as seen before
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Captured:
     graph: torch.cuda.CUDAGraph
     x: Tensor
-    noise: Noise
+    noise: Noise  # the graph's own copy
+    filled: Noise  # whose values it holds
     outputs: Outputs
+
+    def __call__(self, x: Tensor, noise: Noise) -> Outputs:
+        if noise is not self.filled:
+            for own, other in zip(tensors_of(self.noise), tensors_of(noise)):
+                own.copy_(other, non_blocking=True)
+            self.filled = noise
+        self.x.copy_(x, non_blocking=True)
+        self.graph.replay()
+        return self.outputs
 
 
 class Replay:
@@ -44,74 +54,53 @@ class Replay:
 
     def __init__(self) -> None:
         self.off = False
-        self._lock = threading.RLock()
         self._graphs: OrderedDict[Any, _Captured] = OrderedDict()
-        self._seen: OrderedDict[Any, tuple[int, int]] = OrderedDict()  # passes since the last capture, and captures
+        self._tried: OrderedDict[Any, tuple[int, int]] = OrderedDict()  # passes since the last capture, and captures
         self._signature: list[Any] | None = None
         self._pool: Any = None
-        self._done: torch.cuda.Event | None = None
-
-    def __reduce__(self) -> Any:  # copies of a model capture their own
-        return Replay, ()
 
     def __len__(self) -> int:
         return len(self._graphs)
 
-    @contextlib.contextmanager
-    def turn(self, device: torch.device) -> Iterator[None]:
-        """One prediction after another, from whatever threads and on whatever streams: they use the same noise, inputs and
-        outputs."""
-        with self._lock:
-            yield from self._on_streams(device)
-
-    def _on_streams(self, device: torch.device) -> Iterator[None]:
-        if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
-            yield
-            return
-        with torch.cuda.device(device):
-            if self._done is not None:
-                torch.cuda.current_stream().wait_event(self._done)
-            try:
-                yield
-            finally:
-                self._done = torch.cuda.current_stream().record_event()
-
     def __call__(
-        self, modules: Iterable[nn.Module], run: Callable[[Tensor], Outputs], x: Tensor, noise: Noise, *flags: Any
+        self,
+        network: AttachedNetwork,
+        make: Callable[[Noise], Callable[[Tensor], Outputs]],
+        x: Tensor,
+        noise: Noise,
+        *flags: Any,
     ) -> Outputs:
-        """``run(x)`` on the noise's device, by a graph where there is one.
+        """Return the outputs of a pass on the network's device, by a graph where there is one.
 
-        modules  all whose parameters and buffers ``run`` reads
-        flags    what else decides what ``run`` does
+        make   a pass that holds the noise it is given
+        flags  what else decides what the pass does
         """
-        first = noise[0][0]
-        assert first is not None
-        signature = None if self.off or torch.cuda.is_current_stream_capturing() else _signature(modules)
+        device = network.device
+        signature = None if self.off or torch.cuda.is_current_stream_capturing() else _signature(network.modules())
         if signature is None:
-            return run(moved(x, first.device))
+            return make(noise)(moved(x, device))
         if signature != self._signature:
             self.clear()
             self._signature = signature
+        first = noise[0][0]
+        assert first is not None
         key = x.shape, x.stride(), x.dtype, first.shape, flags, _modes()
         captured = self._graphs.get(key)
-        if captured is None or captured.noise is not noise:
-            self._graphs.pop(key, None)
-            uses, captures = self._seen.pop(key, (0, 0))
+        if captured is None:
+            passes, captures = self._tried.pop(key, (0, 0))
             # A shape whose graph had to make room waits twice as long each time: captures must not take over.
-            ready = uses >= 2**captures
-            self._seen[key] = (0, captures + 1) if ready else (uses + 1, captures)
-            while len(self._seen) > SHAPES:
-                self._seen.popitem(last=False)
-            captured = self._capture(run, x, noise, first.device) if ready else None
+            ready = passes >= 2**captures
+            self._tried[key] = (0, captures + 1) if ready else (passes + 1, captures)
+            while len(self._tried) > SHAPES:
+                self._tried.popitem(last=False)
+            captured = self._capture(make, x, noise, device) if ready else None
             if captured is None:
-                return self._aside(run, moved(x, first.device))
+                return self._aside(make(noise), moved(x, device))
             self._graphs[key] = captured
             while len(self._graphs) > GRAPHS:
                 self._graphs.popitem(last=False)
         self._graphs.move_to_end(key)
-        captured.x.copy_(x, non_blocking=True)
-        captured.graph.replay()
-        return captured.outputs
+        return captured(x, noise)
 
     def clear(self) -> None:
         """Free all graphs."""
@@ -128,11 +117,12 @@ class Replay:
         return outputs
 
     def _capture(
-        self, run: Callable[[Tensor], Outputs], x: Tensor, noise: Noise, device: torch.device
+        self, make: Callable[[Noise], Callable[[Tensor], Outputs]], x: Tensor, noise: Noise, device: torch.device
     ) -> _Captured | None:
         with torch.inference_mode(False):  # compiled passes tell inputs apart by this, and those of users are ordinary
-            held = torch.empty_like(x, device=device)
+            held, own = torch.empty_like(x, device=device), map_noise(noise, torch.clone)
         held.copy_(x)
+        run = make(own)
         self._aside(run, held)  # whatever is compiled or set up at first use must not come up within the capture
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
@@ -152,7 +142,7 @@ class Replay:
                 stacklevel=6,
             )
             return None
-        return _Captured(graph, held, noise, outputs)
+        return _Captured(graph, held, own, noise, outputs)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain
-from abnn.scores.formulas import outside, unfit
+from abnn.scores import outside, unfit
 from abnn.store.saved import class_names_of
 from abnn.triage.calibrate import seven_digits
 

@@ -9,6 +9,7 @@ my-attachment/
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from abnn._version import __version__
 from abnn.bayes.layers import Init
 from abnn.bayes.priors import Gaussian, ScaleMixture
+from abnn.config import AttachConfig
 from abnn.errors import AbnnError, AbnnWarning, FileFormatError, InputError, explain
 from abnn.files import (
     as_json,
@@ -30,10 +32,9 @@ from abnn.files import (
     write_tensors,
     writing_directory,
 )
-from abnn.model.attach import attach
-from abnn.model.attached import Attached
+from abnn.model.network import AttachedNetwork
 from abnn.networks.recipe import rebuild
-from abnn.scores.formulas import DISTANCE_SCORES
+from abnn.scores import SCORES
 from abnn.store.integrity import (
     MODEL,
     Field,
@@ -53,7 +54,7 @@ STATISTICS_SINCE = 5  # the version since which statistics are of features with 
 
 
 def save(
-    model: Attached,
+    model: Any,
     path: str | Path,
     backbone: bool = False,
     triage: Triage | None = None,
@@ -115,13 +116,14 @@ def save(
     return path
 
 
-def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
+def load(path: str | Path, backbone: nn.Module | None = None, attach: Callable[..., Any] | None = None) -> Any:
     """The model that :func:`save` wrote, on ``backbone`` or on the one that was saved with it.
 
     If ``backbone`` has other weights and the model was saved with ``backbone=True``, the saved weights are loaded into
     it, in place; without saved weights, or where they do not fit, it is refused and left as it was.
     The returned model has ``triage`` and ``extra`` as they were saved, and keeps them when it is saved again.
     """
+    assert attach is not None
     path = Path(path)
     # Before the second version, statistics had too little for the score.
     description = read_description(path / "abnn.json", "a saved model", FORMAT, VERSION, oldest=2)
@@ -145,12 +147,14 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
             at=description["at"],
             kind=spec["kind"],
             preset=description["preset"],
-            width=spec["width"],
-            share=spec["share"],
-            prior=_prior_from_json(spec["prior"]),
-            init=None if spec["init"] is None else Init(**spec["init"]),
             draws=description["draws"],
-            views=description.get("views", 1),  # there were none before
+            config=AttachConfig(
+                width=spec["width"],
+                share=spec["share"],
+                prior=_prior_from_json(spec["prior"]),
+                init=None if spec["init"] is None else Init(**spec["init"]),
+                views=description.get("views", 1),  # there were none before
+            ),
         )
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise FileFormatError(
@@ -161,7 +165,7 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     model.backbone_changed = changed
     model.score, model.triage, model.extra = description["score"], triage, description["extra"]
     if description["version"] < STATISTICS_SINCE:
-        outdated = triage is not None and triage.score in DISTANCE_SCORES
+        outdated = triage is not None and SCORES[triage.score].statistics
         if outdated:
             model.triage = None
         forget_statistics(path, model.distance, "model.distance.fit(loader)", thresholds=outdated)
@@ -238,7 +242,7 @@ def _form(state: dict[str, Tensor], name: str) -> object:
     return (state[name].shape, state[name].dtype) if name in state else None
 
 
-def _fill(path: Path, model: Attached, tensors: dict[str, Tensor]) -> None:
+def _fill(path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> None:
     """All tensors are checked before they are copied, for copying makes of any tensor one that fits."""
     parameters = {f"attachments.{name}": parameter for name, parameter in model.attachment_parameters()}
     own = model.distance.state_dict()
@@ -289,7 +293,7 @@ def _pack(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {**state, "whitening": state["whitening"][rows, columns]}
 
 
-def _spec_to_json(model: Attached) -> dict[str, Any]:
+def _spec_to_json(model: AttachedNetwork) -> dict[str, Any]:
     spec = model.spec
     return {
         "kind": spec.kind,

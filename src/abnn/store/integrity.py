@@ -14,7 +14,7 @@ from abnn.errors import AbnnWarning, FileFormatError, whole_number
 from abnn.model.distance import FeatureDistance
 from abnn.model.views import STEPS
 from abnn.networks.recipe import MOST_NUMBERS, check_recipe, is_shape
-from abnn.scores.formulas import SCORES
+from abnn.scores import SCORES
 
 FIX = "The file is damaged or was changed: restore it, or save the model again."
 Field = tuple[Callable[[Any], bool], str]

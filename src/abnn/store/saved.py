@@ -24,8 +24,14 @@ def _load_method(path: Path, backbone: nn.Module | None) -> Any:
     return load_trained(path, backbone)
 
 
+def _load_attached(path: Path, backbone: nn.Module | None) -> Any:
+    from abnn.attached import load
+
+    return load(path, backbone)
+
+
 LOADERS: dict[str, Callable[[Path, nn.Module | None], Any]] = {
-    store.FORMAT: store.load,
+    store.FORMAT: _load_attached,
     "abnn-method": _load_method,
 }
 """By the "format" that the JSON of a saved model names."""

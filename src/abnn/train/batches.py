@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 from abnn.errors import AbnnWarning, InputError, explain
 from abnn.files import rows_digest, tensor_digest
 from abnn.outliers import measure_range
-from abnn.predict.prediction import check_inputs
+from abnn.predict.inputs import check_inputs
 from abnn.train.randomness import number, preserved_random_state, seed_everything
 from abnn.train.resident import Resident, resident
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from abnn.attached import Attached
+from abnn.config import Objective, preset
 from abnn.errors import InputError, explain, whole_seed
-from abnn.model.attached import Attached
-from abnn.model.objective import Objective, preset
 from abnn.outliers import Outliers, make_outliers
 from abnn.predict.compiling import compiled
 from abnn.store.folder import fingerprint

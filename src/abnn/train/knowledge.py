@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from abnn.attached import Attached
 from abnn.errors import AbnnWarning
-from abnn.model.attached import Attached
 from abnn.model.blocks import evaluating, logits_of
 
 BATCHES, DRAWS, TOLERANCE = 10, 4, 0.02

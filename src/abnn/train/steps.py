@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from abnn.attached import Attached
 from abnn.bayes.layers import drawn, kl_of
-from abnn.model.attached import Attached
+from abnn.config import Objective
 from abnn.model.blocks import evaluating
-from abnn.model.objective import Objective, log_mean_prediction
 from abnn.outliers import Outliers
 from abnn.predict.compiling import eagerly, is_compiled, with_network
 from abnn.train.knowledge import BATCHES, compare, most_frequent
@@ -159,14 +159,16 @@ class Steps(Trainable):
     def _id_loss(self, x: Tensor, y: Tensor, with_kl: bool) -> tuple[Tensor, Tensor, Tensor]:
         """The loss, the weighted KL, and the share of inputs that the mean over the draws classifies right."""
         logits = self._logits(x)
-        right = (log_mean_prediction(logits.detach()).argmax(1) == y).float().mean()
-        return self.objective.id_term(logits, y), self._kl(x, with_kl), right
+        task = self.model.task
+        right = task.right(logits.detach(), y).mean()
+        return task.id_loss(self.objective, logits, y), self._kl(x, with_kl), right
 
     def _outlier_loss(
         self, x: Tensor, y: Tensor, severity: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
         logits = self._logits(x)
-        return self.objective.outlier_term(logits, y, severity, generator), self._kl(x, self.objective.outlier_kl)
+        loss = self.model.task.outlier_loss(self.objective, logits, y, severity, generator)
+        return loss, self._kl(x, self.objective.outlier_kl)
 
     def _logits(self, x: Tensor) -> Tensor:
         # A compiler makes weights where they are used; without one, fewer and larger operations make them beforehand.

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain, whole_seed
-from abnn.model.attached import check_draws
+from abnn.model.network import check_draws
 from abnn.outliers import make_outliers, measure_range
-from abnn.predict.prediction import Plain
+from abnn.predict import Plain
 from abnn.triage.drift import LEAST_SCORES, split_reference
 from abnn.triage.temperature import choose_temperature
 from abnn.triage.thresholds import (
@@ -30,7 +30,7 @@ from abnn.triage.thresholds import (
 from abnn.triage.verdicts import Triage
 
 if TYPE_CHECKING:
-    from abnn.model.attached import Attached
+    from abnn.attached import Attached
 
 LEAST_OUTLIERS = 1000
 

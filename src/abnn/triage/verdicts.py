@@ -13,13 +13,13 @@ import torch
 
 from abnn.errors import AbnnWarning, FileFormatError, InputError, NotFittedError, explain
 from abnn.outliers import Outliers
-from abnn.predict.prediction import Plain, Prediction
+from abnn.predict import Plain, Prediction
 from abnn.triage.stored import check_stored
 from abnn.triage.temperature import rescale
 from abnn.triage.thresholds import Costs
 
 if TYPE_CHECKING:
-    from abnn.model.attached import Attached
+    from abnn.attached import Attached
     from abnn.triage.drift import DriftMonitor
 
 VERDICTS = ("accept", "notice", "reject")

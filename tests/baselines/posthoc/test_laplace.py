@@ -15,7 +15,7 @@ from torch import Tensor
 from abnn.baselines.posthoc import Features, Head, PostHocModel, build_posthoc
 from abnn.baselines.posthoc.laplace import fit_posterior, full_variances, kron_variances, library, probit_logits
 from abnn.errors import MissingExtraError
-from abnn.predict.prediction import Plain
+from abnn.predict import Plain
 from tests.conftest import generator, mlp
 
 from .samples import CLASSES, WIDTH, batches, digit_reader, made_up

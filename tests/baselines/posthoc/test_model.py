@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 import abnn
+from abnn.attached import Attached
 from abnn.baselines import Trained, make_method
 from abnn.baselines.posthoc import POSTHOC, Features, PostHocModel, build_posthoc
 from abnn.baselines.posthoc.reader import Reader
 from abnn.errors import FileFormatError, InputError, NotFittedError
 from abnn.evaluate.collect import evaluate_set
 from abnn.metrics import auroc
-from abnn.model.attached import Attached
-from abnn.predict.prediction import Plain
+from abnn.predict import Plain
 from tests.conftest import generator, mlp
 
 from .samples import batches, digit_reader

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 import abnn
+from abnn.attached import Attached
 from abnn.baselines.posthoc import Features, gather
 from abnn.baselines.posthoc.reader import Reader
 from abnn.baselines.posthoc.sample import Sample
 from abnn.errors import AttachError, InputError
-from abnn.model.attached import Attached, mean_logits
-from abnn.predict.prediction import Plain
+from abnn.model.network import mean_logits
+from abnn.predict import Plain
 from tests.conftest import SmallBatchNormNet, generator, mlp, one_draw_at_a_time, random_head, randomise_attachments
 from tests.model.test_distance import block_features
 

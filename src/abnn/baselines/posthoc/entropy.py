@@ -13,7 +13,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from abnn.baselines.posthoc.base import Features, PostHoc
-from abnn.scores.formulas import entropy as sample_entropy
+from abnn.scores import entropy as sample_entropy
 
 
 def entropy(logits: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from abnn._version import __version__
+from abnn.attached import Attached
 from abnn.baselines.posthoc.base import PostHoc
 from abnn.baselines.posthoc.reader import MOST, Reader
 from abnn.baselines.posthoc.registry import build_posthoc
@@ -23,9 +24,9 @@ from abnn.files import (
     write_tensors,
     writing_directory,
 )
-from abnn.model.attached import Attached
-from abnn.predict.prediction import Plain, Prediction, check_inputs
-from abnn.scores.formulas import SAMPLE_SCORES, SCORES
+from abnn.predict import Plain, Prediction
+from abnn.predict.inputs import check_inputs
+from abnn.scores import SAMPLE_SCORES, SCORES
 from abnn.store.folder import fingerprint
 
 FORMAT, VERSION = "abnn-posthoc", 1

@@ -6,24 +6,27 @@ linear layer. Of an attached model, everything is averaged over the draws, or re
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from abnn.attached import Attached
 from abnn.baselines.base import check_count
 from abnn.baselines.posthoc.base import Features, Head
 from abnn.baselines.posthoc.sample import Sample
-from abnn.bayes.noise import hold_noise, set_noise
+from abnn.bayes.noise import NoiseCache
 from abnn.errors import AttachError, InputError, explain, unknown
-from abnn.model.attached import Attached, check_draws, mean_logits
-from abnn.model.blocks import Block, Probe, evaluating, logits_of, probe
+from abnn.model.blocks import Block, Probe, logits_of, probe
 from abnn.model.features import Recorder, sketch, sketch_factor, widths_of
 from abnn.model.graft import graft
-from abnn.predict.prediction import MEMORY_LIMIT, Plain
+from abnn.model.network import check_draws, mean_logits
+from abnn.model.passes import Pass
+from abnn.model.shadow import shadow
+from abnn.predict import Plain
+from abnn.predict.chunks import MEMORY_LIMIT
 from abnn.train.batches import check_batch
 
 SOURCES = ("model", "backbone")
@@ -96,10 +99,9 @@ class Reader:
         module = self.network.get_submodule(head.name)
         assert self._head is not None
         with torch.no_grad():
-            output = self._pass(example).flatten(0, 1)
-        _, noted = self._head.take()
-        for recorder in self._recorders:
-            recorder.take()
+            run, twins = self._open(1, 0)
+            output = run(example).flatten(0, 1)
+        _, noted = twins[id(self._head)].take()  # type: ignore[operator]
         if isinstance(module, nn.Linear) and torch.equal(output, noted):
             self.linear = module
         else:
@@ -121,24 +123,35 @@ class Reader:
         """All features of one batch, on the network's device; draws and seed are those of ``model.predict``."""
         x = x.to(self.device)
         seed = int(torch.randint(2**62, ())) if seed is None else seed
-        # Not in inference mode, for the model keeps the draws that it holds, and they may meet autograd later.
-        with torch.inference_mode(False), torch.no_grad(), self._drawn(draws, seed):
-            logits = mean_logits(self._pass(x.clone() if x.is_inference() else x).float())
-            last = None if self._head is None else _mean(self._head.take()[0].float(), len(x))
-            parts = [_mean(noted, len(x)) for recorder in self._recorders for noted in recorder.take()]
+        with torch.no_grad():
+            run, twins = self._open(draws, seed)
+            logits = mean_logits(run(x).float())
+            recorders: list[Any] = [twins[id(each)] for each in self._recorders]
+            head: Any = None if self._head is None else twins[id(self._head)]
+            last = None if head is None else _mean(head.take()[0].float(), len(x))
+            parts = [_mean(noted, len(x)) for recorder in recorders for noted in recorder.take()]
             blocks = torch.cat([sketch(each.float(), self.sketch) for each in parts], dim=1) if parts else None
         return Features(
             logits, last, blocks, None, self.head, x, lambda inputs: self.logits(inputs, draws=draws, seed=seed)
         )
 
-    def _pass(self, x: Tensor) -> Tensor:
-        """The logits of every held draw, [S, B, K], while the recorders note what passes them."""
-        draws = 1 if self.attached is None else self.attached.draws
-        folded = self.attached is not None and self.attached.folds_at_input
-        with evaluating(self._view):
-            logits = logits_of(self._view(x.repeat(draws, *[1] * (x.ndim - 1)) if folded else x))
-        assert logits is not None
-        return logits.unflatten(0, (draws, len(x)))
+    def _open(
+        self, draws: int, seed: int, root: nn.Module | None = None
+    ) -> tuple[Callable[[Tensor], Tensor], dict[int, nn.Module]]:
+        """Return a pass of its own, from inputs to the logits of every draw, [S, B, K], and the modules that it uses."""
+        root = self._view if root is None else root
+        if self.attached is not None:
+            noise = NoiseCache().get(self.attached.layers, range(draws), seed)
+            run = Pass(self.attached, noise, root=root)
+            return run, run.twins
+        twins = shadow(root)
+
+        def plain(x: Tensor) -> Tensor:
+            logits = logits_of(twins[id(root)](x))
+            assert logits is not None
+            return logits[None]
+
+        return plain, twins
 
     def chunks(self, x: Tensor, draws: int, seed: int | None) -> Iterator[Features]:
         """:meth:`read` in parts that keep the activations of all draws within abnn.predict.MEMORY_LIMIT bytes."""
@@ -151,10 +164,8 @@ class Reader:
 
     def logits(self, x: Tensor, draws: int, seed: int) -> Tensor:
         """Logits of the (averaged) prediction, differentiable in ``x``."""
-        with self._drawn(draws, seed), evaluating(self.network):
-            logits = logits_of(self.network(x)) if self.attached is None else mean_logits(self.attached.draw_logits(x))
-        assert logits is not None
-        return logits
+        run, _ = self._open(draws, seed, self.network)
+        return mean_logits(run(x)) if self.attached is not None else run(x)[0]
 
     def gather(
         self,
@@ -180,19 +191,6 @@ class Reader:
             head = Head(head.weight.cpu(), None if head.bias is None else head.bias.cpu())
         rows = sample.finish()
         return Features(rows["logits"], rows.get("last"), rows.get("blocks"), rows["labels"], head)
-
-    @contextlib.contextmanager
-    def _drawn(self, draws: int, seed: int) -> Iterator[None]:
-        """Inside, an attached model holds the draws of the seed."""
-        if self.attached is None:
-            yield
-            return
-        held = hold_noise(self.attached.layers)
-        try:
-            self.attached.resample(range(draws), seed)
-            yield
-        finally:
-            set_noise(self.attached.layers, held)
 
 
 def gather(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from abnn.data.digits import Labelled
 from abnn.files import write_json
-from abnn.predict.prediction import Prediction
+from abnn.predict import Prediction
 from research.paper.beyond.parts import PARTS, Inputs
 from research.paper.beyond.run import FORMAT, VERSION, rounded
 from research.tasks import PLANS

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from abnn.attached import attach
 from abnn.baselines import Trained, make_method
 from abnn.data.digits import Labelled
 from abnn.metrics import auroc, calibration
-from abnn.model.attach import attach
 from abnn.model.views import shifted
 from abnn.networks.by_name import PaperResNet
 from abnn.outliers import make_outliers
-from abnn.predict.prediction import Prediction
+from abnn.predict import Prediction
 from research.paper.beyond import parts
 from research.paper.beyond.parts import (
     COUNTS,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from abnn.model.distance import Gate
-from abnn.scores.formulas import SAMPLE_SCORES, SCORES, gated, outside
+from abnn.scores import SAMPLE_SCORES, SCORES, gated, outside
 from tests.conftest import generator
 
 NAMES = sorted(SAMPLE_SCORES)

@@ -15,19 +15,20 @@ from torch import Tensor
 import abnn
 from abnn.bayes.layers import Init
 from abnn.bayes.priors import Gaussian
+from abnn.config import PRESETS, Objective, preset
 from abnn.errors import InputError
-from abnn.model.objective import (
-    PRESETS,
-    Objective,
+from abnn.networks.by_name import PaperResNet
+from abnn.tasks.classification import (
+    Classification,
     draw_bce,
     draw_cross_entropy,
     graded_target,
     log_mean_prediction,
     mean_cross_entropy,
-    preset,
 )
-from abnn.networks.by_name import PaperResNet
 from tests.conftest import generator
+
+TASK = Classification()
 
 CLASSES = 4
 
@@ -64,12 +65,12 @@ def test_draw_bce() -> None:
 
 def test_losses_agree_for_one_draw_and_with_torch() -> None:
     z, y = logits(draws=1), torch.tensor([0, 1, 2, 3, 0])
-    torch.testing.assert_close(Objective().id_term(z, y), F.cross_entropy(z[0], y))
-    torch.testing.assert_close(Objective(id_loss="draws").id_term(z, y), F.cross_entropy(z[0], y))
+    torch.testing.assert_close(TASK.id_loss(Objective(), z, y), F.cross_entropy(z[0], y))
+    torch.testing.assert_close(TASK.id_loss(Objective(id_loss="draws"), z, y), F.cross_entropy(z[0], y))
     many = logits(draws=4)
     separate = torch.stack([F.cross_entropy(draw, y) for draw in many]).mean()
-    torch.testing.assert_close(Objective(id_loss="draws").id_term(many, y), separate)
-    assert Objective().id_term(many, y) < separate  # Jensen: the mean prediction is never worse
+    torch.testing.assert_close(TASK.id_loss(Objective(id_loss="draws"), many, y), separate)
+    assert TASK.id_loss(Objective(), many, y) < separate  # Jensen: the mean prediction is never worse
 
 
 def test_losses_stay_finite_for_extreme_logits() -> None:
@@ -96,7 +97,7 @@ def test_minimising_the_outlier_term_raises_the_entropy_of_the_mean(loss: str) -
     goal = Objective(outlier_loss=loss, target="uniform")
     z = logits().requires_grad_()
     y, severity = torch.zeros(5, dtype=torch.long), torch.ones(5)
-    goal.outlier_term(z, y, severity, None).backward()
+    TASK.outlier_loss(goal, z, y, severity, None).backward()
     assert z.grad is not None
     step = 0.1 * z.grad
     assert entropy_of_mean(z.detach() - step) > entropy_of_mean(z.detach()) > entropy_of_mean(z.detach() + step)
@@ -105,20 +106,23 @@ def test_minimising_the_outlier_term_raises_the_entropy_of_the_mean(loss: str) -
 def test_outlier_targets() -> None:
     z, y, severity = logits(), torch.tensor([0, 1, 2, 3, 0]), torch.linspace(0, 1, 5)
     t = graded_target(y, severity, CLASSES).double()
-    torch.testing.assert_close(Objective().outlier_term(z, y, severity, None), mean_cross_entropy(z, t))
+    torch.testing.assert_close(TASK.outlier_loss(Objective(), z, y, severity, None), mean_cross_entropy(z, t))
     uniform = torch.full((5, CLASSES), 1 / CLASSES, dtype=torch.float64)
     goal = Objective(target="uniform", outlier_loss="draws")
-    torch.testing.assert_close(goal.outlier_term(z, y, severity, None), draw_cross_entropy(z, uniform))
-    full = Objective(target="graded").outlier_term(z, y, torch.ones(5), None)
-    torch.testing.assert_close(full, Objective(target="uniform").outlier_term(z, y, severity, None))
+    torch.testing.assert_close(TASK.outlier_loss(goal, z, y, severity, None), draw_cross_entropy(z, uniform))
+    full = TASK.outlier_loss(Objective(target="graded"), z, y, torch.ones(5), None)
+    torch.testing.assert_close(full, TASK.outlier_loss(Objective(target="uniform"), z, y, severity, None))
 
 
 def test_random_targets_come_from_the_generator() -> None:
     z, y = logits(), torch.zeros(5, dtype=torch.long)
     goal = Objective(target="random", outlier_loss="bce")
     drawn = torch.rand(5, CLASSES, generator=generator(3)).double()
-    torch.testing.assert_close(goal.outlier_term(z, y, torch.ones(5), generator(3)), draw_bce(z, drawn))
-    first, second = goal.outlier_term(z, y, torch.ones(5), None), goal.outlier_term(z, y, torch.ones(5), None)
+    torch.testing.assert_close(TASK.outlier_loss(goal, z, y, torch.ones(5), generator(3)), draw_bce(z, drawn))
+    first, second = (
+        TASK.outlier_loss(goal, z, y, torch.ones(5), None),
+        TASK.outlier_loss(goal, z, y, torch.ones(5), None),
+    )
     assert first != second
 
 

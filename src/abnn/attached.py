@@ -1,0 +1,203 @@
+"""The model that users hold: attach it, predict with it, save it, take it off again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Sized
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from abnn.config import AttachConfig
+from abnn.config import preset as choose_preset
+from abnn.errors import AttachError, InputError, explain
+from abnn.model.attach import check_backbone, choose_blocks
+from abnn.model.blocks import check_example, probe
+from abnn.model.folding import choose_fold
+from abnn.model.network import AttachedNetwork, check_draws
+from abnn.model.views import check_views, is_picture
+from abnn.predict import Prediction, concatenate
+from abnn.predict import predict as predict_batch
+from abnn.predict.compiled_pass import CompiledPass
+from abnn.predict.heap import keep_heap
+from abnn.predict.runtime import runtime_of
+from abnn.store import folder
+from abnn.tasks import make_task
+from abnn.train.watch import progress_bar
+from abnn.triage import Triage
+
+
+class Attached(AttachedNetwork):
+    """A backbone with attachments: made by :func:`attach`, undone by :func:`detach`.
+
+    triage  thresholds, set by abnn.calibrate(); they are saved with the model
+    extra   further notes that are saved with the model, as JSON can hold them
+    """
+
+    triage: Triage | None = None
+    extra: dict[str, Any]
+
+    def predict(
+        self,
+        x: Any,
+        draws: int = 10,
+        seed: int | None = 0,
+        score: str | None = None,
+        views: int | None = None,
+        memory_limit: int | None = None,
+        replay: bool = True,
+        progress: bool = True,
+    ) -> Prediction:
+        """Return what the model says about a batch, or about all batches of a loader.
+
+        x             a tensor or array of inputs on any device, or an iterable of batches: inputs, or tuples that begin with
+                      them, as a DataLoader yields
+        draws         how many weight draws the prediction is averaged over
+        seed          the draws belong to it alone: an input gets the same result, up to rounding, whatever batch it comes
+                      in. None: fresh draws, from torch's global random state
+        score         the score that ``Prediction.score`` shows; None: the model's
+        views         how many views of each image the draws look at; None: the model's
+        memory_limit  bytes that activations may take. None: 1 GiB, on CUDA a sixteenth of the device's memory
+        replay        on CUDA, run repeated passes of one shape as one graph
+        progress      show a bar while a loader is read
+        """
+        if isinstance(x, Tensor | np.ndarray) or not isinstance(x, Iterable):
+            made = predict_batch(self, x, draws, seed, score, memory_limit, replay, views)
+            return made if self.triage is None else self._judge(made)
+        parts = []
+        with progress_bar(disable=not progress) as bar:
+            task = bar.add_task("predicting", total=len(x) if isinstance(x, Sized) else None, status="")
+            for batch in x:
+                inputs = batch[0] if isinstance(batch, tuple | list) else batch
+                parts.append(self.predict(inputs, draws, seed, score, views, memory_limit, replay))
+                bar.advance(task)
+        if not parts:
+            raise InputError(
+                explain("x", "a loader without batches", "at least one batch", "Iterators are empty after use.")
+            )
+        return concatenate(parts)
+
+    def _judge(self, prediction: Prediction) -> Prediction:
+        """Add thresholds and stated probabilities, where the prediction shows the score that they are about."""
+        assert self.triage is not None
+        if prediction.default != self.triage.score:
+            return prediction
+        self.triage.check_numbers(prediction)
+        pairs = [self.triage.thresholds(label) for label in prediction.label.tolist()]
+        score = prediction.score
+        levels = torch.tensor(pairs, dtype=torch.float64).to(score.device, score.dtype)
+        return replace(prediction, levels=levels, stated=self.triage.probabilities(prediction))
+
+    def compile(self, *args: Any, disable: bool = False, **options: Any) -> None:
+        """Run :meth:`predict`, and ``model(x)``, compiled from now on; ``disable=True`` goes back.
+
+        Takes what ``torch.compile`` takes. Nothing is compiled before the first prediction, which then takes up to a
+        minute; so does the first of another batch size, after which sizes do not matter. Draws and results are the same
+        up to rounding. On CUDA predictions are one graph with and without compiling, so that modes which add graphs
+        ("reduce-overhead", "max-autotune") do so for ``model(x)`` alone. Copies of the model compile anew, and
+        nothing of it is saved. Training has an option of its own, see :class:`abnn.FitConfig`.
+        """
+        if disable:
+            self._compiled_call_impl = runtime_of(self).compiled = None
+            return
+        super().compile(*args, **options)
+        runtime_of(self).compiled = CompiledPass(options)
+
+    def save(
+        self,
+        path: str | Path,
+        backbone: bool = False,
+        triage: Triage | None = None,
+        extra: dict[str, Any] | None = None,
+    ) -> Path:
+        """Write the attachments, and the backbone's weights if asked; see :func:`abnn.store.folder.save`."""
+        return folder.save(self, path, backbone=backbone, triage=triage, extra=extra)
+
+
+def attach(
+    backbone: nn.Module,
+    example: Tensor,
+    at: str | Sequence[str] | None = None,
+    kind: str | None = None,
+    *,
+    preset: str = "default",
+    last: int | None = None,
+    budget: int | None = None,
+    draws: int = 10,
+    seed: int = 0,
+    config: AttachConfig | None = None,
+) -> Attached:
+    """Clip a Bayesian attachment beside each block of a network.
+
+    The backbone is not copied and not changed: the returned model is a second view that shares its weights.
+
+    backbone  any module that maps a batch to logits, on any device
+    example   one or a few inputs, for one probing pass
+    at        names of blocks, or patterns such as "layer4.*"; None finds the blocks
+    kind      "conv", "bottleneck", "chain" or "replace"; see :class:`abnn.config.Spec`. None: what the preset says
+    preset    "default", "paper" or "authors": where all other settings come from, here and in :func:`abnn.fit`
+    last      attach to the last so many blocks only
+    budget    attach to as many of the last blocks as this number of learned numbers pays for
+    draws     how many draws the model holds at first
+    seed      of the attachments' initial values and first draws; the global random state is left alone
+    config    everything else: widths, prior, views, the task
+    """
+    check_backbone(backbone)
+    draws = check_draws(draws)
+    config = config or AttachConfig()
+    example = check_example(backbone, example)
+    chosen = choose_preset(preset)
+    task = make_task(config.task)
+    form = example.shape[1:], example.dtype
+    views = config.views
+    if views is None:
+        # What lies before the first attachment is computed once for every view: attachments on few blocks are to be cheap.
+        views = chosen.views if is_picture(*form) and at is last is budget is None else 1
+    views = check_views(views, *form)
+    spec = chosen.spec(kind, config)
+    found = probe(backbone, example)
+    keep_heap()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # the CPU's alone, which is what fork_rng gives back here
+        blocks = choose_blocks(found, at, last, budget, spec)
+        output = found.calls[""].output
+        classes = None if output is None else task.check_outputs(output, found.batch, found.logits)
+        model = Attached(backbone, example, blocks, spec, found)
+        model.extra = {}
+        model.task, model.classes = task, classes or model.classes
+        model.preset, model.score, model.views = preset, chosen.score, views
+        choose_fold(model, example)
+    model.resample(draws, seed=seed)
+    known = set(backbone.modules())
+    for module in model.modules():  # what is new starts in the backbone's mode
+        if module not in known:
+            module.training = backbone.training
+    return model
+
+
+def detach(model: Attached) -> nn.Module:
+    """Take the attachments off and return the backbone: the same object, with modes and gradient flags as it came."""
+    if not isinstance(model, AttachedNetwork):
+        raise AttachError(
+            f"model: got {type(model).__name__}, which has no attachments; accepted: what abnn.attach() returned."
+        )
+    backbone = model.backbone
+    for name, parameter in backbone.named_parameters():
+        parameter.requires_grad_(model._requires_grad.get(name, parameter.requires_grad))
+    for name, module in backbone.named_modules():
+        module.training = model._modes.get(name, module.training)
+    model.__dict__["_backbone"] = None
+    return backbone
+
+
+def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
+    """The model that ``model.save()`` wrote, on ``backbone`` or on the one that was saved with it.
+
+    If ``backbone`` has other weights and the model was saved with ``backbone=True``, the saved weights are loaded into
+    it, in place; without saved weights, or where they do not fit, it is refused and left as it was.
+    The returned model has ``triage`` and ``extra`` as they were saved, and keeps them when it is saved again.
+    """
+    return folder.load(path, backbone, attach)

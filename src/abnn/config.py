@@ -1,0 +1,230 @@
+"""Settings as objects: how attachments are built, what they are taught, and the presets that choose both.
+
+Every default of the method is named here, once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from abnn.bayes.layers import Init
+from abnn.bayes.priors import Gaussian, Prior
+from abnn.errors import InputError, explain, unknown
+
+KINDS = ("conv", "bottleneck", "chain", "replace")
+AUTHORS_INIT = Init(mean_std=0.1, sigma=math.log1p(math.exp(-6)), rho_std=0.1)
+DEFAULT_TASK = "classification"
+
+
+@dataclass(frozen=True)
+class AttachConfig:
+    """How attachments look, beyond their kind and places. None: what the preset says.
+
+    width  conv: channels that mix within one group; bottleneck: channels in the middle
+    share  chain: one Bayesian block serves all but the first place, with noise of its own at each
+    prior  prior of every Bayesian weight
+    init   where the posterior starts
+    views  how many views of an image predictions look at, see :mod:`abnn.model.views`. None: what the preset says for square
+           pictures of one or three channels where all blocks have attachments; 1 otherwise
+    task   what the network's output means: a name in :data:`abnn.tasks.TASKS`, or a task
+    """
+
+    width: int | None = None
+    share: bool | None = None
+    prior: Prior | None = None
+    init: Init | None = None
+    views: int | None = None
+    task: Any = DEFAULT_TASK
+
+
+@dataclass(frozen=True)
+class Spec:
+    """How attachments are built; everything that is needed to build them again.
+
+    kind     "conv": one Bayesian layer from the block's input to its output. "bottleneck": two, through few channels.
+             "chain": the authors' side stream of residual Bayesian blocks beside the backbone. "replace": no
+             attachment; a residual Bayesian block takes the place of each block (Bayes by backprop, ablation c).
+    width    conv: channels that mix within one group; bottleneck: channels in the middle. None: 64 and 16.
+    share    chain: one Bayesian block serves all but the first place, with noise of its own at each.
+    prior    prior of every Bayesian weight.
+    init     where the posterior starts; None: mean 0 (last layer) and a sigma that makes the attachment's noise about a
+             tenth of its input (see :func:`abnn.model.attachments.default_sigma`).
+    """
+
+    kind: str = "conv"
+    width: int | None = None
+    share: bool | None = None
+    prior: Prior = Gaussian(0.1)
+    init: Init | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise unknown("kind", self.kind, KINDS)
+        if self.width is not None and self.width < 1:
+            raise InputError(explain("width", self.width, "a positive number of channels"))
+        if self.kind in ("chain", "replace") and self.width is not None:
+            raise InputError(explain("width", self.width, f"None for kind={self.kind!r}, as wide as the blocks are"))
+        if self.kind != "chain" and self.share is not None:
+            raise InputError(explain("share", self.share, f"None for kind={self.kind!r}; only chains are shared"))
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The form of the three terms that attachments are taught by; the formulas are the task's.
+
+    id_loss            "mean" or "draws"
+    outlier_loss       "mean", "draws" or "bce"
+    target             of the outlier loss: "graded" by severity, "uniform" 1/K, "random" U(0, 1) per class (ablation d)
+    maximise           whether step 3 maximises its loss (the paper) or minimises it (ablation e, and the default)
+    alpha              weight of step 3
+    kl_weight          of KL per input; "batch": 1 / batch size, Algorithm 1 as printed
+    outlier_kl         whether step 3 has a KL term of its own
+    sampled_kl         Monte Carlo KL over the held draws instead of the closed form
+    draws              of steps 1, 2, 3
+    together           steps 2 and 3 as one update, of the backbone as well unless frozen; there is no step 1 then
+    update_per_draw    step 1 as one update for each draw, Algorithm 1 as printed
+    keep_gradient      step 1 leaves its gradient in the update of step 2, as in the authors' code
+    outliers_update    what step 3 updates: "attachments", or "all" (ablation c, together with kind="replace")
+    """
+
+    id_loss: str = "mean"
+    outlier_loss: str = "mean"
+    target: str = "graded"
+    maximise: bool = False
+    alpha: float = 1.0
+    kl_weight: float | str = 1e-7
+    outlier_kl: bool = False
+    sampled_kl: bool = False
+    draws: tuple[int, int, int] = (1, 4, 4)
+    together: bool = True
+    update_per_draw: bool = False
+    keep_gradient: bool = False
+    outliers_update: str = "attachments"
+
+    def __post_init__(self) -> None:
+        for name, accepted in (
+            ("id_loss", ("mean", "draws")),
+            ("outlier_loss", ("mean", "draws", "bce")),
+            ("target", ("graded", "uniform", "random")),
+            ("outliers_update", ("attachments", "all")),
+        ):
+            if getattr(self, name) not in accepted:
+                raise unknown(name, getattr(self, name), accepted)
+        if not (self.kl_weight == "batch" or (isinstance(self.kl_weight, float | int) and self.kl_weight >= 0)):
+            raise InputError(explain("kl_weight", repr(self.kl_weight), "a number >= 0, or 'batch'"))
+        if not 0 <= self.alpha < math.inf:
+            raise InputError(explain("alpha", self.alpha, "a number >= 0", "Use maximise=True/False for the sign."))
+        if not isinstance(self.draws, tuple) or len(self.draws) != 3 or any(draws < 1 for draws in self.draws):
+            raise InputError(explain("draws", self.draws, "three numbers of at least 1, one for each step"))
+        apart = (self.maximise, self.keep_gradient, self.update_per_draw, self.outliers_update == "all")
+        if self.together and any(apart):
+            accepted_with = "False with maximise, keep_gradient, update_per_draw or outliers_update='all'"
+            raise InputError(explain("together", True, accepted_with, "Set it False."))
+
+    def kl_factor(self, batch: int) -> float:
+        return 1 / batch if self.kl_weight == "batch" else float(self.kl_weight)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """All settings that belong to one way of using the method; each can be overridden where it is used.
+
+    attach           fields of :class:`Spec`
+    outliers         a name in :mod:`abnn.outliers`; ``outlier_options`` go with it
+    score            of predictions, once the statistics that it needs were gathered
+    lr, schedule     of the attachments. Adam's first steps all go the same way: without a warm-up they overwrite what a
+                     network knows before they have learnt anything
+    backbone_lr      of a backbone that is not frozen
+    views            of an image that a prediction looks at, see :mod:`abnn.model.views`
+    """
+
+    attach: dict[str, Any] = field(default_factory=dict)
+    objective: Objective = field(default_factory=Objective)
+    outliers: str = "auto"
+    outlier_options: dict[str, Any] = field(default_factory=dict)
+    freeze_backbone: bool = True
+    score: str = "gated"
+    lr: float = 3e-3
+    schedule: str = "cycle"
+    backbone_lr: float = 1e-3
+    views: int = 5
+
+    def gathers(self, frozen: bool) -> bool:
+        """Return whether statistics of features are gathered in the end: what is frozen can have them, and the score may
+        need them."""
+        return frozen or self.score == "gated"
+
+    def spec(self, kind: str | None, config: AttachConfig) -> Spec:
+        """Return how attachments are built; settings of another kind than the preset's do not apply."""
+        settings = dict(self.attach)
+        if kind is not None and kind != settings.get("kind", Spec.kind):
+            settings = {name: value for name, value in settings.items() if name == "prior"}
+        chosen = {
+            "kind": kind,
+            "width": config.width,
+            "share": config.share,
+            "prior": config.prior,
+            "init": config.init,
+        }
+        return Spec(**{**settings, **{name: value for name, value in chosen.items() if value is not None}})
+
+
+# x + 16 N(0, 1) with one noise map for all channels, not clipped, always of full severity.
+AUTHORS_NOISE = {"scale": 16.0, "units": "raw", "shared_channels": True, "clip": False, "severity": 1.0}
+
+_PAPER = Preset(
+    attach={"kind": "chain", "share": False, "prior": Gaussian(1.0), "init": Init(mean_std=0.0, sigma=1.0)},
+    objective=Objective(
+        id_loss="draws",
+        outlier_loss="draws",
+        target="uniform",
+        maximise=True,
+        alpha=0.95,
+        kl_weight="batch",
+        outlier_kl=True,
+        sampled_kl=True,
+        draws=(5, 5, 5),
+        together=False,
+        update_per_draw=True,
+    ),
+    outliers="noise",
+    outlier_options=AUTHORS_NOISE,
+    freeze_backbone=False,
+    score="max-probability",
+    lr=1e-3,
+    schedule="steps",
+    views=1,
+)
+PRESETS = {
+    # Ours: a trained, frozen backbone; the mean prediction on outliers follows their severity.
+    "default": Preset(),
+    # Algorithm 1 and the text around it, taken literally.
+    "paper": _PAPER,
+    # What the authors' code does.
+    "authors": replace(
+        _PAPER,
+        attach={"kind": "chain", "share": True, "prior": Gaussian(0.1), "init": AUTHORS_INIT},
+        objective=replace(
+            _PAPER.objective,
+            outlier_loss="bce",
+            alpha=1.0,
+            kl_weight=1 / 50_000,
+            draws=(1, 3, 3),
+            update_per_draw=False,
+            keep_gradient=True,
+        ),
+    ),
+}
+
+
+def preset(name: str, **changes: Any) -> Preset:
+    """Return a preset by name, with some fields of its objective changed."""
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
+    chosen = PRESETS[name]
+    return replace(chosen, objective=replace(chosen.objective, **changes)) if changes else chosen

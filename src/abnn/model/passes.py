@@ -1,0 +1,91 @@
+"""A pass of an attached network that carries its own state: draws, views and what is noted belong to it alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from abnn.bayes.layers import MeanField
+from abnn.bayes.noise import Noise, hold, no_noise
+from abnn.errors import InputError, explain
+from abnn.model.attached_blocks import PassState, repeat_rows
+from abnn.model.attachments import ChainLink, Stream
+from abnn.model.blocks import logits_of
+from abnn.model.shadow import shadow
+from abnn.model.views import spread
+
+if TYPE_CHECKING:
+    from abnn.model.network import AttachedNetwork
+
+
+class Pass:
+    """An attached network in eval mode with draws of its own. From several threads, each has its own pass.
+
+    network  gives weights and structure, and is left alone
+    noise    of the draws; None: one draw with mean weights
+    views    which view each draw looks at, see :func:`abnn.model.views.views_of`
+    noting   whether features of the first draw are noted
+    root     another tree over the network's blocks, with modules that read on the way; None: the network's own
+    """
+
+    def __init__(
+        self,
+        network: AttachedNetwork,
+        noise: Noise | None = None,
+        views: tuple[int, ...] = (),
+        noting: bool = False,
+        root: torch.nn.Module | None = None,
+    ) -> None:
+        network.check_attached()
+        root = network.net if root is None else root
+        streams = {id(part.stream): Stream() for part in root.modules() if isinstance(part, ChainLink)}
+        first = network.layers[0]
+        state = PassState(first, views, noting)
+        twins = self.twins = shadow(root, {id(network.state): state, **streams})
+        state.layer = twins[id(first)]  # type: ignore[assignment]
+        self.net, self.state = twins[id(root)], state
+        self.layers: list[MeanField] = [twins[id(layer)] for layer in network.layers]  # type: ignore[misc]
+        self.folds_at_input = network.folds_at_input
+        hold(self.layers, no_noise(network.layers) if noise is None else noise)
+
+    def keep_weights(self) -> None:
+        """Make the weights of the draws once for all passes; the network's parameters must not change until the last."""
+        for layer in self.layers:
+            layer.made = {}
+            for use in range(layer.uses):
+                layer.weights(use)
+
+    def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the network's output for every draw, [S, B, ...]."""
+        return run_draws(self.net, self.state, self.folds_at_input, x, args, kwargs)
+
+    def take_features(self) -> list[Tensor]:
+        """Return what was noted since the last time: features of the first block's input and of all outputs."""
+        features = self.state.features
+        assert features is not None
+        self.state.features = []
+        return features
+
+
+def run_draws(
+    net: torch.nn.Module,
+    state: PassState,
+    folds_at_input: bool,
+    x: Tensor,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Tensor:
+    """Return the output of ``net`` for every held draw, [S, B, ...]."""
+    draws, batch = state.layer.draws, x.shape[0] // state.batches
+    if folds_at_input and draws > 1:
+        x = spread(x, state.views or (0,) * draws)
+        (x, *rest), kwargs = repeat_rows((x, *args), kwargs, draws)
+        args = tuple(rest)
+    logits = logits_of(net(x, *args, **kwargs))
+    assert logits is not None
+    if len(logits) != draws * batch:
+        given = f"a network with {len(logits)} rows of output for {batch} inputs and {draws} draws"
+        raise InputError(explain("model", given, "one row for each input"))
+    return logits.unflatten(0, (draws, batch))

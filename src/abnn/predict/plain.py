@@ -1,0 +1,53 @@
+"""A network as it is, with the same ``predict`` as an attached one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from abnn.errors import InputError, explain
+from abnn.model.blocks import logits_of
+from abnn.model.shadow import shadow
+from abnn.predict.inputs import check_inputs
+from abnn.predict.prediction import Prediction
+
+
+class Plain:
+    """A network as it is: a single draw, no distance.
+
+    For comparisons: everything that scores, calibrates or evaluates attached models takes one of these too.
+
+    example  one or a few inputs, on any device
+    """
+
+    def __init__(self, network: nn.Module, example: Tensor) -> None:
+        self.network = network
+        self.input_shape = tuple(example.shape[1:])
+        self.input_dtype = example.dtype
+        self.score = "entropy"
+        self.triage: Any = None
+        with torch.no_grad():
+            self.classes: int = self._logits(example[:1]).shape[1]
+
+    def predict(self, x: Any, draws: int = 1, seed: int | None = 0, score: str | None = None) -> Prediction:
+        """The network's one prediction; ``draws`` and ``seed`` are accepted for the sake of the common form."""
+        x = check_inputs(self, x)
+        with torch.inference_mode():
+            probs = self._logits(x).float().softmax(1)
+        return Prediction(probs[None].clone(), default=score or self.score)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        network = shadow(self.network)[id(self.network)]
+        logits = logits_of(network(x.to(device_of(self.network, x.device))))
+        if logits is None:
+            raise InputError(
+                explain("network", "one whose output has no tensor", "one that returns logits", "Wrap it.")
+            )
+        return logits
+
+
+def device_of(network: nn.Module, otherwise: torch.device) -> torch.device:
+    """Where the network's weights are; ``otherwise`` for one without."""
+    return next((parameter.device for parameter in network.parameters()), otherwise)

@@ -1,0 +1,85 @@
+"""What predictions of one network keep from one to the next: noise, CUDA graphs, compiled passes. Nothing of it is saved.
+
+On the CPU a prediction shares nothing that changes, so threads need no turns. Graphs and compiled passes have memory of their own
+that one prediction uses at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from abnn.bayes.noise import Noise, NoiseCache
+from abnn.model.network import AttachedNetwork
+from abnn.predict.compiled_pass import CompiledPass
+from abnn.predict.passes import Outputs, PredictionPass, moved
+from abnn.predict.replay import Replay
+
+
+class Runtime:
+    """Noise, graphs and compiled passes of one network."""
+
+    def __init__(self) -> None:
+        self.noise, self.replay = NoiseCache(), Replay()
+        self.compiled: CompiledPass | None = None
+        self._lock = threading.RLock()
+        self._done: torch.cuda.Event | None = None
+
+    def __reduce__(self) -> Any:  # copies of a model make their own, and compile where the original did
+        return _rebuild, (None if self.compiled is None else self.compiled.options,)
+
+    @contextlib.contextmanager
+    def turn(self, device: torch.device) -> Iterator[None]:
+        """One prediction after another where they share memory, from whatever threads and on whatever streams."""
+        if device.type != "cuda" and self.compiled is None:
+            yield
+            return
+        with self._lock:
+            if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+                yield
+                return
+            with torch.cuda.device(device):
+                if self._done is not None:
+                    torch.cuda.current_stream().wait_event(self._done)
+                try:
+                    yield
+                finally:
+                    self._done = torch.cuda.current_stream().record_event()
+
+    def runner(
+        self, network: AttachedNetwork, noise: Noise, placed: bool, views: tuple[int, ...], replay: bool, repeated: bool
+    ) -> Callable[[Tensor], Outputs]:
+        """Return a function from inputs to the outputs of a pass.
+
+        replay    on CUDA, as a graph
+        repeated  whether it is called more than once
+        """
+        if self.compiled is not None:
+            make: Callable[[Noise], Callable[[Tensor], Outputs]] = partial(
+                self.compiled.holding, network, placed=placed, views=views
+            )
+        else:
+            make = partial(PredictionPass, network, placed=placed, views=views)
+        if replay and network.device.type == "cuda":
+            return lambda x: self.replay(network, make, x, noise, placed, views, self.compiled)
+        run = make(noise)
+        if isinstance(run, PredictionPass) and repeated and network.device.type == "cpu":
+            run.run.keep_weights()
+        return lambda x: run(moved(x, network.device))
+
+
+def runtime_of(network: AttachedNetwork) -> Runtime:
+    """Return the runtime of a network; the first call makes it."""
+    return network.__dict__.setdefault("_runtime", Runtime())
+
+
+def _rebuild(options: dict[str, Any] | None) -> Runtime:
+    runtime = Runtime()
+    runtime.compiled = None if options is None else CompiledPass(options)
+    return runtime

@@ -1,0 +1,80 @@
+"""The registry of scores: each is a function of a prediction, larger = more uncertain.
+
+A new score is a function with the decorator :func:`score`, in a file of its own:
+
+    @score("my-score")
+    def my_score(prediction: Prediction) -> Tensor: ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from abnn.errors import InputError, NotFittedError, explain, unknown
+
+
+class Predicted(Protocol):
+    """What scores read of a prediction, see :class:`abnn.predict.prediction.Prediction`."""
+
+    @property
+    def samples(self) -> Tensor: ...
+    @property
+    def distance(self) -> Tensor | None: ...
+    @property
+    def misfit(self) -> Tensor | None: ...
+    @property
+    def gate(self) -> Any: ...
+    @property
+    def label(self) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score by its name.
+
+    function    from a prediction to one number for each input
+    statistics  whether it needs the statistics of the training data
+    one_draw    whether a single draw can give it
+    """
+
+    name: str
+    function: Callable[[Any], Tensor]
+    statistics: bool = False
+    one_draw: bool = False
+
+
+SCORES: dict[str, Score] = {}
+
+
+def score(
+    name: str, statistics: bool = False, one_draw: bool = False
+) -> Callable[[Callable[[Any], Tensor]], Callable[[Any], Tensor]]:
+    """Make a function of a prediction known as a score."""
+
+    def register(function: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
+        if name in SCORES:
+            raise InputError(explain("name", repr(name), "a name that no other score has", "Rename one of them."))
+        SCORES[name] = Score(name, function, statistics, one_draw)
+        return function
+
+    return register
+
+
+def find_score(name: str, more: tuple[str, ...] = ()) -> Score:
+    """Return the score of a name; ``more``: other names that the error shall mention."""
+    if name not in SCORES:
+        raise unknown("score", name, (*SCORES, *more))
+    return SCORES[name]
+
+
+def without_statistics(name: str) -> NotFittedError:
+    """Return the error about a score that needs what was not gathered."""
+    usable = ", ".join(each.name for each in SCORES.values() if not each.statistics)
+    return NotFittedError(
+        f"score: {name!r} needs the statistics of the training data, which abnn.fit() gathers; "
+        f"without them use one of {usable}."
+    )

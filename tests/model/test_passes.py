@@ -1,0 +1,288 @@
+"""The draw without noise within a pass of the others: the same features, and every module called once."""
+
+from __future__ import annotations
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import abnn
+from abnn.attached import Attached
+from abnn.baselines.posthoc import PostHocModel
+from abnn.bayes.noise import held_noise
+from abnn.model.passes import Pass
+from abnn.model.shadow import shadow
+from tests.conftest import SmallBatchNormNet, generator, one_draw_at_a_time, randomise_attachments
+from tests.model.test_attach import Encoder, LongSkip, image, small
+
+
+def fitted(model: Attached, x: Tensor) -> Attached:
+    y = torch.arange(len(x)) % model.classes
+    randomise_attachments(model, 0.05)
+    model.distance.fit(list(zip(x.split(4), y.split(4))))
+    return model
+
+
+def check(model: Attached, x: Tensor) -> None:
+    """Distances are those of a pass of the mean weights, and samples those of a pass without these."""
+    found = model.predict(x, draws=3, seed=1)
+    assert found.distance is not None
+    with torch.no_grad():
+        torch.testing.assert_close(found.distance, model.distance(x), rtol=1e-3, atol=1e-4)
+        model.resample(3, seed=1)
+        torch.testing.assert_close(found.samples, model.draw_logits(x).softmax(2), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["conv", "bottleneck", "chain", "replace"])
+@pytest.mark.parametrize("last", [None, 1, 2])
+def test_features_of_the_mean_weights_come_with_the_draws(kind: str, last: int | None) -> None:
+    x = image(40, seed=2)
+    model = fitted(abnn.attach(small(), x[:1], kind=kind, last=last), x)
+    check(model, image(5, seed=3))
+
+
+def test_other_networks() -> None:
+    x = image(24, seed=1)
+    check(fitted(abnn.attach(SmallBatchNormNet().eval(), x[:1]), x), x[:5])
+    torch.manual_seed(0)
+    tokens = torch.randn(24, 7, 5, generator=generator(1))
+    model = fitted(abnn.attach(Encoder().eval(), tokens[:1]), tokens)
+    check(model, tokens[:3])
+
+
+class Around(nn.Module):
+    """A skip connection around the last block, from behind the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.one(x).relu()
+        return self.head(torch.cat([h, self.two(h).relu()], dim=1))
+
+
+def test_networks_with_ways_around_attachments() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(24, 4, generator=generator(1))
+    model = fitted(abnn.attach(Around(), x[:1], at=["one", "two"]), x)
+    assert not model.folds_at_input
+    check(model, x[:5])
+    with pytest.warns(abnn.errors.AbnnWarning):
+        model = abnn.attach(LongSkip(), image(), at=["down", "up"])
+    assert model.folds_at_input
+    check(fitted(model, image(24, seed=4)), image(3, seed=5))
+
+
+def calls(model: Attached, module: nn.Module, run: Any) -> int:
+    count = 0
+
+    def hook(*_: Any) -> None:
+        nonlocal count
+        count += 1
+
+    handle = module.register_forward_hook(hook)
+    run()
+    handle.remove()
+    return count
+
+
+def test_everything_runs_once_for_draws_and_distance() -> None:
+    x = image(40, seed=2)
+    network = small()
+    model = fitted(abnn.attach(network, x[:1]), x)
+    for module in (network.stem, network.blocks[0], network.blocks[2], network.head):
+        assert calls(model, module, lambda: model.predict(x[:4], draws=5)) == 1
+    late = fitted(abnn.attach(network, x[:1], last=1), x)
+    shapes = []
+    handle = network.blocks[2].register_forward_hook(lambda module, args, output: shapes.append(len(output)))
+    late.predict(x[:4], draws=5)
+    handle.remove()
+    assert shapes == [4]  # what stands beside the first attachment runs once for all draws
+
+
+def test_a_pass_leaves_the_network_alone(attached: Attached, images: Tensor) -> None:
+    attached.train()
+    before = {name: (module.training, dict(module.__dict__)) for name, module in attached.named_modules()}
+    mean = Pass(attached, noting=True)
+    with torch.no_grad():
+        mean(images)
+    assert [len(each) for each in mean.take_features()] == [5] * 4 and not any(
+        part.training for part in mean.net.modules()
+    )
+    with pytest.raises(RuntimeError), torch.no_grad():
+        mean(images[:, :, :0])
+    for name, module in attached.named_modules():
+        assert before[name][0] == module.training
+        assert all(module.__dict__[key] is value for key, value in before[name][1].items())
+    assert attached.state.features is None and attached.draws == 4
+
+
+def test_a_pass_reads_the_weights_of_the_network(attached: Attached, images: Tensor) -> None:
+    own = Pass(attached, held_noise(attached.layers))
+    with torch.no_grad():
+        assert torch.equal(own(images), attached.draw_logits(images))
+        attached.attached_blocks[0].attachment.layers[0].weight_mean.add_(1.0)  # type: ignore[union-attr, index, operator]
+        assert torch.equal(own(images), attached.draw_logits(images))
+
+
+def test_a_chain_whose_pass_failed_can_be_copied() -> None:
+    network, x = small(), image(2, seed=1)
+    model = abnn.attach(network, x[:1], kind="chain")
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("broken")
+
+    handle = network.blocks[1].register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match="broken"):
+        model(x)
+    handle.remove()
+    with torch.no_grad():
+        torch.testing.assert_close(copy.deepcopy(model)(x), model(x))
+
+
+def test_features_take_turns_with_predictions(attached: Attached, images: Tensor) -> None:
+    with torch.no_grad():
+        features, logits = attached.distance.features(images), attached(images)
+    samples = attached.predict(images, draws=3).samples
+    with ThreadPoolExecutor(4) as pool:
+        read = [pool.submit(attached.distance.features, images) for _ in range(20)]
+        predicted = [pool.submit(attached.predict, images, draws=3) for _ in range(20)]
+    assert all(torch.equal(each.result(), features) for each in read)
+    assert all(torch.equal(each.result().samples, samples) for each in predicted)
+    with torch.no_grad():
+        assert attached.draws == 4 and torch.equal(attached(images), logits)
+
+
+def test_weights_are_made_once_where_passes_share_them(attached: Attached, images: Tensor) -> None:
+    own = Pass(attached, held_noise(attached.layers))
+    own.keep_weights()
+    with torch.no_grad():
+        assert own.layers[0].weights()[0] is own.layers[0].weights()[0]
+        assert torch.equal(own(images), attached.draw_logits(images))
+    layer = attached.layers[0]
+    assert layer.made is None and layer.weights()[0] is not layer.weights()[0]
+
+
+KINDS = ["conv", "bottleneck", "chain", "replace"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_get_what_they_get_one_after_another(kind: str) -> None:
+    """Outputs, predictions with other draws and features of one model, mixed over eight threads, bit by bit."""
+    x = image(40, seed=2)
+    model = fitted(abnn.attach(small(), x[:1], kind=kind), x)
+    inputs = [image(3, seed=seed) for seed in range(3)]
+    posthoc = PostHocModel(model, ["energy", "knn"])
+    posthoc.fit([(x, torch.arange(40) % 3)])
+
+    def output(part: Tensor) -> Tensor:
+        with torch.no_grad():
+            return model(part)
+
+    jobs = [partial(output, part) for part in inputs]
+    jobs += [partial(lambda p, d: model.predict(p, draws=d).samples, part, d) for part in inputs for d in (1, 3, 7)]
+    jobs += [partial(lambda p: model.predict(p).score, part) for part in inputs]
+    jobs += [partial(lambda p: posthoc.predict(p).score_by("knn"), part) for part in inputs]
+    expected = [job() for job in jobs]
+    with ThreadPoolExecutor(8) as pool:
+        results = [(index, pool.submit(jobs[index])) for _ in range(12) for index in range(len(jobs))]
+    assert all(torch.equal(each.result(), expected[index]) for index, each in results)
+
+
+class Mode(nn.Module):
+    """Says something else in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.two(self.one(x).relu()).relu()) + 100 * self.training
+
+
+def test_modes_of_threads_do_not_meet() -> None:
+    x = torch.randn(5, 4, generator=generator(0))
+    model = abnn.attach(Mode(), x[:1], at=["one", "two"]).train()
+    with torch.no_grad():
+        trained, predicted = model(x), model.predict(x).samples
+
+        def output() -> Tensor:
+            with torch.no_grad():
+                return model(x)
+
+        with ThreadPoolExecutor(8) as pool:
+            outputs = [pool.submit(output) for _ in range(100)]
+            samples = [pool.submit(lambda: model.predict(x).samples) for _ in range(100)]
+    assert all(torch.equal(each.result(), trained) for each in outputs)
+    assert all(torch.equal(each.result(), predicted) for each in samples)
+    assert all(module.training for module in model.modules())
+
+
+class OddReferences(nn.Module):
+    """Holds a part of itself in a list, in a dict and as a bound method, as hand-written networks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.parts, self.named, self.last = [self.one], {"two": self.two}, self.finish
+
+    def finish(self, x: Tensor) -> Tensor:
+        return self.head(x) + 100 * self.training
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.two(self.one(x).relu()).relu())
+
+
+def test_references_to_modules_are_followed() -> None:
+    network = OddReferences().train()
+    twins = shadow(network)
+    twin: Any = twins[id(network)]
+    assert twin.parts[0] is twins[id(network.one)] and twin.named["two"] is twins[id(network.two)]
+    assert twin.last.__self__ is twin
+    x = torch.randn(2, 4, generator=generator(0))
+    with torch.no_grad():
+        assert torch.equal(twin(x), network(x) - 100) or torch.allclose(twin(x), network(x) - 100, atol=1e-4)
+    network.double()
+    assert twin.one.weight.dtype == torch.float64
+
+
+class Masked(nn.Module):
+    """Two blocks that get a mask with a row for each input, by keyword or by position."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            return x + self.two(self.one(x).relu()) * mask[..., None]
+
+    def __init__(self, by_name: bool) -> None:
+        super().__init__()
+        self.blocks, self.head, self.by_name = (
+            nn.ModuleList([Masked.Block() for _ in range(3)]),
+            nn.Linear(4, 3),
+            by_name,
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = (x[..., 0] > 0).float()
+        for block in self.blocks:
+            x = block(x, mask=mask) if self.by_name else block(x, mask)
+        return self.head(x.mean(1))
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_masks_travel_with_the_draws(by_name: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(5, 6, 4, generator=generator(1))
+    model = randomise_attachments(abnn.attach(Masked(by_name).eval(), x[:1], draws=3), 0.2)
+    with torch.no_grad():
+        folded = model.draw_logits(x)
+        torch.testing.assert_close(folded, one_draw_at_a_time(model, x), rtol=1e-4, atol=1e-5)
