@@ -120,7 +120,6 @@ def _timed(call: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - started
 
 
-@torch.compiler.assume_constant_result
 def _fixed() -> str | None:
     """The way that the environment asks for."""
     fixed = os.environ.get(VARIABLE)
