@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,29 +30,20 @@ class Interval(Result):
     level: float
 
 
-@overload
 def bootstrap_groups(
-    statistic: Callable[..., float], *groups: ArrayLike, resamples: int = 1000, level: float = 0.95, seed: int = 0
-) -> Interval: ...
-@overload
-def bootstrap_groups(
-    statistic: Callable[..., Result], *groups: ArrayLike, resamples: int = 1000, level: float = 0.95, seed: int = 0
-) -> dict[str, Interval]: ...
-def bootstrap_groups(
-    statistic: Callable[..., float] | Callable[..., Result],
+    statistic: Callable[..., float | Result],
     *groups: ArrayLike,
     resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
-) -> Interval | dict[str, Interval]:
+) -> Any:
     """Intervals for ``statistic(*groups)`` whose groups are separate samples: detection(id, ood), tiers(id, semi, full).
 
-    Each group is resampled on its own with replacement and keeps its size. A statistic that returns a record gets one
-    interval per number in it. Groups may have several columns, so that the difference of two methods on the same
+    Returns an `Interval`, or where the statistic returns a record, a dict with one for each number in it. Each group is
+    resampled on its own with replacement and keeps its size. Groups may have several columns, so that the difference of two methods on the same
     inputs is resampled jointly.
     """
-    arrays = [_rows(group, f"group {number}") for number, group in enumerate(groups, start=1)]
-    _some(arrays, "groups")
+    arrays = _all_rows(groups, "group")
 
     def draw(rng: np.random.Generator) -> list[NDArray[Any]]:
         return [array[rng.integers(0, len(array), len(array))] for array in arrays]
@@ -60,39 +51,20 @@ def bootstrap_groups(
     return _intervals(statistic, arrays, draw, resamples, level, seed)
 
 
-@overload
 def bootstrap_rows(
-    statistic: Callable[..., float],
+    statistic: Callable[..., float | Result],
     *columns: ArrayLike,
     strata: ArrayLike | None = None,
     resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
-) -> Interval: ...
-@overload
-def bootstrap_rows(
-    statistic: Callable[..., Result],
-    *columns: ArrayLike,
-    strata: ArrayLike | None = None,
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> dict[str, Interval]: ...
-def bootstrap_rows(
-    statistic: Callable[..., float] | Callable[..., Result],
-    *columns: ArrayLike,
-    strata: ArrayLike | None = None,
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Interval | dict[str, Interval]:
+) -> Any:
     """Intervals for ``statistic(*columns)`` whose columns describe the same inputs: misclassification(scores, correct).
 
-    Inputs are resampled with replacement, all columns together. With ``strata`` (one value per input, for instance
+    Returns what `bootstrap_groups` does. Inputs are resampled with replacement, all columns together. With ``strata`` (one value per input, for instance
     ``correct``) each stratum keeps its size; that is needed where one class is so rare that a resample could miss it.
     """
-    arrays = [_rows(column, f"column {number}") for number, column in enumerate(columns, start=1)]
-    _some(arrays, "columns")
+    arrays = _all_rows(columns, "column")
     labels = np.zeros(len(arrays[0])) if strata is None else _rows(strata, "strata")
     for number, array in enumerate([*arrays[1:], labels], start=2):
         if len(array) != len(arrays[0]):
@@ -148,6 +120,7 @@ def _rows(value: ArrayLike, argument: str) -> NDArray[Any]:
     return array
 
 
-def _some(arrays: Sequence[NDArray[Any]], argument: str) -> None:
-    if not arrays:
-        raise InputError(explain(argument, "none", "at least one array", "Pass the arguments of the statistic."))
+def _all_rows(values: Sequence[ArrayLike], kind: str) -> list[NDArray[Any]]:
+    if not values:
+        raise InputError(explain(f"{kind}s", "none", "at least one array", "Pass the arguments of the statistic."))
+    return [_rows(value, f"{kind} {number}") for number, value in enumerate(values, start=1)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from abnn.metrics.detection import detection
 
 @dataclass(frozen=True)
 class Misclassification(Result):
-    """The numbers of `Detection` with success in the place of ID and error in the place of OOD, and the accuracy."""
+    """The accuracy, and the numbers of `Detection` with success in the place of ID and error in the place of OOD."""
 
     accuracy: float
     auroc: float
@@ -32,16 +32,7 @@ def misclassification(scores: ArrayLike, correct: ArrayLike) -> Misclassificatio
     useless score equals the error rate.
     """
     right, wrong = split_by_correctness(scores, correct)
-    numbers = detection(right, wrong)
-    return Misclassification(
-        accuracy=len(right) / (len(right) + len(wrong)),
-        auroc=numbers.auroc,
-        aupr_success=numbers.aupr_in,
-        aupr_error=numbers.aupr_out,
-        detection_accuracy=numbers.detection_accuracy,
-        tnr_at_tpr95_success_positive=numbers.tnr_at_tpr95_id_positive,
-        fpr_at_tpr95_error_positive=numbers.fpr_at_tpr95_ood_positive,
-    )
+    return Misclassification(len(right) / (len(right) + len(wrong)), *astuple(detection(right, wrong)))
 
 
 def scores_and_correct(scores: ArrayLike, correct: ArrayLike) -> tuple[Floats, Bools]:

@@ -30,7 +30,7 @@ TIERS = ("id", "semi", "full")
 
 
 class _Collecting(Metric):
-    """Two lists of batches, one entry per input in each."""
+    """Two lists of batches, one entry per input in each; ``_result`` turns them into a record."""
 
     is_differentiable = False
     full_state_update = False
@@ -41,6 +41,13 @@ class _Collecting(Metric):
         super().__init__(**kwargs)
         self.add_state("first", default=[], dist_reduce_fx="cat")
         self.add_state("second", default=[], dist_reduce_fx="cat")
+
+    def compute(self) -> dict[str, Tensor]:
+        result = self._result(_joined(self.first), _joined(self.second))
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in result.numbers().items()}
+
+    def _result(self, first: Tensor, second: Tensor) -> Result:
+        raise NotImplementedError
 
     def _collect(self, first: Tensor, second: Tensor | bool | int, names: tuple[str, str], ndim: int = 1) -> None:
         if first.ndim != ndim:
@@ -56,10 +63,6 @@ class _Collecting(Metric):
         # Fractions stay: compute() refuses them, and cut off they would pass for other labels.
         self.second.append(labels.detach() if labels.is_floating_point() else labels.detach().long())
 
-    def _collected(self) -> tuple[Tensor, Tensor]:
-        first, second = (_joined(state) for state in (self.first, self.second))
-        return first, second
-
 
 class DetectionMetric(_Collecting):
     """`detection` over batches: ``update(scores, is_ood)`` with one flag per input, or one for the whole batch."""
@@ -67,20 +70,9 @@ class DetectionMetric(_Collecting):
     def update(self, scores: Tensor, is_ood: Tensor | bool) -> None:
         self._collect(scores, is_ood, ("scores", "is_ood"))
 
-    def compute(self) -> dict[str, Tensor]:
-        scores, is_ood = self._collected()
-        _check_values("is_ood", is_ood, 2, "booleans, or 0 and 1")
-        return _tensors(detection(scores[is_ood == 0], scores[is_ood != 0]))
-
-
-class MisclassificationMetric(_Collecting):
-    """`misclassification` over batches: ``update(scores, correct)``."""
-
-    def update(self, scores: Tensor, correct: Tensor | bool) -> None:
-        self._collect(scores, correct, ("scores", "correct"))
-
-    def compute(self) -> dict[str, Tensor]:
-        return _tensors(misclassification(*self._collected()))
+    def _result(self, first: Tensor, second: Tensor) -> Result:
+        _check_values("is_ood", second, 2, "booleans, or 0 and 1")
+        return detection(first[second == 0], first[second != 0])
 
 
 class SelectiveMetric(_Collecting):
@@ -89,8 +81,15 @@ class SelectiveMetric(_Collecting):
     def update(self, scores: Tensor, correct: Tensor | bool) -> None:
         self._collect(scores, correct, ("scores", "correct"))
 
-    def compute(self) -> dict[str, Tensor]:
-        return _tensors(selective(*self._collected()))
+    def _result(self, first: Tensor, second: Tensor) -> Result:
+        return selective(first, second)
+
+
+class MisclassificationMetric(SelectiveMetric):
+    """`misclassification` over batches: ``update(scores, correct)``."""
+
+    def _result(self, first: Tensor, second: Tensor) -> Result:
+        return misclassification(first, second)
 
 
 class TierMetric(_Collecting):
@@ -101,17 +100,13 @@ class TierMetric(_Collecting):
         self.thresholds = thresholds
 
     def update(self, scores: Tensor, tier: Tensor | str) -> None:
-        if isinstance(tier, str):
-            if tier not in TIERS:
-                raise unknown("tier", tier, TIERS)
-            self._collect(scores, TIERS.index(tier), ("scores", "tier"))
-        else:
-            self._collect(scores, tier, ("scores", "tier"))
+        if isinstance(tier, str) and tier not in TIERS:
+            raise unknown("tier", tier, TIERS)
+        self._collect(scores, TIERS.index(tier) if isinstance(tier, str) else tier, ("scores", "tier"))
 
-    def compute(self) -> dict[str, Tensor]:
-        scores, tier = self._collected()
-        _check_values("tier", tier, 3, "0 (id), 1 (semi) or 2 (full)")
-        return _tensors(tiers(scores[tier == 0], scores[tier == 1], scores[tier == 2], self.thresholds))
+    def _result(self, first: Tensor, second: Tensor) -> Result:
+        _check_values("tier", second, 3, "0 (id), 1 (semi) or 2 (full)")
+        return tiers(first[second == 0], first[second == 1], first[second == 2], self.thresholds)
 
 
 class CalibrationMetric(_Collecting):
@@ -124,8 +119,8 @@ class CalibrationMetric(_Collecting):
     def update(self, probs: Tensor, labels: Tensor) -> None:
         self._collect(probs, labels, ("probs", "labels"), ndim=2)
 
-    def compute(self) -> dict[str, Tensor]:
-        return _tensors(calibration(*self._collected(), bins=self.bins))
+    def _result(self, first: Tensor, second: Tensor) -> Result:
+        return calibration(first, second, bins=self.bins)
 
 
 def _check_values(argument: str, values: Tensor, count: int, accepted: str) -> None:
@@ -141,7 +136,3 @@ def _joined(state: list[Tensor] | Tensor) -> Tensor:
     if not state:
         raise InputError(explain("update", "no batches", "at least one batch", "Call update before compute."))
     return torch.cat(state)
-
-
-def _tensors(result: Result) -> dict[str, Tensor]:
-    return {name: torch.tensor(value, dtype=torch.float64) for name, value in result.numbers().items()}

@@ -32,10 +32,10 @@ class SetEntry:
     skipped: tuple[str, ...]
     data_hash: str
 
-
-def entry_of(each: SetResult) -> SetEntry:
-    """What the JSON says about a set."""
-    return SetEntry(each.name, each.tier, len(each), tuple(each.scores), tuple(each.skipped), each.data_hash)
+    @classmethod
+    def of(cls, each: SetResult) -> SetEntry:
+        """What the JSON says about a set."""
+        return cls(each.name, each.tier, len(each), tuple(each.scores), tuple(each.skipped), each.data_hash)
 
 
 def pack(sets: Collection[SetResult], images: bool, score_bits: int) -> bytes:
