@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from abnn.errors import FileFormatError, InputError, explain
-from abnn.evaluate.records import NoArraysError, Record, disagreements, find_records, looks_like_record, read_record
+from abnn.evaluate.records import NoArraysError, Record, find_records, read_record
 from abnn.files import check_writable, write_text
-from research.metrics import summarise
+from research.records import disagreements, looks_like_record
 from research.tables import PRESETS, check_paths, columns_from, render, render_paired, update_between_markers
 
 results_app = typer.Typer(name="results", help="List, show, tabulate and recompute run records.", no_args_is_help=True)
@@ -153,7 +153,7 @@ def recompute(
         checked += 1
         try:
             one = read_record(path)
-            wrong = disagreements(one, tolerance, summarise)
+            wrong = disagreements(one, tolerance)
         except NoArraysError:
             checked, bare = checked - 1, bare + 1
             typer.echo(f"{path}: passed over, it holds numbers alone")

@@ -31,7 +31,7 @@ class Interval(Result):
 
 
 def bootstrap_groups(
-    statistic: Callable[..., float | Result],
+    statistic: Callable[..., float | dict[Any, float] | Result],
     *groups: ArrayLike,
     resamples: int = 1000,
     level: float = 0.95,
@@ -39,7 +39,7 @@ def bootstrap_groups(
 ) -> Any:
     """Intervals for ``statistic(*groups)`` whose groups are separate samples: detection(id, ood), tiers(id, semi, full).
 
-    Returns an `Interval`, or where the statistic returns a record, a dict with one for each number in it. Each group is
+    Returns an `Interval`, or where the statistic returns a record or a dict, a dict with one for each number in it. Each group is
     resampled on its own with replacement and keeps its size. Groups may have several columns, so that the difference of two methods on the same
     inputs is resampled jointly.
     """
@@ -52,7 +52,7 @@ def bootstrap_groups(
 
 
 def bootstrap_rows(
-    statistic: Callable[..., float | Result],
+    statistic: Callable[..., float | dict[Any, float] | Result],
     *columns: ArrayLike,
     strata: ArrayLike | None = None,
     resamples: int = 1000,
@@ -91,7 +91,7 @@ def _intervals(
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
     rows = zip(estimates.values(), low, high, strict=True)
     intervals = [Interval(value, float(left), float(right), level) for value, left, right in rows]
-    return dict(zip(estimates, intervals, strict=True)) if isinstance(whole, Result) else intervals[0]
+    return dict(zip(estimates, intervals, strict=True)) if isinstance(whole, Result | dict) else intervals[0]
 
 
 def _resampled(statistic: Callable[..., Any], sample: Sequence[NDArray[Any]]) -> list[float]:
@@ -103,13 +103,16 @@ def _resampled(statistic: Callable[..., Any], sample: Sequence[NDArray[Any]]) ->
         raise InputError(explain("statistic", given, "a statistic defined on every resample", fix)) from error
 
 
-def _numbers(value: Any) -> dict[str, float]:
-    if isinstance(value, Result) and value.numbers():
-        return value.numbers()
+def _numbers(value: Any) -> dict[Any, float]:
+    numbers = value.numbers() if isinstance(value, Result) else value
+    if isinstance(numbers, dict) and numbers:
+        return numbers
     if isinstance(value, int | float | np.number):
         return {"": float(value)}
     given = f"a {type(value).__name__} as its result"
-    raise InputError(explain("statistic", given, "a function that returns a number or a record of abnn.metrics"))
+    raise InputError(
+        explain("statistic", given, "a function that returns a number, a dict of them or a record of abnn.metrics")
+    )
 
 
 def _rows(value: ArrayLike, argument: str) -> NDArray[Any]:

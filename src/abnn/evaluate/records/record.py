@@ -125,26 +125,10 @@ class Record:
         return summary(self.evaluation())
 
 
-def disagreements(
-    record: Record, tolerance: float = 1e-9, summary: Summary = summarise
-) -> dict[str, tuple[float, float | None]]:
-    """Numbers that differ when recomputed: by path, as recorded and as recomputed (None if it is no longer defined).
-
-    On the machine that wrote a record all numbers are equal; another processor may add in another order, hence the
-    tolerance. Metrics that this version has and the record has not are no disagreement.
-    """
-    again = flatten(record.recompute(summary))
-
-    def same(path: str, value: float) -> bool:
-        return path in again and abs(again[path] - value) <= tolerance * max(1.0, abs(value))
-
-    return {path: (value, again.get(path)) for path, value in record.numbers.items() if not same(path, value)}
-
-
 def read_record(path: str | Path) -> Record:
     """Read and check one JSON; the arrays are read when they are asked for."""
     content = read_json(Path(path))
-    if not _is_record(content):
+    if not is_record(content):
         raise FileFormatError(f"{path} is not a run record (no format {FORMAT!r}); pass a JSON written by abnn.")
     return _parse(Path(path), content)
 
@@ -169,22 +153,15 @@ def find_records(
     ]
     contents = ((path, read_json(path)) for path in sorted(directory.rglob("*.json")))
     keyed = {}
-    for record in (_parse(path, content) for path, content in contents if _is_record(content)):
+    for record in (_parse(path, content) for path, content in contents if is_record(content)):
         key = (record.experiment, record.name, record.seed, str(record.path))
         if all(choice is None or value in choice for choice, value in zip(choices, key)):
             keyed[key] = record
     return [keyed[key] for key in sorted(keyed)]
 
 
-def looks_like_record(path: Path) -> bool:
-    """Whether a file is a record, or too damaged to tell."""
-    try:
-        return _is_record(read_json(path))
-    except FileFormatError:
-        return True
-
-
-def _is_record(content: Any) -> bool:
+def is_record(content: Any) -> bool:
+    """Whether what a JSON file holds calls itself a run record."""
     return isinstance(content, dict) and content.get("format") == FORMAT
 
 

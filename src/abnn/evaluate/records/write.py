@@ -11,7 +11,7 @@ import numpy as np
 from abnn.errors import FileFormatError, InputError, explain
 from abnn.evaluate.evaluation import Evaluation, Thresholds
 from abnn.evaluate.provenance import provenance
-from abnn.evaluate.records.arrays import FLOAT32_BITS, SetEntry, pack, round_bits, unpack
+from abnn.evaluate.records.arrays import SetEntry, pack, unpack
 from abnn.evaluate.records.paths import record_path
 from abnn.evaluate.records.record import FORMAT, VERSION, Summary
 from abnn.evaluate.summary import summarise
@@ -25,32 +25,26 @@ def write_record(
     device: str = "cpu",
     *,
     images: bool = True,
-    score_bits: int = FLOAT32_BITS,
     arrays: bool = True,
     summary: Summary = summarise,
 ) -> Path:
     """Write one run and return the path of its JSON. A record of the same experiment, name and seed is replaced.
 
-    images      keep the pictures
-    score_bits  round scores to fewer significant bits than the 24 of float32, which makes files smaller: 16 bits keep a
-                relative 2^-17, and can make neighbouring scores equal but never exchange them. Thresholds are rounded
-                alike, so that no verdict gets stricter by it
-    arrays      without them the record keeps the numbers of the evaluation's own score alone: it is small, and can be
-                read and tabulated but not recomputed
-    summary     computes the numbers
+    images   keep the pictures
+    arrays   without them the record keeps the numbers of the evaluation's own score alone: it is small, and can be read
+             and tabulated but not recomputed
+    summary  computes the numbers
     """
-    if not isinstance(score_bits, int) or not 8 <= score_bits <= FLOAT32_BITS:
-        raise InputError(explain("score_bits", repr(score_bits), f"a whole number from 8 to {FLOAT32_BITS}"))
     if len({each.name for each in evaluation.sets}) < len(evaluation.sets) or not evaluation.sets:
         given = ", ".join(repr(each.name) for each in evaluation.sets) or "none"
         raise InputError(explain("sets", given, "at least one set, each with a name of its own", "Rename one of them."))
     path = record_path(directory, experiment, evaluation.name, evaluation.seed)
     _refuse_other_run(path, experiment, evaluation.name)
 
-    content = pack(evaluation.sets, images, score_bits)
+    content = pack(evaluation.sets, images)
     digest = hashlib.sha256(content).hexdigest()
     entries = tuple(SetEntry.of(each) for each in evaluation.sets)
-    stored = replace(_with_rounded_thresholds(evaluation, score_bits), sets=unpack(content, entries))
+    stored = replace(evaluation, sets=unpack(content, entries))
     file = path.with_name(f"{path.stem}.{digest[:12]}.npz")
     record = {
         "format": FORMAT,
@@ -84,15 +78,6 @@ def write_record(
         if stale != file or not arrays:
             stale.unlink(missing_ok=True)
     return path
-
-
-def _with_rounded_thresholds(evaluation: Evaluation, bits: int) -> Evaluation:
-    """A threshold is often one of the scores, and must not lie below it after rounding."""
-    if evaluation.thresholds is None or bits == FLOAT32_BITS:
-        return evaluation
-    pairs = np.array([evaluation.thresholds, *evaluation.class_thresholds], np.float32)
-    common, *by_class = (tuple(pair) for pair in round_bits(pairs, bits).tolist())
-    return replace(evaluation, thresholds=common, class_thresholds=tuple(by_class))
 
 
 def _to_json(thresholds: Thresholds) -> list[float | None]:

@@ -6,7 +6,7 @@ inputs, and its interval says more than comparing two separate intervals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,6 @@ from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
 from abnn.evaluate.report.texts import DETECTION, MISTAKES, SELECTIVE
 from abnn.metrics import (
     Interval,
-    Result,
     adaptive_calibration_error,
     auroc,
     bootstrap_groups,
@@ -26,6 +25,7 @@ from abnn.metrics import (
     ordered_triples,
     selective,
 )
+from abnn.metrics.calibration import LEAST_PROBABILITY
 
 MOST_RESAMPLES = 400
 FEWEST_RESAMPLES = 100
@@ -35,7 +35,6 @@ RESAMPLED_INPUTS = 2_000_000
 Key = tuple[str, str]
 """(metric, name of a set); the name is "" for numbers about tiers."""
 SCORE, CORRECT, CONFIDENCE, BRIER, NLL = range(5)
-_LEAST_PROBABILITY = float(np.finfo(np.float64).eps)  # as in abnn.metrics.negative_log_likelihood
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,6 @@ class Numbers:
     by_model: tuple[Mapping[Key, Interval], ...]
     difference: Mapping[Key, Interval]
     resamples: int
-
-
-@dataclass(frozen=True)
-class _Values(Result):
-    values: Mapping[str, float]
-
-    def numbers(self) -> dict[str, float]:
-        return dict(self.values)
 
 
 def measure(evaluations: Sequence[Evaluation]) -> Numbers:
@@ -94,7 +85,7 @@ def columns(result: SetResult, score: str) -> np.ndarray:
     table[:, CONFIDENCE] = np.clip(probs.max(axis=1), 0, 1)
     squares = np.einsum("nk,nk->n", probs, probs, dtype=np.float64)
     table[known, BRIER] = squares[known] - of_label**2 + (1 - of_label) ** 2
-    table[known, NLL] = -np.log(np.maximum(of_label, _LEAST_PROBABILITY))
+    table[known, NLL] = -np.log(np.maximum(of_label, LEAST_PROBABILITY))
     return table
 
 
@@ -151,33 +142,24 @@ def _of_labelled(table: np.ndarray) -> dict[str, float]:
 
 
 def _together(evaluations: Sequence[Evaluation], resamples: int) -> Numbers:
-    sets = evaluations[0].sets
+    """One bootstrap for models that saw the same sets: each group is one set, [N, models, 5]."""
     groups = [
         np.stack([columns(each.sets[number], each.score) for each in evaluations], axis=1)
-        for number in range(len(sets))
+        for number in range(len(evaluations[0].sets))
     ]
-    statistic = _statistic([each.sets for each in evaluations])
-    by_model: list[dict[Key, Interval]] = [{} for _ in evaluations]
-    difference: dict[Key, Interval] = {}
+
+    def statistic(*groups: np.ndarray) -> dict[tuple[int, Key], float]:
+        rows = [point_numbers(each.sets, [g[:, m] for g in groups]) for m, each in enumerate(evaluations)]
+        if len(rows) == 2:  # the last row is the difference then
+            rows.append({key: value - rows[0][key] for key, value in rows[1].items()})
+        return {(number, key): value for number, row in enumerate(rows) for key, value in row.items()}
+
+    rows: list[dict[Key, Interval]] = [{} for _ in range(len(evaluations) + 1)]
     # a lone set without labels has scores to draw but no number to give
-    intervals = bootstrap_groups(statistic, *groups, resamples=resamples) if statistic(*groups).values else {}
-    for label, interval in intervals.items():
-        model, metric, name = label.split("\t", 2)
-        target = difference if model == "difference" else by_model[int(model)]
-        target[metric, name] = interval
+    intervals = bootstrap_groups(statistic, *groups, resamples=resamples) if statistic(*groups) else {}
+    for (number, key), interval in intervals.items():
+        rows[number][key] = interval
+    *by_model, difference = rows
     for numbers, evaluation in zip(by_model, evaluations, strict=True):
         numbers.update(mistakes(evaluation, resamples))
     return Numbers(tuple(by_model), difference, resamples)
-
-
-def _statistic(sets: Sequence[Sequence[SetResult]]) -> Callable[..., _Values]:
-    """The function to bootstrap: each group is one set, [N, models, 5]."""
-
-    def statistic(*groups: np.ndarray) -> _Values:
-        found = [point_numbers(of_model, [g[:, model] for g in groups]) for model, of_model in enumerate(sets)]
-        rows = {str(model): numbers for model, numbers in enumerate(found)}
-        if len(found) == 2:
-            rows["difference"] = {key: value - found[0][key] for key, value in found[1].items()}
-        return _Values({f"{model}\t{m}\t{n}": value for model, row in rows.items() for (m, n), value in row.items()})
-
-    return statistic
