@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from abnn.errors import InputError, explain
+from abnn.metrics import Result
 from abnn.metrics._arrays import ArrayLike, as_count
-from abnn.metrics._results import Result
 from abnn.metrics.tiers import Groups, Matrix, cluster_confusion, tier_groups
 
 PAPER_KEEP = (9000, 9000, 9000)

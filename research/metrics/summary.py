@@ -47,12 +47,13 @@ def summarise(evaluation: Evaluation, by_score: bool = True) -> Numbers:
 
 
 def _clusterings(name: str, sets: Sequence[SetResult]) -> Numbers:
-    tiers = [summary.pooled(name, sets, tier) for tier in summary.TIERS]
+    good, semi, full = (summary.pooled(name, sets, tier) for tier in summary.TIERS)
+    sizes = len(good), len(semi), len(full)
     numbers: Numbers = {}
-    if all(len(scores) >= least for scores, least in zip(tiers, PAPER_KEEP, strict=True)):
-        numbers["paper_trimmed_clustering"] = paper_trimmed_clustering(*tiers).to_dict()
-    if all(len(scores) >= least for scores, least in zip(tiers, CAT_DOG_LEAST, strict=True)):
-        numbers["paper_trimmed_clustering_cat_dog"] = cat_dog_clustering(*tiers).to_dict()
+    if all(size >= least for size, least in zip(sizes, PAPER_KEEP, strict=True)):
+        numbers["paper_trimmed_clustering"] = paper_trimmed_clustering(good, semi, full).to_dict()
+    if all(size >= least for size, least in zip(sizes, CAT_DOG_LEAST, strict=True)):
+        numbers["paper_trimmed_clustering_cat_dog"] = cat_dog_clustering(good, semi, full).to_dict()
     return numbers
 
 

@@ -98,18 +98,18 @@ def _of_score(name: str, sets: Sequence[SetResult], judged_by: Evaluation | None
 
 
 def _tiers(name: str, sets: Sequence[SetResult], judged_by: Evaluation | None) -> Numbers:
-    scores = [pooled(name, sets, tier) for tier in TIERS]
-    if not all(each.size for each in scores):
+    good, semi, full = (pooled(name, sets, tier) for tier in TIERS)
+    if not (good.size and semi.size and full.size):
         return {}
     if judged_by is not None and judged_by.class_thresholds:
         # No two cuts for all inputs, but still a verdict for each.
         levels = [np.concatenate([judged_by.levels(s) for s in sets if s.tier == tier]) for tier in TIERS]
         right = [float(np.mean(level == number)) for number, level in enumerate(levels)]
-        return {**metrics.tiers(*scores).to_dict(), "threshold_balanced_accuracy": float(np.mean(right))}
+        return {**metrics.tiers(good, semi, full).to_dict(), "threshold_balanced_accuracy": float(np.mean(right))}
     # A threshold at infinity (nothing is ever refused) is a fine verdict but no border between tiers.
     thresholds = None if judged_by is None else judged_by.thresholds
     cuts = metrics.TierThresholds(*thresholds) if thresholds and np.isfinite(thresholds).all() else None
-    return metrics.tiers(*scores, cuts).to_dict()
+    return metrics.tiers(good, semi, full, cuts).to_dict()
 
 
 def _quantiles(scores: np.ndarray) -> list[float]:

@@ -7,7 +7,7 @@ metric with its formula, which side is positive, and when it misleads. The ``...
 
 from typing import TYPE_CHECKING, Any
 
-from abnn.metrics._results import Result
+from abnn.metrics._arrays import Result
 from abnn.metrics.bootstrap import Interval, bootstrap_groups, bootstrap_rows
 from abnn.metrics.calibration import (
     adaptive_calibration_error,

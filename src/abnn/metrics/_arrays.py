@@ -1,7 +1,8 @@
-"""The boundary of the metrics: whatever comes in leaves as a checked numpy array, or as an error that says what to do."""
+"""The boundary of the metrics: what comes in is checked and becomes a numpy array, what goes out becomes plain data."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +17,20 @@ ArrayLike: TypeAlias = Any
 """A numpy array, a torch tensor on any device, or a list of numbers."""
 
 _SUM_TOLERANCE = 1e-2  # the rows of a bfloat16 softmax sum to one within 2**-8; logits do not
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the metric functions return: frozen records that turn into plain data for JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain Python values: numbers, None, lists and dicts."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+    def numbers(self) -> dict[str, float]:
+        """The fields that hold one real number: those that have a mean, a spread and a confidence interval."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, float)}
 
 
 def as_scores(value: ArrayLike, argument: str, length: int | None = None, partner: str = "") -> Floats:
@@ -135,3 +150,13 @@ def _unit_range(array: Floats, argument: str, accepted: str, fix: str) -> Floats
     if array.min() < 0 or array.max() > 1:
         raise InputError(explain(argument, f"values from {array.min():g} to {array.max():g}", accepted, fix))
     return array
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Result):
+        return value.to_dict()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value

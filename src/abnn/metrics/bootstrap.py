@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abnn.errors import InputError, explain
-from abnn.metrics._arrays import ArrayLike, as_count, as_fraction, to_numpy
-from abnn.metrics._results import Result
+from abnn.metrics._arrays import ArrayLike, Result, as_count, as_fraction, to_numpy
 
 Draw = Callable[[np.random.Generator], Sequence[NDArray[Any]]]
 
@@ -39,9 +38,9 @@ def bootstrap_groups(
 ) -> Any:
     """Intervals for ``statistic(*groups)`` whose groups are separate samples: detection(id, ood), tiers(id, semi, full).
 
-    Returns an `Interval`, or where the statistic returns a record or a dict, a dict with one for each number in it. Each group is
-    resampled on its own with replacement and keeps its size. Groups may have several columns, so that the difference of two methods on the same
-    inputs is resampled jointly.
+    Returns an `Interval`; where the statistic returns a record or a dict, a dict with one for each number in it. Each
+    group is resampled on its own with replacement and keeps its size. Groups may have several columns, so that the
+    difference of two methods on the same inputs is resampled jointly.
     """
     arrays = _all_rows(groups, "group")
 
@@ -61,8 +60,9 @@ def bootstrap_rows(
 ) -> Any:
     """Intervals for ``statistic(*columns)`` whose columns describe the same inputs: misclassification(scores, correct).
 
-    Returns what `bootstrap_groups` does. Inputs are resampled with replacement, all columns together. With ``strata`` (one value per input, for instance
-    ``correct``) each stratum keeps its size; that is needed where one class is so rare that a resample could miss it.
+    Returns what `bootstrap_groups` does. Inputs are resampled with replacement, all columns together. With ``strata`` (one
+    value per input, for instance ``correct``) each stratum keeps its size; that is needed where one class is so rare that
+    a resample could miss it.
     """
     arrays = _all_rows(columns, "column")
     labels = np.zeros(len(arrays[0])) if strata is None else _rows(strata, "strata")
@@ -87,20 +87,16 @@ def _intervals(
     rng = np.random.default_rng(as_count(seed, "seed", at_least=0))
     whole = statistic(*arrays)
     estimates = _numbers(whole)
-    samples = np.array([_resampled(statistic, draw(rng)) for _ in range(repeats)])
-    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    rows = zip(estimates.values(), low, high, strict=True)
-    intervals = [Interval(value, float(left), float(right), level) for value, left, right in rows]
-    return dict(zip(estimates, intervals, strict=True)) if isinstance(whole, Result | dict) else intervals[0]
-
-
-def _resampled(statistic: Callable[..., Any], sample: Sequence[NDArray[Any]]) -> list[float]:
     try:
-        return list(_numbers(statistic(*sample)).values())
+        samples = np.array([list(_numbers(statistic(*draw(rng))).values()) for _ in range(repeats)])
     except InputError as error:
         fix = "Use more data, or pass `strata` to bootstrap_rows so that every class keeps its size."
         given = f"a resample on which it is undefined ({error})"
         raise InputError(explain("statistic", given, "a statistic defined on every resample", fix)) from error
+    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    rows = zip(estimates.values(), low, high, strict=True)
+    intervals = [Interval(value, float(left), float(right), level) for value, left, right in rows]
+    return dict(zip(estimates, intervals, strict=True)) if isinstance(whole, Result | dict) else intervals[0]
 
 
 def _numbers(value: Any) -> dict[Any, float]:
@@ -111,7 +107,7 @@ def _numbers(value: Any) -> dict[Any, float]:
         return {"": float(value)}
     given = f"a {type(value).__name__} as its result"
     raise InputError(
-        explain("statistic", given, "a function that returns a number, a dict of them or a record of abnn.metrics")
+        explain("statistic", given, "a function that returns a number, a dict or a record of abnn.metrics")
     )
 
 

@@ -12,13 +12,13 @@ from abnn.metrics._arrays import (
     Bools,
     Floats,
     Ints,
+    Result,
     as_booleans,
     as_confidences,
     as_count,
     as_labels,
     as_probabilities,
 )
-from abnn.metrics._results import Result
 
 DEFAULT_BINS = 15
 LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
@@ -100,14 +100,14 @@ def reliability(
         index = np.maximum(np.searchsorted(edges, values, side="left") - 1, 0)
         count = np.bincount(index, minlength=number)
         used = np.flatnonzero(count)
-        sums = (np.bincount(index, each, number)[used] for each in (values, right))
-        return Reliability(edges[used], edges[used + 1], *(each / count[used] for each in sums), count[used])
+        means, shares = (np.bincount(index, each, number)[used] / count[used] for each in (values, right))
+        return Reliability(edges[used], edges[used + 1], means, shares, count[used])
     distinct, inverse, sizes = np.unique(values, return_inverse=True, return_counts=True)
     ordered, expected = np.repeat(distinct, sizes), np.repeat(np.bincount(inverse, right) / sizes, sizes)
     cuts = np.unique(np.arange(number + 1) * len(ordered) // number)  # unique: more bins than inputs leave empty runs
     first, last, count = cuts[:-1], cuts[1:] - 1, np.diff(cuts)
-    sums = (np.add.reduceat(each, first) for each in (ordered, expected))
-    return Reliability(ordered[first], ordered[last], *(each / count for each in sums), count)
+    means, shares = (np.add.reduceat(each, first) / count for each in (ordered, expected))
+    return Reliability(ordered[first], ordered[last], means, shares, count)
 
 
 def brier_score(probs: ArrayLike, labels: ArrayLike) -> float:

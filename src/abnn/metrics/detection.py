@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from abnn.metrics._arrays import ArrayLike, Floats, Ints, as_fraction, as_scores
-from abnn.metrics._results import Result
+from abnn.metrics._arrays import ArrayLike, Floats, Ints, Result, as_fraction, as_scores
 from abnn.metrics._tally import Tally, tally
 
 

@@ -7,8 +7,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 from abnn.errors import InputError, explain
-from abnn.metrics._arrays import ArrayLike, Bools, Floats, as_booleans, as_scores
-from abnn.metrics._results import Result
+from abnn.metrics._arrays import ArrayLike, Bools, Floats, Result, as_booleans, as_scores
 from abnn.metrics.detection import detection
 
 

@@ -9,8 +9,7 @@ from typing import Any, overload
 import numpy as np
 
 from abnn.errors import InputError, explain
-from abnn.metrics._arrays import ArrayLike, Floats, as_scores
-from abnn.metrics._results import Result
+from abnn.metrics._arrays import ArrayLike, Floats, Result, as_scores
 
 
 @dataclass(frozen=True)

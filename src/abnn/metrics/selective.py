@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from abnn.metrics._arrays import ArrayLike, Bools, Floats
-from abnn.metrics._results import Result
+from abnn.metrics._arrays import ArrayLike, Bools, Floats, Result
 from abnn.metrics._tally import tally
 from abnn.metrics.misclassification import scores_and_correct
 

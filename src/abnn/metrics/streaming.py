@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, MissingExtraError, explain, unknown
-from abnn.metrics._arrays import as_count
-from abnn.metrics._results import Result
+from abnn.metrics._arrays import Result, as_count
 from abnn.metrics.calibration import DEFAULT_BINS, calibration
 from abnn.metrics.detection import detection
 from abnn.metrics.misclassification import misclassification

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from abnn.errors import InputError, explain
-from abnn.metrics._arrays import ArrayLike, Floats, as_labels, as_scores
+from abnn.metrics._arrays import ArrayLike, Floats, Result, as_labels, as_scores
 from abnn.metrics._partition import three_clusters
-from abnn.metrics._results import Result
 from abnn.metrics._tally import Tally, tally
 from abnn.metrics.detection import auroc_of
 

@@ -94,28 +94,19 @@ class Record:
     def evaluation(self) -> Evaluation:
         """What the model said, from the arrays, after their hash was checked."""
         if not self.arrays_file:
-            raise NoArraysError(
-                f"{self.path} was written without its arrays; only its numbers are known. Run the experiment again to have "
-                "them."
-            )
-        try:
-            content = self.arrays_path.read_bytes()
-        except FileNotFoundError:
-            raise FileFormatError(
-                f"{self.arrays_path}, which {self.path} names, does not exist; restore it, or run the experiment again."
-            ) from None
-        if hashlib.sha256(content).hexdigest() != self.arrays_sha256:
-            raise FileFormatError(
-                f"{self.arrays_path} is not the file that {self.path} was written with (another sha256); it is damaged "
-                "or was exchanged: restore it, or run the experiment again."
-            )
+            raise NoArraysError(f"{self.path} was written without its arrays; run the experiment again to have them.")
         broken_archive = (OSError, EOFError, zipfile.BadZipFile, lzma.LZMAError, zlib.error)
         try:
+            content = self.arrays_path.read_bytes()
+            if hashlib.sha256(content).hexdigest() != self.arrays_sha256:
+                raise ValueError("another sha256")
             sets = unpack(content, self.sets)
         except (KeyError, ValueError, TypeError, *broken_archive) as error:
+            missing = isinstance(error, FileNotFoundError)
+            fault = "does not exist" if missing else f"does not hold the arrays that it describes ({error!r})"
             raise FileFormatError(
-                f"{self.arrays_path} does not hold the arrays that {self.path} describes ({error!r}); restore both files "
-                "from one run, or run the experiment again."
+                f"{self.arrays_path}, which {self.path} names, {fault}; restore both files from one run, or run the "
+                "experiment again."
             ) from None
         limits = self.thresholds, self.class_thresholds
         return Evaluation(self.name, self.score, sets, limits[0], self.seed, self.config, self.seconds, limits[1])

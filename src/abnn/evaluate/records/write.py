@@ -35,9 +35,8 @@ def write_record(
              and tabulated but not recomputed
     summary  computes the numbers
     """
-    if len({each.name for each in evaluation.sets}) < len(evaluation.sets) or not evaluation.sets:
-        given = ", ".join(repr(each.name) for each in evaluation.sets) or "none"
-        raise InputError(explain("sets", given, "at least one set, each with a name of its own", "Rename one of them."))
+    if not evaluation.sets:
+        raise InputError(explain("sets", "none", "at least one set, each with a name of its own"))
     path = record_path(directory, experiment, evaluation.name, evaluation.seed)
     _refuse_other_run(path, experiment, evaluation.name)
 

@@ -10,22 +10,8 @@ from matplotlib.figure import Figure
 
 from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
 from abnn.evaluate.records.paths import slug
-from abnn.evaluate.report.drawing import (
-    PERCENT,
-    TIER_LOOK,
-    VERDICT_COLOURS,
-    Drawing,
-    Limits,
-    add_legend,
-    draw_diagonal,
-    draw_thresholds,
-    model_look,
-    new_figure,
-    percent_axes,
-    set_title,
-    short,
-    tier_legend,
-)
+from abnn.evaluate.report import drawing
+from abnn.evaluate.report.drawing import PERCENT, TIER_LOOK, Drawing, Limits, short
 from abnn.metrics import auroc, reliability, risk_coverage, roc_curve, selective
 from abnn.predict.verdicts import VERDICTS
 
@@ -60,8 +46,8 @@ def ordered_uncertainty(evaluation: Evaluation, limits: Limits) -> Drawing:
     axes.set(xlim=(0, 1), ylim=_padded(limits), xlabel="inputs of the tier, most certain first")
     axes.set_ylabel(_score_label(evaluation), parse_math=False)
     axes.xaxis.set_major_formatter(PERCENT)
-    draw_thresholds(axes, evaluation, "y", limits)
-    tier_legend(figure, evaluation, tiers_of(evaluation))
+    drawing.draw_thresholds(axes, evaluation, "y", limits)
+    drawing.tier_legend(figure, evaluation, tiers_of(evaluation))
     alt = f"Ordered uncertainty of {evaluation.name}: one rising line per tier. Median scores: {', '.join(medians)}."
     caption = "score of each input, sorted. Lines that stay apart mean tiers that can be told apart."
     return _drawing("ordered-uncertainty", evaluation.name, alt, f"{evaluation.name}: {caption}", figure)
@@ -84,8 +70,8 @@ def histograms(evaluation: Evaluation, limits: Limits) -> Drawing:
     axes.set_ylim(bottom=0)
     axes.set_xlabel(_score_label(evaluation), parse_math=False)
     axes.yaxis.set_major_formatter(PERCENT)
-    draw_thresholds(axes, evaluation, "x", limits)
-    tier_legend(figure, evaluation, tiers_of(evaluation))
+    drawing.draw_thresholds(axes, evaluation, "x", limits)
+    drawing.tier_legend(figure, evaluation, tiers_of(evaluation))
     alt = f"Histogram of the scores of {evaluation.name} by tier. Fullest bins: {'; '.join(peaks)}."
     caption = f"{evaluation.name}: how often each score occurs. The less the tiers overlap, the better."
     return _drawing("histogram", evaluation.name, alt, caption, figure)
@@ -94,7 +80,7 @@ def histograms(evaluation: Evaluation, limits: Limits) -> Drawing:
 def roc(name: str, pairs: Sequence[tuple[Evaluation, SetResult]], models: Sequence[str]) -> Drawing:
     """ROC curves of one outlier set against the id tier, one line per model; OOD is positive."""
     figure, axes = _panel(f"id against {name}")
-    draw_diagonal(axes)
+    drawing.draw_diagonal(axes)
     labels, areas = [], []
     for evaluation, result in pairs:
         scores = evaluation.scores("id"), result.scores[evaluation.score]
@@ -104,28 +90,30 @@ def roc(name: str, pairs: Sequence[tuple[Evaluation, SetResult]], models: Sequen
         areas.append(f"{evaluation.name} {area:.1%}")
     axes.set(xlabel="id inputs refused (false alarms)", ylabel="outliers caught")
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    percent_axes(axes)
-    add_legend(figure, labels)
+    drawing.percent_axes(axes)
+    drawing.add_legend(figure, labels)
     alt = f"ROC curves for telling {name} from id. Area under the curve: {', '.join(areas)}."
     caption = "the closer a line comes to the upper left corner, the better; the diagonal is chance."
     return _drawing("roc", name, alt, f"id against {name}: {caption}", figure)
 
 
 def risk_over_coverage(
-    name: str, rows: Sequence[tuple[Evaluation, np.ndarray, np.ndarray]], models: Sequence[str], caption: str
+    name: str, rows: Sequence[tuple[Evaluation, Sequence[SetResult]]], models: Sequence[str], caption: str
 ) -> Drawing:
-    """Share of wrong answers among the most certain inputs; ``rows`` hold model, scores and whether each is right."""
+    """Share of wrong answers among the most certain inputs of each model's sets, one line per model."""
     figure, axes = _panel(name)
     labels, areas = [], []
-    for evaluation, scores, correct in rows:
+    for evaluation, sets in rows:
+        scores = np.concatenate([each.scores[evaluation.score] for each in sets])
+        correct = np.concatenate([each.correct for each in sets])
         curve, area = risk_coverage(scores, correct), selective(scores, correct).aurc
         look = _plot(axes, curve.coverage, curve.risk, models.index(evaluation.name))
         labels.append((look, f"{short(evaluation.name, 40)}: AURC {100 * area:.1f} %"))
         areas.append(f"{evaluation.name} {area:.1%}, all answered {curve.risk[-1]:.1%} wrong")
     axes.set(xlabel="inputs answered, most certain first", ylabel="wrong answers among them", xlim=(0, 1))
     axes.set_ylim(bottom=0)
-    percent_axes(axes)
-    add_legend(figure, labels)
+    drawing.percent_axes(axes)
+    drawing.add_legend(figure, labels)
     alt = f"Risk-coverage curves, {name}. Area under the curve: {'; '.join(areas)}."
     return _drawing("risk-coverage", name, alt, caption, figure)
 
@@ -133,7 +121,7 @@ def risk_over_coverage(
 def reliability_diagram(evaluation: Evaluation, sets: Sequence[SetResult]) -> Drawing:
     """How often predictions are right, over the probability that they state; marks grow with the inputs in a bin."""
     figure, axes = _panel(evaluation.name)
-    draw_diagonal(axes)
+    drawing.draw_diagonal(axes)
     tiers = [tier for tier in TIERS if any(each.tier == tier for each in sets)]
     gaps = []
     for tier in tiers:
@@ -148,8 +136,8 @@ def reliability_diagram(evaluation: Evaluation, sets: Sequence[SetResult]) -> Dr
         axes.scatter(diagram.confidence[~many], diagram.accuracy[~many], s=14, facecolors="none", edgecolors=colour)
         gaps.append(f"{tier} {diagram.calibration_error:.1%}")
     axes.set(xlabel="stated probability", ylabel="actually right", xlim=(-0.02, 1.02), ylim=(-0.03, 1.05))
-    percent_axes(axes)
-    tier_legend(figure, evaluation, tiers)
+    drawing.percent_axes(axes)
+    drawing.tier_legend(figure, evaluation, tiers)
     alt = f"Reliability diagram of {evaluation.name}. Mean gap to the diagonal: {', '.join(gaps)}."
     caption = (
         f"{evaluation.name}: points on the diagonal are honest probabilities, below it the model is too sure of itself. "
@@ -165,7 +153,7 @@ def verdict_bars(evaluation: Evaluation) -> Drawing:
     figure, axes = _panel(evaluation.name, height=0.95 + 0.5 * len(shares))
     left = np.zeros(len(shares))
     for number, verdict in enumerate(VERDICTS):
-        width, colour = shares[:, number], VERDICT_COLOURS[verdict]
+        width, colour = shares[:, number], drawing.VERDICT_COLOURS[verdict]
         axes.barh(rows, width, left=left, height=0.66, color=colour, alpha=0.3, label=verdict)
         axes.barh(rows, width, left=left, height=0.66, color="none", edgecolor=colour, linewidth=1.1)
         for row, share in enumerate(width):
@@ -186,9 +174,9 @@ def verdict_bars(evaluation: Evaluation) -> Drawing:
 
 
 def _panel(title: str, pad: float = 6, height: float = 3.0) -> tuple[Figure, Axes]:
-    figure = new_figure(height=height)
+    figure = drawing.new_figure(height=height)
     axes = figure.add_subplot()
-    set_title(axes, title, pad)
+    drawing.set_title(axes, title, pad)
     return figure, axes
 
 
@@ -198,7 +186,7 @@ def _drawing(kind: str, name: str, alt: str, caption: str, figure: Figure) -> Dr
 
 def _plot(axes: Axes, x: np.ndarray, y: np.ndarray, model: int) -> tuple[str, object]:
     keep = _thinned(len(x))
-    colour, line = model_look(model)
+    colour, line = drawing.model_look(model)
     axes.plot(x[keep], y[keep], color=colour, linestyle=line)
     return colour, line
 

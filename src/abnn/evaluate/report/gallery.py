@@ -86,12 +86,8 @@ def _says(evaluation: Evaluation, result: SetResult, index: int, class_names: Se
 
 def _score(value: float, evaluation: Evaluation) -> str:
     """Three decimals where the scores spread enough to differ in them, as entropies do; three digits otherwise."""
-    spread = np.ptp([end for each in evaluation.sets for end in _ends(each.scores[evaluation.score])])
+    spread = np.ptp(np.concatenate([each.scores[evaluation.score] for each in evaluation.sets]))
     return f"{value:.3f}" if 0.05 <= spread < 1000 else f"{value:.3g}"
-
-
-def _ends(values: np.ndarray) -> tuple[float, float]:
-    return values.min(), values.max()
 
 
 def _class(number: int, class_names: Sequence[str]) -> str:

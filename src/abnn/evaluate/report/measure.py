@@ -11,20 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from abnn import metrics
 from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
 from abnn.evaluate.report.texts import DETECTION, MISTAKES, SELECTIVE
-from abnn.metrics import (
-    Interval,
-    adaptive_calibration_error,
-    auroc,
-    bootstrap_groups,
-    bootstrap_rows,
-    detection,
-    expected_calibration_error,
-    misclassification,
-    ordered_triples,
-    selective,
-)
+from abnn.metrics import Interval
 from abnn.metrics.calibration import LEAST_PROBABILITY
 
 MOST_RESAMPLES = 400
@@ -100,14 +90,14 @@ def point_numbers(sets: Sequence[SetResult], tables: Sequence[np.ndarray]) -> di
             values[f"accuracy_{tier}", ""] = float(pooled[tier][:, CORRECT].mean())
     for low, high in (("id", "semi"), ("semi", "full"), ("id", "full")):
         if low in score and high in score:
-            values[f"auroc_{low}_{high}", ""] = auroc(score[low], score[high])
+            values[f"auroc_{low}_{high}", ""] = metrics.auroc(score[low], score[high])
     if len(score) == len(TIERS):
-        values["ordered_triples", ""] = ordered_triples(*(score[tier] for tier in TIERS))
+        values["ordered_triples", ""] = metrics.ordered_triples(*(score[tier] for tier in TIERS))
     for result, table in zip(sets, tables, strict=True):
         if result.labelled:
             values.update({(metric, result.name): value for metric, value in _of_labelled(table).items()})
         if result.tier != "id" and "id" in score:
-            found = detection(score["id"], table[:, SCORE]).numbers()
+            found = metrics.detection(score["id"], table[:, SCORE]).numbers()
             values.update({(metric, result.name): found[metric] for metric in DETECTION})
     if ("accuracy_id", "") in values:
         values.update({(metric, ""): value for metric, value in _of_labelled(pooled["id"]).items()})
@@ -123,19 +113,21 @@ def mistakes(evaluation: Evaluation, resamples: int) -> dict[Key, Interval]:
     correct = table[:, CORRECT].astype(bool)
     if correct.all() or not correct.any():
         return {}
-    found = bootstrap_rows(misclassification, table[:, SCORE], correct, strata=correct, resamples=resamples)
+    found = metrics.bootstrap_rows(
+        metrics.misclassification, table[:, SCORE], correct, strata=correct, resamples=resamples
+    )
     found["misclassification_auroc"] = found.pop("auroc")
     return {(metric, ""): found[metric] for metric in MISTAKES}
 
 
 def _of_labelled(table: np.ndarray) -> dict[str, float]:
     confidence, correct = table[:, CONFIDENCE], table[:, CORRECT]
-    answered = selective(table[:, SCORE], correct).numbers()
+    answered = metrics.selective(table[:, SCORE], correct).numbers()
     return {
         "accuracy": float(correct.mean()),
         **{metric: answered[metric] for metric in SELECTIVE},
-        "ece": expected_calibration_error(confidence, correct),
-        "adaptive_ece": adaptive_calibration_error(confidence, correct),
+        "ece": metrics.expected_calibration_error(confidence, correct),
+        "adaptive_ece": metrics.adaptive_calibration_error(confidence, correct),
         "brier": float(table[:, BRIER].mean()),
         "nll": float(table[:, NLL].mean()),
     }
@@ -156,7 +148,7 @@ def _together(evaluations: Sequence[Evaluation], resamples: int) -> Numbers:
 
     rows: list[dict[Key, Interval]] = [{} for _ in range(len(evaluations) + 1)]
     # a lone set without labels has scores to draw but no number to give
-    intervals = bootstrap_groups(statistic, *groups, resamples=resamples) if statistic(*groups) else {}
+    intervals = metrics.bootstrap_groups(statistic, *groups, resamples=resamples) if statistic(*groups) else {}
     for (number, key), interval in intervals.items():
         rows[number][key] = interval
     *by_model, difference = rows

@@ -115,21 +115,12 @@ def _drawings(models: Sequence[Evaluation]) -> dict[str, list[Drawing]]:
 
 def _risk_figures(models: Sequence[Evaluation]) -> list[Drawing]:
     names = [each.name for each in models]
-    known = [each for each in models if each.tier("id") and all(s.labelled for s in each.tier("id"))]
-    mixed = [each for each in models if len({s.tier for s in each.sets}) > 1]
+    known = [(e, e.tier("id")) for e in models if e.tier("id") and all(s.labelled for s in e.tier("id"))]
+    mixed = [(e, e.sets) for e in models if len({s.tier for s in e.sets}) > 1]
     lower = "id inputs only: the lower the line, the fewer mistakes among the answers that are given."
     every = "All sets together: an answer to an input that belongs to no class counts as wrong."
-    drawings = []
-    if known:
-        rows = [(e, e.scores("id"), np.concatenate([s.correct for s in e.tier("id")])) for e in known]
-        drawings.append(draw.risk_over_coverage("id inputs only", rows, names, lower))
-    if mixed:
-        rows = [
-            (e, np.concatenate([s.scores[e.score] for s in e.sets]), np.concatenate([s.correct for s in e.sets]))
-            for e in mixed
-        ]
-        drawings.append(draw.risk_over_coverage("all sets together", rows, names, every))
-    return drawings
+    panels = (("id inputs only", known, lower), ("all sets together", mixed, every))
+    return [draw.risk_over_coverage(title, rows, names, caption) for title, rows, caption in panels if rows]
 
 
 def _tables(models: Sequence[Evaluation], numbers: Numbers) -> dict[str, Any]:
