@@ -91,8 +91,8 @@ class Evaluation:
     def __post_init__(self) -> None:
         classes = max((each.probs.shape[1] for each in self.sets if each.probs.ndim == 2), default=0)
         if self.class_thresholds and (self.thresholds is None or len(self.class_thresholds) != classes):
-            given = f"{len(self.class_thresholds)} pairs" + ("" if self.thresholds else " without thresholds")
-            raise InputError(explain("class_thresholds", given, f"{classes}, one for each class, beside thresholds"))
+            fault = f"{len(self.class_thresholds)} pairs" + ("" if self.thresholds else " without thresholds")
+            raise InputError(explain("class_thresholds", fault, f"{classes}, one for each class, beside thresholds"))
 
     def levels(self, result: SetResult) -> np.ndarray:
         """Return 0 accept, 1 notice, 2 reject for each input of a set; only for models with thresholds."""

@@ -82,13 +82,13 @@ def evaluate_source(
     on_batch         called with the number of inputs after each batch, and once for those that were done before
     stated           the probabilities to keep, at the temperature of ``settings``; None: those of the model
     """
-    kept = _Kept(folder / _key(data, settings)[:24])
-    result = kept.result(data.name, data.tier)
+    files = _SetFiles(folder / _key(data, settings)[:24])
+    result = files.result(data.name, data.tier)
     if result is not None and len(result) + len(result.skipped) == len(data.source):
         on_batch(len(data.source))
         _check_skipped(data.name, result.skipped, skip_unreadable)
         return result
-    state = kept.progress(Pool(settings.shown, settings.seed))
+    state = files.progress(Pool(settings.shown, settings.seed))
     _check_skipped(data.name, state.skipped, skip_unreadable)
     if state.last:
         on_batch(state.last)
@@ -105,11 +105,11 @@ def evaluate_source(
             state = replace(state, last=chunk.last, fresh=fresh, pool=pool, skipped=skipped)
             on_batch(done)
             if number % BATCHES_PER_PART == 0:
-                state = kept.add(state)
+                state = files.add(state)
     finally:  # also when interrupted: the next attempt goes on from here
-        state = kept.add(state)
+        state = files.add(state)
     result = as_result(state.parts, state.pool, data.name, data.tier, state.skipped)
-    kept.finish(result)
+    files.finish(result)
     return result
 
 
@@ -133,7 +133,7 @@ class _State:
     listed: int = 0
 
 
-class _Kept:
+class _SetFiles:
     """The files of one set."""
 
     def __init__(self, folder: Path) -> None:
@@ -197,9 +197,9 @@ def _key(data: TieredSource, settings: Settings) -> str:
 def _check_skipped(name: str, unreadable: tuple[str, ...], skip: bool) -> None:
     if unreadable and not skip:
         more = f" and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
-        given = f"an image that cannot be read: {unreadable[0]}{more}"
-        fix = "Repair or remove it, or pass --skip-unreadable to leave such images out; what was done so far is kept."
-        raise InputError(explain(f"set {name!r}", given, "images that can be read", fix))
+        fault = f"an image that cannot be read: {unreadable[0]}{more}"
+        fix = "Repair or remove it, or pass --skip-unreadable to leave such images out; what was done so far is files."
+        raise InputError(explain(f"set {name!r}", fault, "images that can be read", fix))
 
 
 def _write(path: Path, tree: dict[str, Any]) -> None:

@@ -129,8 +129,8 @@ def _check(score: str, sets: Sequence[SetResult]) -> None:
     names = [each.name for each in sets]
     for each in sets:
         if names.count(each.name) > 1:
-            given = f"{names.count(each.name)} sets called {each.name!r}"
-            raise InputError(explain("sets", given, "a different name for each set", "Rename one of them."))
+            fault = f"{names.count(each.name)} sets called {each.name!r}"
+            raise InputError(explain("sets", fault, "a different name for each set", "Rename one of them."))
         if score not in each.scores:
             raise unknown(f"score (of the set {each.name!r})", score, each.scores)
 

@@ -140,9 +140,9 @@ def _finite(array: Floats, argument: str, accepted: str) -> Floats:
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         first = tuple(int(index) for index in bad[0])
-        given = f"{len(bad)} of {array.size} values not finite (the first, {array[first]}, at index {first[0]})"
+        fault = f"{len(bad)} of {array.size} values not finite (the first, {array[first]}, at index {first[0]})"
         fix = "Find out why the model gave NaN or infinity there; dropping such inputs would flatter it."
-        raise InputError(explain(argument, given, accepted, fix))
+        raise InputError(explain(argument, fault, accepted, fix))
     return array
 
 

@@ -91,8 +91,8 @@ def _intervals(
         samples = np.array([list(_numbers(statistic(*draw(rng))).values()) for _ in range(repeats)])
     except InputError as error:
         fix = "Use more data, or pass `strata` to bootstrap_rows so that every class keeps its size."
-        given = f"a resample on which it is undefined ({error})"
-        raise InputError(explain("statistic", given, "a statistic defined on every resample", fix)) from error
+        fault = f"a resample on which it is undefined ({error})"
+        raise InputError(explain("statistic", fault, "a statistic defined on every resample", fix)) from error
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
     rows = zip(estimates.values(), low, high, strict=True)
     intervals = [Interval(value, float(left), float(right), level) for value, left, right in rows]
@@ -105,10 +105,8 @@ def _numbers(value: Any) -> dict[Any, float]:
         return numbers
     if isinstance(value, int | float | np.number):
         return {"": float(value)}
-    given = f"a {type(value).__name__} as its result"
-    raise InputError(
-        explain("statistic", given, "a function that returns a number, a dict or a record of abnn.metrics")
-    )
+    fault = f"a {type(value).__name__} as its result"
+    raise InputError(explain("statistic", fault, "a function that returns a number, a dict or a record of metrics"))
 
 
 def _rows(value: ArrayLike, argument: str) -> NDArray[Any]:

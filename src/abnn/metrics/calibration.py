@@ -124,7 +124,7 @@ def _rows_and_truth(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, Ints]:
     rows = as_probabilities(probs, "probs")
     truth = as_labels(labels, "labels", len(rows), "probs has rows")
     if truth.max() >= rows.shape[1]:
-        given = f"the class {truth.max()}"
+        fault = f"the class {truth.max()}"
         fix = f"probs has {rows.shape[1]} columns; check that both come from the same classes."
-        raise InputError(explain("labels", given, f"class numbers from 0 to {rows.shape[1] - 1}", fix))
+        raise InputError(explain("labels", fault, f"class numbers from 0 to {rows.shape[1] - 1}", fix))
     return rows, truth

@@ -44,7 +44,7 @@ def split_by_correctness(scores: ArrayLike, correct: ArrayLike) -> tuple[Floats,
     """The scores of the right and of the wrong predictions; both must exist."""
     values, right = scores_and_correct(scores, correct)
     if np.all(right) or not np.any(right):
-        given = f"{len(right)} predictions that are all {'right' if right[0] else 'wrong'}"
+        fault = f"{len(right)} predictions that are all {'right' if right[0] else 'wrong'}"
         fix = "Misclassification detection is undefined here; report the accuracy alone, or use more data."
-        raise InputError(explain("correct", given, "at least one right and one wrong prediction", fix))
+        raise InputError(explain("correct", fault, "at least one right and one wrong prediction", fix))
     return values[right], values[~right]

@@ -25,9 +25,9 @@ class TierThresholds(Result):
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.id_semi) and np.isfinite(self.semi_full) and self.id_semi <= self.semi_full):
-            given = f"id_semi={self.id_semi}, semi_full={self.semi_full}"
+            fault = f"id_semi={self.id_semi}, semi_full={self.semi_full}"
             fix = "Swap the two, or choose them with choose_tier_thresholds."
-            raise InputError(explain("thresholds", given, "two finite numbers, id_semi <= semi_full", fix))
+            raise InputError(explain("thresholds", fault, "two finite numbers, id_semi <= semi_full", fix))
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,6 @@ def _refuse_other_run(path: Path, experiment: str, name: str) -> None:
     except (FileFormatError, KeyError, TypeError):
         return
     if identity != (experiment, name):
-        given = f"{name!r} in {experiment!r}, whose file {path} holds {identity[1]!r} in {identity[0]!r}"
+        fault = f"{name!r} in {experiment!r}, whose file {path} holds {identity[1]!r} in {identity[0]!r}"
         fix = "Names that differ only in signs and capitals share a file; choose another one."
-        raise InputError(explain("name", given, "a name of its own for each model", fix))
+        raise InputError(explain("name", fault, "a name of its own for each model", fix))

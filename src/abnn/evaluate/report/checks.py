@@ -19,8 +19,8 @@ def check(evaluations: Sequence[Evaluation], class_names: Sequence[str] | None) 
     checked = tuple(evaluations)
     others = [f"a {type(each).__name__}" for each in checked if not isinstance(each, Evaluation)]
     if others or not checked:
-        given = others[0] if others else "none"
-        raise InputError(explain("evaluations", given, "one Evaluation, or several to compare"))
+        fault = others[0] if others else "none"
+        raise InputError(explain("evaluations", fault, "one Evaluation, or several to compare"))
     _distinct([each.name for each in checked], "evaluations", "models")
     for evaluation in checked:
         if not evaluation.sets:
@@ -47,27 +47,27 @@ def _check_numbers(result: SetResult, score: str, where: str) -> None:
         fix = f"All inputs may have been skipped ({len(result.skipped)}); leave the set out or repair its files."
         raise InputError(explain(where, "no inputs", "at least one input", fix))
     if bad := int(np.count_nonzero(~np.isfinite(result.scores[score]))):
-        given = f"{bad} of {len(result)} values that are NaN or infinite"
+        fault = f"{bad} of {len(result)} values that are NaN or infinite"
         fix = "Find out why the model gave them; leaving such inputs out would flatter it."
-        raise InputError(explain(f"score {score!r} of {where}", given, "finite numbers", fix))
+        raise InputError(explain(f"score {score!r} of {where}", fault, "finite numbers", fix))
     if result.probs.ndim != 2 or not np.isfinite(result.probs).all():
-        given = f"an array of shape {result.probs.shape}, {np.count_nonzero(~np.isfinite(result.probs))} not finite"
-        raise InputError(explain(f"probs of {where}", given, "finite probabilities of shape (inputs, classes)"))
+        fault = f"an array of shape {result.probs.shape}, {np.count_nonzero(~np.isfinite(result.probs))} not finite"
+        raise InputError(explain(f"probs of {where}", fault, "finite probabilities of shape (inputs, classes)"))
 
 
 def _check_images(result: SetResult, where: str) -> None:
     shown, images = result.shown, result.images
     if len(shown) != len(images):
-        given = f"{len(images)} pictures for {len(shown)} numbers in shown"
-        raise InputError(explain(f"images of {where}", given, "one picture for each number in shown"))
+        fault = f"{len(images)} pictures for {len(shown)} numbers in shown"
+        raise InputError(explain(f"images of {where}", fault, "one picture for each number in shown"))
     if len(shown) and not 0 <= min(shown) <= max(shown) < len(result):
-        given = f"numbers from {min(shown)} to {max(shown)}"
-        raise InputError(explain(f"shown of {where}", given, f"numbers of inputs, 0 to {len(result) - 1}"))
+        fault = f"numbers from {min(shown)} to {max(shown)}"
+        raise InputError(explain(f"shown of {where}", fault, f"numbers of inputs, 0 to {len(result) - 1}"))
     coloured = images.ndim == 4 and images.shape[3] == 3
     if len(shown) and (images.dtype != np.uint8 or not (images.ndim == 3 or coloured)):
-        given = f"{images.dtype} of shape {images.shape}"
+        fault = f"{images.dtype} of shape {images.shape}"
         fix = "Scale pictures to 0..255 and move the channels last."
-        raise InputError(explain(f"images of {where}", given, "uint8 [M, H, W] or [M, H, W, 3]", fix))
+        raise InputError(explain(f"images of {where}", fault, "uint8 [M, H, W] or [M, H, W, 3]", fix))
 
 
 def _distinct(names: Sequence[str], argument: str, what: str) -> None:

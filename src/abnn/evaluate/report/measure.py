@@ -67,15 +67,15 @@ def columns(result: SetResult, score: str) -> np.ndarray:
     bootstrap independent of the number of classes.
     """
     probs = result.probs
-    known = np.flatnonzero((result.labels >= 0) & (result.labels < probs.shape[1]))
-    of_label = probs[known, result.labels[known]].astype(np.float64)
+    rows = np.flatnonzero((result.labels >= 0) & (result.labels < probs.shape[1]))
+    of_label = probs[rows, result.labels[rows]].astype(np.float64)
     table = np.zeros((len(result), 5))
     table[:, SCORE] = result.scores[score]
     table[:, CORRECT] = result.correct
     table[:, CONFIDENCE] = np.clip(probs.max(axis=1), 0, 1)
     squares = np.einsum("nk,nk->n", probs, probs, dtype=np.float64)
-    table[known, BRIER] = squares[known] - of_label**2 + (1 - of_label) ** 2
-    table[known, NLL] = -np.log(np.maximum(of_label, LEAST_PROBABILITY))
+    table[rows, BRIER] = squares[rows] - of_label**2 + (1 - of_label) ** 2
+    table[rows, NLL] = -np.log(np.maximum(of_label, LEAST_PROBABILITY))
     return table
 
 
@@ -97,8 +97,8 @@ def point_numbers(sets: Sequence[SetResult], tables: Sequence[np.ndarray]) -> di
         if result.labelled:
             values.update({(metric, result.name): value for metric, value in _of_labelled(table).items()})
         if result.tier != "id" and "id" in score:
-            found = metrics.detection(score["id"], table[:, SCORE]).numbers()
-            values.update({(metric, result.name): found[metric] for metric in DETECTION})
+            against_id = metrics.detection(score["id"], table[:, SCORE]).numbers()
+            values.update({(metric, result.name): against_id[metric] for metric in DETECTION})
     if ("accuracy_id", "") in values:
         values.update({(metric, ""): value for metric, value in _of_labelled(pooled["id"]).items()})
     return values
@@ -113,11 +113,10 @@ def mistakes(evaluation: Evaluation, resamples: int) -> dict[Key, Interval]:
     correct = table[:, CORRECT].astype(bool)
     if correct.all() or not correct.any():
         return {}
-    found = metrics.bootstrap_rows(
-        metrics.misclassification, table[:, SCORE], correct, strata=correct, resamples=resamples
-    )
-    found["misclassification_auroc"] = found.pop("auroc")
-    return {(metric, ""): found[metric] for metric in MISTAKES}
+    scores = table[:, SCORE]
+    intervals = metrics.bootstrap_rows(metrics.misclassification, scores, correct, strata=correct, resamples=resamples)
+    intervals["misclassification_auroc"] = intervals.pop("auroc")
+    return {(metric, ""): intervals[metric] for metric in MISTAKES}
 
 
 def _of_labelled(table: np.ndarray) -> dict[str, float]:

@@ -115,11 +115,11 @@ def _drawings(models: Sequence[Evaluation]) -> dict[str, list[Drawing]]:
 
 def _risk_figures(models: Sequence[Evaluation]) -> list[Drawing]:
     names = [each.name for each in models]
-    known = [(e, e.tier("id")) for e in models if e.tier("id") and all(s.labelled for s in e.tier("id"))]
+    labelled = [(e, e.tier("id")) for e in models if e.tier("id") and all(s.labelled for s in e.tier("id"))]
     mixed = [(e, e.sets) for e in models if len({s.tier for s in e.sets}) > 1]
     lower = "id inputs only: the lower the line, the fewer mistakes among the answers that are given."
     every = "All sets together: an answer to an input that belongs to no class counts as wrong."
-    panels = (("id inputs only", known, lower), ("all sets together", mixed, every))
+    panels = (("id inputs only", labelled, lower), ("all sets together", mixed, every))
     return [draw.risk_over_coverage(title, rows, names, caption) for title, rows, caption in panels if rows]
 
 
@@ -151,9 +151,9 @@ def _matrices(models: Sequence[Evaluation]) -> dict[str, list[dict[str, Any]]]:
             mean = float(np.mean(shares)) if len(tiers) == len(TIERS) else None
             verdicts.append({"caption": f"{each.name}: verdicts", "rows": rows, "balanced": mean})
         if len(tiers) == len(TIERS):
-            found = cluster_confusion(*map(each.scores, TIERS))
-            counts = dict(zip(TIERS, map(np.array, found.matrix)))
-            mean = found.balanced_accuracy
+            clusters = cluster_confusion(*map(each.scores, TIERS))
+            counts = dict(zip(TIERS, map(np.array, clusters.matrix)))
+            mean = clusters.balanced_accuracy
             groups.append({"caption": f"{each.name}: three groups", "rows": counts, "balanced": mean})
     return {"verdicts": verdicts, "groups": groups}
 
