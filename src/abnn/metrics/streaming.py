@@ -53,8 +53,7 @@ class _Collecting(Metric):
             accepted = f"a {ndim}-d tensor with one row per input"
             raise InputError(explain(names[0], f"a tensor of shape {tuple(first.shape)}", accepted))
         labels = torch.as_tensor(second, device=first.device)
-        if labels.ndim == 0:
-            labels = labels.expand(len(first))
+        labels = labels.expand(len(first)) if labels.ndim == 0 else labels
         if labels.shape != first.shape[:1]:
             accepted = f"one value, or a 1-d tensor of {len(first)} values, as many as {names[0]}"
             raise InputError(explain(names[1], f"a tensor of shape {tuple(labels.shape)}", accepted))
