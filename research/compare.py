@@ -19,6 +19,8 @@ from abnn.errors import AbnnError, InputError, MissingExtraError, explain, unkno
 from abnn.evaluate.evaluation import Evaluation
 from abnn.evaluate.records import read_record, record_path, write_record
 from abnn.predict import Plain
+from research.metrics import summarise
+from research.records import rounded
 from research.tables import Column
 from research.tasks import Task, load_task
 
@@ -121,7 +123,7 @@ def run_compare(
         path = record_path(output, experiment, name, seed)
         known = known_record(path, config)
         if not known:
-            write_record(run(), output, experiment, images=False, score_bits=16)
+            write_record(rounded(run(), 16), output, experiment, images=False, summary=summarise)
         say(f"seed {seed}: {name}" + (f" (recorded before in {path})" if known else ""))
         paths.append(path)
 

@@ -28,6 +28,8 @@ from abnn.files import read_json, write_json
 from abnn.metrics.calibration import calibration
 from abnn.triage import check_guarantee
 from abnn.triage.temperature import choose_temperature, rescale
+from research.metrics import summarise
+from research.records import rounded
 from research.tables import markdown_table
 
 SHARES = (0.01, 0.05, 0.1, 0.2)
@@ -157,7 +159,7 @@ def train_on_mnist(
         "data": {split: source.fingerprint for split, source in sources.items()},
     }
     evaluation = Evaluation("attached network", trained.score, (found,), None, seed, config, seconds)
-    return write_record(evaluation, output, MNIST["name"], images=False, score_bits=16)
+    return write_record(rounded(evaluation, 16), output, MNIST["name"], images=False, summary=summarise)
 
 
 def _images(source: Source, most: int | None = None) -> TensorDataset:

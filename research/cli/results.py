@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from abnn.errors import FileFormatError, InputError, explain
-from abnn.evaluate.records import NoArraysError, Record, disagreements, find_records, looks_like_record, read_record
+from abnn.evaluate.records import NoArraysError, Record, find_records, read_record
 from abnn.files import check_writable, write_text
+from research.records import disagreements, looks_like_record
 from research.tables import PRESETS, check_paths, columns_from, render, render_paired, update_between_markers
 
 results_app = typer.Typer(name="results", help="List, show, tabulate and recompute run records.", no_args_is_help=True)
@@ -178,8 +179,7 @@ def _expanded(given: Path) -> list[Path]:
 def _found(
     results: Path, experiment: str | None, names: list[str] | None, seeds: list[int] | None, where: list[str] | None
 ) -> list[Record]:
-    filters: dict[str, Any] = {"experiment": experiment, "name": names, "seed": seeds}
-    records = find_records(results, **{key: value for key, value in filters.items() if value})
+    records = find_records(results, experiment, names or None, seeds or None)
     conditions = [_condition(text) for text in where or ()]
     if records:
         check_paths(records, [path for path, _, _ in conditions])

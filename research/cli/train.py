@@ -31,6 +31,7 @@ def train(
     from abnn.evaluate.records import read_record, write_record
     from abnn.files import check_writable
     from research.compare import columns_of, run_method
+    from research.metrics import summarise
     from research.tables import render
     from research.tasks import load_task
 
@@ -50,7 +51,7 @@ def train(
         log_dir=output / "logs",
     )
     trained.extra["data"] = evaluation.config["data"]
-    record = write_record(evaluation, output / "records", f"train-{data}", images=False)
+    record = write_record(evaluation, output / "records", f"train-{data}", images=False, summary=summarise)
     model = trained.save(output / "model")
     # Hidden ones are what a kill in the middle of writing left. Anything else is not ours, and stays with its folder.
     for pattern in ("checkpoint*.safetensors", ".checkpoint*.safetensors.*"):

@@ -30,6 +30,8 @@ from abnn.files import read_json
 from abnn.predict import Plain
 from abnn.train.loop import make_fabric
 from research.compare import known_record, read_back
+from research.metrics import summarise
+from research.records import rounded
 from research.tasks import Task, load_task
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -260,8 +262,8 @@ class Runner:
         keep = seed == self.seeds[0] and cell.method == "abnn" and cell.variant == "reference"
         own = tuple(replace(each, scores={score: each.scores[score]}) for each in sets)
         evaluation = Evaluation(cell.name, score, own, None, seed, self.config(cell), dict(seconds))
-        options: dict[str, Any] = {"images": False, "score_bits": 12, "arrays": keep}
-        write_record(evaluation, self.output, cell.experiment, device, **options)
+        target = self.output, cell.experiment, device
+        write_record(rounded(evaluation, 12), *target, images=False, arrays=keep, summary=summarise)
         self.note(f"{cell.experiment}: {cell.name}, seed {seed}")
 
     def _method(self, cell: Cell) -> Any:

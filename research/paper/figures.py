@@ -15,8 +15,18 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from abnn.evaluate.records import Record
-from abnn.evaluate.report.drawing import PALETTE, Drawing, new_figure, style, svg_file
-from abnn.evaluate.report.furniture import PERCENT, TIER_LOOK, Look, model_look, set_title
+from abnn.evaluate.report.drawing import (
+    PALETTE,
+    PERCENT,
+    TIER_LOOK,
+    Drawing,
+    Look,
+    model_look,
+    new_figure,
+    set_title,
+    style,
+    svg_file,
+)
 from abnn.files import write_bytes
 from research.paper.cells import Cell
 from research.paper.found import Found

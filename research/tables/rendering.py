@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from abnn.errors import InputError, explain, unknown
 from abnn.evaluate.records import Record
-from abnn.metrics import PairedTest, paired_test
+from research.metrics import PairedTest, paired_test
 from research.tables.cells import MISSING, Cell, column_cells, fixed, ten_digits
 from research.tables.columns import Column, with_arrow
 from research.tables.formats import writer_for

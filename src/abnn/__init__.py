@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from abnn.bayes.priors import Gaussian, ScaleMixture
     from abnn.config import AttachConfig, Objective, preset
     from abnn.networks.by_name import build_backbone
-    from abnn.predict.prediction import Prediction
+    from abnn.predict import Prediction
     from abnn.train.fit import fit
     from abnn.train.trainable import History
     from abnn.triage import Triage

@@ -228,7 +228,7 @@ class Killed(BaseException):
 def kill_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """The process dies in the batch after so many: nothing is written from then on."""
     left = [10**9]
-    predict, add, finish = Attached.predict, resume._Kept.add, resume._Kept.finish
+    predict, add, finish = Attached.predict, resume._SetFiles.add, resume._SetFiles.finish
 
     def dying(self: Attached, x: Any, *arguments: Any, **options: Any) -> Any:
         if len(x) > 1 or x.any():
@@ -246,8 +246,8 @@ def kill_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         return guarded
 
     monkeypatch.setattr(Attached, "predict", dying)
-    monkeypatch.setattr(resume._Kept, "add", alive(add))
-    monkeypatch.setattr(resume._Kept, "finish", alive(finish))
+    monkeypatch.setattr(resume._SetFiles, "add", alive(add))
+    monkeypatch.setattr(resume._SetFiles, "finish", alive(finish))
     monkeypatch.setattr(resume, "BATCHES_PER_PART", 2)
 
     def set_left(batches: int) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from abnn.evaluate import provenance
+from abnn.evaluate.provenance import code_state, provenance
 
 
 def test_the_commit_is_that_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -15,16 +15,22 @@ def test_the_commit_is_that_of_the_package(tmp_path: Path, monkeypatch: pytest.M
     package = tmp_path / "src"
     package.mkdir()
     (package / "_version.py").write_text("1")
-    monkeypatch.setattr(provenance, "__file__", str(package / "provenance.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     git("init")
-    assert provenance._code() == {}, "a repository that does not track the package says nothing about it"
+    assert code_state(package) == {}, "a repository that does not track the package says nothing about it"
     git("add", ".")
     git("commit", "-m", "first")
-    assert provenance._code() == {"commit": git("rev-parse", "HEAD"), "dirty": False}
+    assert code_state(package) == {"commit": git("rev-parse", "HEAD"), "dirty": False}
     (tmp_path / "results.json").write_text("{}")
-    assert provenance._code()["dirty"] is False, "results beside the package are no change of code"
+    assert code_state(package)["dirty"] is False, "results beside the package are no change of code"
     (package / "new.py").write_text("2")
-    assert provenance._code()["dirty"] is True
+    assert code_state(package)["dirty"] is True
     monkeypatch.setenv("PATH", "")
-    assert provenance._code() == {}
+    assert code_state(package) == {}
+
+
+def test_the_package_of_a_checkout_is_found():
+    """The files of this package are tracked where its tests run from a checkout."""
+    root = Path(__file__).parents[2]
+    if (root / ".git").exists():
+        assert len(provenance()["code"]["commit"]) == 40

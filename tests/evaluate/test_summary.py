@@ -71,23 +71,12 @@ def test_every_number_is_that_of_the_metric():
     a, b, c = (each.scores["entropy"] for each in evaluation.sets)
     assert summary["accuracy"] == {"digits": known.correct.mean(), "printed digits": semi.correct.mean()}
     assert summary["calibration"]["digits"] == metrics.calibration(known.probs, known.labels).to_dict()
-    assert summary["paper_grid_detection"]["photos v1.0"] == metrics.paper_grid_detection(a, c).to_dict()
-    grid = metrics.paper_grid_misclassification(a, known.correct).to_dict()
-    assert summary["paper_grid_misclassification"]["digits"] == grid
     assert summary["verdicts"]["digits"]["accept"] == np.mean(a <= np.float64(0.4))
     assert summary["verdicts"]["photos v1.0"]["reject"] == np.mean(c > np.float64(0.9))
     assert summary["verdicts"]["digits"]["accuracy_of_accepted"] == known.correct[a <= np.float64(0.4)].mean()
     assert sum(summary["verdicts"]["printed digits"][word] for word in ("accept", "notice", "reject")) == pytest.approx(
         1
     )
-
-
-def test_clusterings_of_the_paper_appear_when_the_sets_are_large_enough():
-    assert "paper_trimmed_clustering_cat_dog" not in summarise(sample_evaluation(size=60))
-    summary = summarise(sample_evaluation(size=250))
-    assert "shuffled_accuracy" in summary["paper_trimmed_clustering_cat_dog"]
-    assert "paper_trimmed_clustering" not in summary
-    assert "shuffled_accuracy" in summarise(sample_evaluation(size=9000))["paper_trimmed_clustering"]
 
 
 def test_what_is_undefined_has_no_key():
@@ -101,16 +90,15 @@ def test_what_is_undefined_has_no_key():
 def test_a_model_without_id_data_has_no_detection():
     evaluation = sample_evaluation()
     summary = summarise(sample_evaluation(sets=evaluation.sets[1:]))
-    assert "detection" not in summary and "paper_grid_detection" not in summary and "tiers" not in summary
+    assert "detection" not in summary and "tiers" not in summary
 
 
-def test_a_constant_score_has_no_paper_grid_but_exact_metrics():
+def test_a_constant_score_is_chance():
     sets = [
         sample_set(name, tier, 20, 0, scores={"entropy": np.ones(20, np.float32)})
         for name, tier in (("a", "id"), ("b", "semi"), ("c", "full"))
     ]
     summary = summarise(sample_evaluation(sets=tuple(sets)))
-    assert "paper_grid_detection" not in summary and "paper_grid_misclassification" not in summary
     assert summary["detection"]["b"]["auroc"] == 0.5
     assert summary["tiers"]["ordered_triples"] == pytest.approx(1 / 6)
 
@@ -138,8 +126,7 @@ def test_pairs_are_the_tiers_of_single_sets():
     assert set(pairs) == {"printed digits < photos v1.0", "letters < photos v1.0"}
     for semi in (b, other):
         alone = summarise(sample_evaluation(sets=(a, semi, c), thresholds=None))
-        paper = {"paper_trimmed_clustering_cat_dog": alone["paper_trimmed_clustering_cat_dog"]}
-        assert pairs[f"{semi.name} < {c.name}"] == {**alone["tiers"], **paper}
+        assert pairs[f"{semi.name} < {c.name}"] == alone["tiers"]
     assert "pairs" not in summarise(sample_evaluation(sets=(b, other, c, sample_set("walls", "full", 40, 6))))  # no id
 
 

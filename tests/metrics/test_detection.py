@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
+import math
 from fractions import Fraction
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -140,7 +141,7 @@ def test_the_two_95_percent_numbers_differ() -> None:
 
 def test_constant_scores_are_chance() -> None:
     result = m.detection(np.zeros(30), np.zeros(10))
-    assert result == m.Detection(0.5, 0.75, 0.25, 0.5, 0.0, 1.0)
+    assert list(result.numbers().values()) == [0.5, 0.75, 0.25, 0.5, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64])
@@ -157,20 +158,16 @@ def test_input_arrays_are_left_alone() -> None:
     arrays = generator(0).normal(size=50), generator(1).normal(size=50)
     copies = [array.copy() for array in arrays]
     m.detection(*arrays)
-    m.paper_grid_detection(*arrays)
     for array, copy in zip(arrays, copies, strict=True):
         np.testing.assert_array_equal(array, copy)
 
 
-@pytest.mark.parametrize("decimals", [None, 3])
-def test_a_million_scores_take_less_than_two_seconds_of_one_core(decimals: int | None) -> None:
+@pytest.mark.parametrize("decimals", [12, 3])
+def test_a_million_scores_come_close_to_the_closed_form(decimals: int) -> None:
     rng = generator(0)
-    sets = rng.normal(size=500_000), rng.normal(1, 1, size=500_000)
-    if decimals is not None:
-        sets = np.round(sets[0], decimals), np.round(sets[1], decimals)
-    start = time.process_time()
-    m.detection(*sets)
-    assert time.process_time() - start < 2
+    sets = [np.round(rng.normal(shift, 1, size=500_000), decimals) for shift in (0, 1)]
+    # the standard error of the area is below sqrt(1 / (4 * 500,000)), rounding is far below it
+    assert m.detection(*sets).auroc == pytest.approx(NormalDist().cdf(1 / math.sqrt(2)), abs=4 * 7.1e-4)
 
 
 @pytest.mark.parametrize("tpr", [0, 1, 1.5, -0.1, float("nan"), "0.95", True])

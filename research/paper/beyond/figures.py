@@ -10,8 +10,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from abnn.evaluate.report.drawing import PALETTE, Drawing, new_figure, style, svg_file
-from abnn.evaluate.report.furniture import PERCENT, Look, model_look, set_title
+from abnn.evaluate.report.drawing import (
+    PALETTE,
+    PERCENT,
+    Drawing,
+    Look,
+    model_look,
+    new_figure,
+    set_title,
+    style,
+    svg_file,
+)
 from abnn.files import write_bytes
 from research.paper.beyond.comparisons import OURS, PLAIN, counted_columns, headed
 from research.paper.beyond.corruptions import CORRUPTIONS

@@ -18,10 +18,11 @@ from abnn.attached import Attached
 from abnn.baselines import Trained
 from abnn.baselines.base import AUTHORS_NOISE
 from abnn.data.digits import Labelled
-from abnn.metrics import auroc, calibration, misclassification, severity_correlation
+from abnn.metrics import auroc, calibration, misclassification
 from abnn.model.views import shifted
 from abnn.outliers import Outliers, make_outliers
 from abnn.predict import Prediction, concatenate
+from research.metrics import severity_correlation
 from research.paper.beyond.corruptions import CORRUPTIONS, corrupt
 from research.tasks import DRAWS
 

@@ -82,6 +82,7 @@ def evaluate(
                 evaluate_source(
                     *(model, each, settings, output / "sets", batch_size, skip_unreadable),
                     on_batch=lambda count, task=task: bar.advance(task, count),  # type: ignore[misc]
+                    stated=None if triage is None else triage.probabilities,
                 )
             )
             if results[-1].skipped:

@@ -30,7 +30,7 @@ def evaluate_set(
     seed: int = 0,
     shown: int = 8,
     picture: Picture | None = None,
-    on_batch: Callable[[int], None] | None = None,
+    on_batch: Callable[[int], None] = lambda count: None,
     stated: Stated | None = None,
 ) -> SetResult:
     """Predict every input of ``batches``, pairs of inputs and labels (-1: no class), and keep all its scores.
@@ -46,8 +46,7 @@ def evaluate_set(
         prediction = model.predict(x, draws=draws, seed=seed)
         parts.append(Part.of(prediction, x, y, stated))
         pool.add(prediction.score.cpu().numpy(), x, picture or as_pictures)
-        if on_batch is not None:
-            on_batch(len(x))
+        on_batch(len(x))
     return as_result(parts, pool, name, tier)
 
 
@@ -69,9 +68,6 @@ class Part:
         probs = prediction.probs if stated is None else stated(prediction)
         return cls(probs.cpu().numpy().astype(np.float32), labels, all_scores(prediction), _digests(x, labels))
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
 
 def join(parts: Sequence[Part]) -> Part:
     """Consecutive parts as one."""
@@ -89,17 +85,8 @@ def as_result(parts: Sequence[Part], pool: Pool, name: str, tier: str, skipped: 
         fix = f"{len(skipped)} inputs could not be read." if skipped else ""
         raise InputError(explain(f"set {name!r}", "no inputs", "at least one batch", fix))
     whole = join(parts)
-    return SetResult(
-        name=name,
-        tier=tier,
-        probs=whole.probs,
-        labels=whole.labels,
-        scores=whole.scores,
-        shown=pool.numbers,
-        images=pool.images,
-        skipped=skipped,
-        data_hash=hashlib.sha256(whole.digests.tobytes()).hexdigest(),
-    )
+    data_hash = hashlib.sha256(whole.digests.tobytes()).hexdigest()
+    return SetResult(name, tier, whole.probs, whole.labels, whole.scores, pool.numbers, pool.images, skipped, data_hash)
 
 
 def all_scores(prediction: Prediction) -> dict[str, np.ndarray]:

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from abnn.errors import InputError, explain, unknown
+from abnn.predict.verdicts import verdict_levels
 
 TIERS = ("id", "semi", "full")
+Thresholds = tuple[float, float]
+"""(notice, reject): scores above the first are noticed, above the second refused."""
 
 
 @dataclass(frozen=True)
@@ -69,36 +72,37 @@ class Evaluation:
     name              what to call the model in tables: "plain network", "attached network"
     score             the name of its score that tables use
     sets              in the order of their tiers
-    thresholds        (notice, reject): scores above the first are noticed, above the second refused
+    thresholds        for all inputs; None: the model gives no verdicts
     seed              of the training run
     config            everything that led to the model, as JSON can hold it
     seconds           how long the parts of the run took, by name
-    class_thresholds  (notice, reject) for each predicted class in the place of ``thresholds``; () if there are none
+    class_thresholds  for each predicted class, in the place of ``thresholds``; () if there are none
     """
 
     name: str
     score: str
     sets: tuple[SetResult, ...]
-    thresholds: tuple[float, float] | None = None
+    thresholds: Thresholds | None = None
     seed: int = 0
     config: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    class_thresholds: tuple[tuple[float, float], ...] = ()
+    class_thresholds: tuple[Thresholds, ...] = ()
 
     def __post_init__(self) -> None:
         classes = max((each.probs.shape[1] for each in self.sets if each.probs.ndim == 2), default=0)
         if self.class_thresholds and (self.thresholds is None or len(self.class_thresholds) != classes):
-            given = f"{len(self.class_thresholds)} pairs" + ("" if self.thresholds else " without thresholds")
-            raise InputError(explain("class_thresholds", given, f"{classes}, one for each class, beside thresholds"))
+            fault = f"{len(self.class_thresholds)} pairs" + ("" if self.thresholds else " without thresholds")
+            raise InputError(explain("class_thresholds", fault, f"{classes}, one for each class, beside thresholds"))
 
     def levels(self, result: SetResult) -> np.ndarray:
-        """0 accept, 1 notice, 2 reject for each input of a set, as :meth:`abnn.Triage.levels` has it."""
-        assert self.thresholds is not None  # callers leave models without thresholds out
-        scores = result.scores[self.score]
-        notice, reject = np.asarray(self.thresholds, scores.dtype)
-        if self.class_thresholds:
-            notice, reject = np.asarray(self.class_thresholds, scores.dtype)[result.predicted].T
-        return 2 - (scores <= notice).astype(np.int64) - (scores <= reject)
+        """Return 0 accept, 1 notice, 2 reject for each input of a set; only for models with thresholds."""
+        assert self.thresholds is not None
+        limits = np.asarray(self.class_thresholds)[result.predicted].T if self.class_thresholds else self.thresholds
+        return verdict_levels(result.scores[self.score], *limits)
+
+    def verdict_counts(self, tier: str) -> np.ndarray:
+        """How many inputs of all sets of a tier are accepted, noticed and rejected."""
+        return np.bincount(np.concatenate([self.levels(each) for each in self.tier(tier)]), minlength=3)
 
     def tier(self, tier: str) -> list[SetResult]:
         return [each for each in self.sets if each.tier == tier]

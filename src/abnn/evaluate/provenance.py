@@ -17,37 +17,30 @@ PACKAGES = ("torch", "numpy", "scikit-learn", "lightning-fabric", "torchmetrics"
 
 
 def provenance() -> dict[str, Any]:
-    """Where a result comes from: when it was written, versions, platform and code."""
-    return {
-        "written": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "versions": _versions(),
-        "platform": f"{platform.system()} {platform.machine()}",
-        "code": _code(),
-    }
-
-
-def _versions() -> dict[str, str]:
+    """Return the time of writing, the versions of packages, the platform and the commit, as JSON can hold them."""
     versions = {"abnn": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-    return versions
+    return {
+        "written": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "versions": versions,
+        "platform": f"{platform.system()} {platform.machine()}",
+        "code": code_state(Path(__file__).resolve().parents[1]),
+    }
 
 
-def _code() -> dict[str, Any]:
-    """Commit and state of the package's own files, if they are tracked by git; a repository around an install is not it."""
-    here = Path(__file__).resolve().parent
+def code_state(package: Path) -> dict[str, Any]:
+    """Commit and state of a package's own files, if git tracks them; a repository around an install is not its own."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(here), *arguments]
+        command = ["git", "-C", str(package), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30, env=environment).stdout
 
     try:
         git("ls-files", "--error-unmatch", "_version.py")
-        return {
-            "commit": git("rev-parse", "HEAD").strip(),
-            "dirty": bool(git("status", "--porcelain", "--", ".").strip()),
-        }
+        commit, changes = git("rev-parse", "HEAD").strip(), git("status", "--porcelain", "--", ".").strip()
     except (OSError, subprocess.SubprocessError):
         return {}
+    return {"commit": commit, "dirty": bool(changes)}

@@ -22,13 +22,10 @@ import torch
 from torch import Tensor
 
 from abnn._version import __version__
-from abnn.data import InputForm, Source
 from abnn.errors import FileFormatError, InputError, explain
-from abnn.evaluate.collect import Part, Pool, as_result, join
+from abnn.evaluate.collect import Part, Pool, Stated, as_result, join
 from abnn.evaluate.evaluation import SetResult
 from abnn.files import read_tree, write_tree
-from abnn.predict import Prediction
-from abnn.triage.temperature import rescale
 
 BATCHES_PER_PART = 50
 
@@ -38,28 +35,29 @@ class Settings:
     """What the result of a set depends on, besides its data.
 
     model        fingerprint of the model
+    form         of its inputs, as sources take it; ``form.pictures(x)`` makes pictures of inputs
     shown        keep pictures of so many of the most and the least uncertain inputs, and of as many at random
-    temperature  of the probabilities that are kept, see :mod:`abnn.triage.temperature`
+    temperature  of the probabilities that are kept
     """
 
     model: str
-    form: InputForm
+    form: Any
     score: str
     draws: int = 10
     seed: int = 0
     shown: int = 8
     temperature: float = 1.0
 
-    def stated(self, prediction: Prediction) -> Tensor:
-        """The probabilities to keep."""
-        return rescale(prediction.probs, self.temperature)
-
 
 @dataclass(frozen=True)
 class TieredSource:
-    """A source with its place in an evaluation: labels as the model numbers its classes, -1 for none."""
+    """A source of data with its place in an evaluation.
 
-    source: Source
+    source  has ``name``, ``fingerprint``, a length and ``chunks(form, size, first)``, as :class:`abnn.data.Source`
+    labels  as the model numbers its classes, -1 for none
+    """
+
+    source: Any
     tier: str
     labels: np.ndarray
 
@@ -75,36 +73,24 @@ def evaluate_source(
     folder: Path,
     batch_size: int = 256,
     skip_unreadable: bool = False,
-    on_batch: Callable[[int], None] | None = None,
+    on_batch: Callable[[int], None] = lambda count: None,
+    stated: Stated | None = None,
 ) -> SetResult:
     """What ``model`` says about all inputs of a source, going on from what ``folder`` holds of an earlier attempt.
 
     skip_unreadable  leave out inputs that cannot be read, and list them in the result; otherwise they are an error
     on_batch         called with the number of inputs after each batch, and once for those that were done before
+    stated           the probabilities to keep, at the temperature of ``settings``; None: those of the model
     """
-    kept = _Kept(folder / _key(data, settings)[:24])
-    result = kept.result(data.name, data.tier)
-    if result is None or len(result) + len(result.skipped) != len(data.source):
-        result = _evaluate(model, data, settings, kept, batch_size, skip_unreadable, on_batch)
-        kept.finish(result)
-    elif on_batch is not None:
+    files = _SetFiles(folder / _key(data, settings)[:24])
+    result = files.result(data.name, data.tier)
+    if result is not None and len(result) + len(result.skipped) == len(data.source):
         on_batch(len(data.source))
-    _check_skipped(data.name, result.skipped, skip_unreadable)
-    return result
-
-
-def _evaluate(
-    model: Any,
-    data: TieredSource,
-    settings: Settings,
-    kept: _Kept,
-    batch_size: int,
-    skip_unreadable: bool,
-    on_batch: Callable[[int], None] | None,
-) -> SetResult:
-    state = kept.progress(Pool(settings.shown, settings.seed))
+        _check_skipped(data.name, result.skipped, skip_unreadable)
+        return result
+    state = files.progress(Pool(settings.shown, settings.seed))
     _check_skipped(data.name, state.skipped, skip_unreadable)
-    if on_batch is not None and state.last:
+    if state.last:
         on_batch(state.last)
     try:
         for number, chunk in enumerate(data.source.chunks(settings.form, batch_size, state.last), start=1):
@@ -112,34 +98,30 @@ def _evaluate(
             fresh, pool = state.fresh, replace(state.pool)
             if len(chunk.x):
                 prediction = model.predict(chunk.x, draws=settings.draws, seed=settings.seed, score=settings.score)
-                fresh = (
-                    *fresh,
-                    Part.of(prediction, chunk.x, torch.from_numpy(data.labels[chunk.rows]), settings.stated),
-                )
+                fresh = (*fresh, Part.of(prediction, chunk.x, torch.from_numpy(data.labels[chunk.rows]), stated))
                 pool.add(prediction.score.cpu().numpy(), chunk.x, settings.form.pictures)
             done, skipped = chunk.last - state.last, state.skipped + chunk.unreadable
             # One assignment: an interrupt finds all of the batch in the state, or nothing of it.
             state = replace(state, last=chunk.last, fresh=fresh, pool=pool, skipped=skipped)
-            if on_batch is not None:
-                on_batch(done)
+            on_batch(done)
             if number % BATCHES_PER_PART == 0:
-                state = kept.add(state)
+                state = files.add(state)
     finally:  # also when interrupted: the next attempt goes on from here
-        state = kept.add(state)
-    return as_result(state.parts, state.pool, data.name, data.tier, state.skipped)
+        state = files.add(state)
+    result = as_result(state.parts, state.pool, data.name, data.tier, state.skipped)
+    files.finish(result)
+    return result
 
 
 @dataclass(frozen=True)
 class _State:
     """How far an evaluation has come.
 
-    first    the place after the last input that is written down
-    last     the place after the last input that was looked at
-    parts    what is written down
-    fresh    what is not yet
-    pool     pictures of all
-    skipped  inputs up to ``last`` that could not be read
-    known    how many of them are written down
+    first         the place after the last input that is written down
+    last          the place after the last input that was looked at
+    parts, fresh  what is written down, and what is not yet
+    pool          pictures of all
+    skipped       inputs up to ``last`` that could not be read; the first ``listed`` of them are written down
     """
 
     pool: Pool
@@ -148,10 +130,10 @@ class _State:
     parts: tuple[Part, ...] = ()
     fresh: tuple[Part, ...] = ()
     skipped: tuple[str, ...] = ()
-    known: int = 0
+    listed: int = 0
 
 
-class _Kept:
+class _SetFiles:
     """The files of one set."""
 
     def __init__(self, folder: Path) -> None:
@@ -160,12 +142,10 @@ class _Kept:
 
     def result(self, name: str, tier: str) -> SetResult | None:
         tree = _read(self.file)
-        if tree is None:
-            return None
-        return replace(SetResult(**_from_tensors(tree)), name=name, tier=tier)
+        return None if tree is None else SetResult(**{**tree, "name": name, "tier": tier})
 
     def finish(self, result: SetResult) -> None:
-        write_tree(self.file, _to_tensors(vars(result)))
+        _write(self.file, vars(result))
         for path in self.folder.glob("part-*.safetensors"):
             path.unlink()
 
@@ -175,46 +155,32 @@ class _Kept:
             return state
         part = join(state.fresh) if state.fresh else None
         tree = {"first": state.first, "last": state.last, "part": part and asdict(part), "skipped": state.skipped}
-        assert _is_whole(tree, state.known), "each input is predicted once or skipped once"
-        path = self.folder / f"part-{state.first:010d}.safetensors"
-        write_tree(path, _to_tensors({**tree, "pool": asdict(state.pool)}))
+        assert _is_whole(tree, state.listed), "each input is predicted once or skipped once"
+        _write(self.folder / f"part-{state.first:010d}.safetensors", {**tree, "pool": asdict(state.pool)})
         parts = state.parts if part is None else (*state.parts, part)
-        return replace(state, first=state.last, parts=parts, fresh=(), known=len(state.skipped))
+        return replace(state, first=state.last, parts=parts, fresh=(), listed=len(state.skipped))
 
     def progress(self, empty: Pool) -> _State:
-        chain = self._chain()
-        parts = tuple(Part(**tree["part"]) for tree in chain if tree["part"] is not None)
-        if not chain:
-            return _State(empty)
-        last, skipped = chain[-1]["last"], chain[-1]["skipped"]
-        return _State(Pool(**chain[-1]["pool"]), last, last, parts, (), skipped, len(skipped))
-
-    def _chain(self) -> list[dict[str, Any]]:
         """The parts that follow each other without a gap; a damaged one ends them and is made again."""
-        chain: list[dict[str, Any]] = []
+        state = _State(empty)
         for path in sorted(self.folder.glob("part-*.safetensors")):
-            tree = _from_tensors(_read(path))
-            place, known = (chain[-1]["last"], len(chain[-1]["skipped"])) if chain else (0, 0)
-            if tree is None or tree["first"] > place:
+            tree = _read(path)
+            if tree is None or tree["first"] > state.last:
                 break
-            if tree["first"] == place:
-                if not _is_whole(tree, known):
+            if tree["first"] == state.last:
+                if not _is_whole(tree, state.listed):
                     break
-                chain.append(tree)
-        return chain
+                last, skipped, parts = tree["last"], tree["skipped"], state.parts
+                if tree["part"] is not None:
+                    parts = (*parts, Part(**tree["part"]))
+                state = _State(Pool(**tree["pool"]), last, last, parts, (), skipped, len(skipped))
+        return state
 
 
-def _is_whole(tree: dict[str, Any], known: int) -> bool:
-    """Whether a part has all inputs from its first to its last place, each once; ``known`` were skipped before it."""
+def _is_whole(tree: dict[str, Any], listed: int) -> bool:
+    """Whether a part has all inputs from its first to its last place, each once; ``listed`` were skipped before it."""
     rows = 0 if tree["part"] is None else len(tree["part"]["labels"])
-    return rows + len(tree["skipped"]) - known == tree["last"] - tree["first"]
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        return read_tree(path)
-    except FileFormatError:
-        return None
+    return rows + len(tree["skipped"]) - listed == tree["last"] - tree["first"]
 
 
 def _key(data: TieredSource, settings: Settings) -> str:
@@ -231,24 +197,24 @@ def _key(data: TieredSource, settings: Settings) -> str:
 def _check_skipped(name: str, unreadable: tuple[str, ...], skip: bool) -> None:
     if unreadable and not skip:
         more = f" and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
-        fix = "Repair or remove it, or pass --skip-unreadable to leave such images out; what was done so far is kept."
-        accepted = "images that can be read"
-        raise InputError(
-            explain(f"set {name!r}", f"an image that cannot be read: {unreadable[0]}{more}", accepted, fix)
-        )
+        fault = f"an image that cannot be read: {unreadable[0]}{more}"
+        fix = "Repair or remove it, or pass --skip-unreadable to leave such images out; what was done so far is files."
+        raise InputError(explain(f"set {name!r}", fault, "images that can be read", fix))
 
 
-def _to_tensors(node: Any) -> Any:
-    if isinstance(node, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(node))
+def _write(path: Path, tree: dict[str, Any]) -> None:
+    write_tree(path, _convert(tree, np.ndarray, lambda array: torch.from_numpy(np.ascontiguousarray(array))))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """What :func:`_write` wrote; None if the file is absent or damaged."""
+    try:
+        return _convert(read_tree(path), Tensor, lambda tensor: tensor.numpy())
+    except FileFormatError:
+        return None
+
+
+def _convert(node: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
     if isinstance(node, dict):
-        return {key: _to_tensors(value) for key, value in node.items()}
-    return node
-
-
-def _from_tensors(node: Any) -> Any:
-    if isinstance(node, Tensor):
-        return node.numpy()
-    if isinstance(node, dict):
-        return {key: _from_tensors(value) for key, value in node.items()}
-    return node
+        return {key: _convert(value, kind, convert) for key, value in node.items()}
+    return convert(node) if isinstance(node, kind) else node

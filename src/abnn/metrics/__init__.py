@@ -7,11 +7,9 @@ metric with its formula, which side is positive, and when it misleads. The ``...
 
 from typing import TYPE_CHECKING, Any
 
-from abnn.metrics._results import Result
+from abnn.metrics._arrays import Result
 from abnn.metrics.bootstrap import Interval, bootstrap_groups, bootstrap_rows
 from abnn.metrics.calibration import (
-    Calibration,
-    Reliability,
     adaptive_calibration_error,
     brier_score,
     calibration,
@@ -21,8 +19,6 @@ from abnn.metrics.calibration import (
     top_label,
 )
 from abnn.metrics.detection import (
-    Detection,
-    RocCurve,
     aupr_in,
     aupr_out,
     auroc,
@@ -32,28 +28,14 @@ from abnn.metrics.detection import (
     roc_curve,
     tnr_at_tpr_id_positive,
 )
-from abnn.metrics.misclassification import Misclassification, misclassification
-from abnn.metrics.paper_clustering import (
-    PaperTrimmedClustering,
-    paper_trimmed_clustering,
-    paper_trimmed_clustering_cat_dog,
-)
-from abnn.metrics.paper_grid import (
-    PaperGridDetection,
-    PaperGridMisclassification,
-    paper_grid_detection,
-    paper_grid_misclassification,
-)
-from abnn.metrics.seeds import PairedTest, SeedSummary, over_seeds, paired_test
-from abnn.metrics.selective import RiskCoverage, Selective, augrc, aurc, excess_aurc, risk_coverage, selective
+from abnn.metrics.misclassification import misclassification
+from abnn.metrics.seeds import SeedSummary, over_seeds
+from abnn.metrics.selective import augrc, aurc, excess_aurc, risk_coverage, selective
 from abnn.metrics.tiers import (
-    TierConfusion,
-    Tiers,
     TierThresholds,
     choose_tier_thresholds,
     cluster_confusion,
     ordered_triples,
-    severity_correlation,
     tier_accuracy,
     tier_confusion,
     tiers,
@@ -69,28 +51,15 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Calibration",
     "CalibrationMetric",
-    "Detection",
     "DetectionMetric",
     "Interval",
-    "Misclassification",
     "MisclassificationMetric",
-    "PairedTest",
-    "PaperGridDetection",
-    "PaperGridMisclassification",
-    "PaperTrimmedClustering",
-    "Reliability",
     "Result",
-    "RiskCoverage",
-    "RocCurve",
     "SeedSummary",
-    "Selective",
     "SelectiveMetric",
-    "TierConfusion",
     "TierMetric",
     "TierThresholds",
-    "Tiers",
     "adaptive_calibration_error",
     "augrc",
     "aupr_in",
@@ -112,16 +81,10 @@ __all__ = [
     "negative_log_likelihood",
     "ordered_triples",
     "over_seeds",
-    "paired_test",
-    "paper_grid_detection",
-    "paper_grid_misclassification",
-    "paper_trimmed_clustering",
-    "paper_trimmed_clustering_cat_dog",
     "reliability",
     "risk_coverage",
     "roc_curve",
     "selective",
-    "severity_correlation",
     "tier_accuracy",
     "tier_confusion",
     "tiers",
@@ -129,12 +92,10 @@ __all__ = [
     "top_label",
 ]
 
-_STREAMING = {"CalibrationMetric", "DetectionMetric", "MisclassificationMetric", "SelectiveMetric", "TierMetric"}
-
 
 def __getattr__(name: str) -> Any:
     # torchmetrics takes seconds to import, and whoever calls a function on two arrays should not wait for it
-    if name in _STREAMING:
+    if name in __all__:  # the others are here already
         from abnn.metrics import streaming
 
         return getattr(streaming, name)

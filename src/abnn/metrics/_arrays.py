@@ -1,11 +1,11 @@
-"""The boundary of the metrics: whatever comes in leaves as a checked numpy array, or as an error that says what to do."""
+"""The boundary of the metrics: what comes in is checked and becomes a numpy array, what goes out becomes plain data."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from abnn.errors import InputError, explain
@@ -19,41 +19,45 @@ ArrayLike: TypeAlias = Any
 _SUM_TOLERANCE = 1e-2  # the rows of a bfloat16 softmax sum to one within 2**-8; logits do not
 
 
-def as_scores(value: ArrayLike, argument: str) -> Floats:
-    """A non-empty 1-d float64 array of finite numbers."""
+@dataclass(frozen=True)
+class Result:
+    """What the metric functions return: frozen records that turn into plain data for JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain Python values: numbers, None, lists and dicts."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+    def numbers(self) -> dict[str, float]:
+        """The fields that hold one real number: those that have a mean, a spread and a confidence interval."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, float)}
+
+
+def as_scores(value: ArrayLike, argument: str, length: int | None = None, partner: str = "") -> Floats:
+    """A non-empty 1-d float64 array of finite numbers, as long as ``partner`` where one is named."""
     accepted = "a 1-d array of finite numbers, one per input"
     array = to_numpy(value, argument, accepted)
     if array.dtype == np.bool_:
         raise InputError(explain(argument, "booleans", accepted, "Check the order of the arguments."))
-    array = _numeric(array, argument, accepted)
-    _one_dimensional(array, argument, accepted)
-    _finite(array, argument, accepted)
-    return array
+    column = _finite(_column(array, argument, accepted), argument, accepted)
+    return _same_length(column, argument, length, partner)
 
 
 def as_booleans(value: ArrayLike, argument: str, length: int, partner: str) -> Bools:
     """A 1-d boolean array as long as ``partner``; numbers are taken if they are all 0 or 1."""
     accepted = "a 1-d array of booleans (or of 0 and 1), one per input"
-    array = to_numpy(value, argument, accepted)
-    if array.dtype != np.bool_:
-        array = _numeric(array, argument, accepted)
-        odd = array[(array != 0) & (array != 1)]
-        if odd.size:
-            raise InputError(explain(argument, f"the value {odd.flat[0]:g}", accepted, "Pass `predictions == labels`."))
-    _one_dimensional(array, argument, accepted)
-    check_same_length(len(array), argument, length, partner)
-    return array.astype(np.bool_)
+    array = _numeric(to_numpy(value, argument, accepted), argument, accepted)
+    odd = array[(array != 0) & (array != 1)]
+    if odd.size:
+        raise InputError(explain(argument, f"the value {odd.flat[0]:g}", accepted, "Pass `predictions == labels`."))
+    return _same_length(_column(array, argument, accepted), argument, length, partner).astype(np.bool_)
 
 
 def as_labels(value: ArrayLike, argument: str, length: int | None = None, partner: str = "") -> Ints:
     """A non-empty 1-d array of class numbers 0, 1, 2, ..., as long as ``partner`` where one is named."""
     accepted = "a 1-d array of whole numbers from 0, one per input"
-    array = _numeric(to_numpy(value, argument, accepted), argument, accepted)
-    _one_dimensional(array, argument, accepted)
-    _finite(array, argument, accepted)
-    if length is not None:
-        check_same_length(len(array), argument, length, partner)
-    odd = array[(array != np.floor(array)) | (array < 0)]
+    array = _finite(_column(to_numpy(value, argument, accepted), argument, accepted), argument, accepted)
+    odd = _same_length(array, argument, length, partner)[(array != np.floor(array)) | (array < 0)]
     if odd.size:
         raise InputError(explain(argument, f"the value {odd[0]:g}", accepted, "Pass class numbers, not one-hot rows."))
     return array.astype(np.int64)
@@ -68,10 +72,8 @@ def as_probabilities(value: ArrayLike, argument: str) -> Floats:
         raise InputError(explain(argument, f"an array of shape {array.shape}", accepted, fix))
     if array.shape[0] == 0:
         raise InputError(explain(argument, "no rows", accepted, "Check that the set was predicted at all."))
-    _finite(array, argument, accepted)
     fix = "Apply a softmax to the logits first."
-    if array.min() < 0 or array.max() > 1:
-        raise InputError(explain(argument, f"values from {array.min():g} to {array.max():g}", accepted, fix))
+    _unit_range(_finite(array, argument, accepted), argument, accepted, fix)
     sums = array.sum(axis=1)
     worst = int(np.argmax(np.abs(sums - 1)))
     if abs(sums[worst] - 1) > _SUM_TOLERANCE:
@@ -81,12 +83,8 @@ def as_probabilities(value: ArrayLike, argument: str) -> Floats:
 
 def as_confidences(value: ArrayLike, argument: str) -> Floats:
     """A non-empty 1-d float64 array in [0, 1]."""
-    array = as_scores(value, argument)
-    if array.min() < 0 or array.max() > 1:
-        given = f"values from {array.min():g} to {array.max():g}"
-        fix = "Pass the probability of the predicted class, not a logit or an uncertainty score."
-        raise InputError(explain(argument, given, "a 1-d array of numbers in [0, 1]", fix))
-    return array
+    fix = "Pass the probability of the predicted class, not a logit or an uncertainty score."
+    return _unit_range(as_scores(value, argument), argument, "a 1-d array of numbers in [0, 1]", fix)
 
 
 def as_fraction(value: float, argument: str) -> float:
@@ -104,7 +102,8 @@ def as_count(value: int, argument: str, at_least: int = 1) -> int:
 
 
 def to_numpy(value: ArrayLike, argument: str, accepted: str) -> NDArray[Any]:
-    if isinstance(value, torch.Tensor):
+    """An array of whatever type it has; torch need not be there, so tensors are known by what they can do."""
+    if hasattr(value, "detach"):
         tensor = value.detach().cpu()
         # numpy has no bfloat16, and float64 holds every smaller float exactly
         return (tensor.double() if tensor.is_floating_point() else tensor).numpy()
@@ -120,25 +119,44 @@ def _numeric(array: NDArray[Any], argument: str, accepted: str) -> Floats:
     return np.asarray(array, dtype=np.float64)
 
 
-def _one_dimensional(array: NDArray[Any], argument: str, accepted: str) -> None:
-    if array.ndim != 1:
-        fix = f"Flatten it with .reshape(-1) if it holds one value per input (it holds {array.size})."
-        raise InputError(explain(argument, f"an array of shape {array.shape}", accepted, fix))
-    if array.size == 0:
+def _column(array: NDArray[Any], argument: str, accepted: str) -> Floats:
+    column = _numeric(array, argument, accepted)
+    if column.ndim != 1:
+        fix = f"Flatten it with .reshape(-1) if it holds one value per input (it holds {column.size})."
+        raise InputError(explain(argument, f"an array of shape {column.shape}", accepted, fix))
+    if column.size == 0:
         raise InputError(explain(argument, "an empty array", accepted, "Check that the set has any inputs at all."))
+    return column
 
 
-def _finite(array: Floats, argument: str, accepted: str) -> None:
-    finite = np.isfinite(array)
-    if not finite.all():
-        bad = np.argwhere(~finite)
-        first = tuple(int(index) for index in bad[0])
-        given = f"{len(bad)} of {array.size} values not finite (the first, {array[first]}, at index {first[0]})"
-        fix = "Find out why the model gave NaN or infinity there; dropping such inputs would flatter it."
-        raise InputError(explain(argument, given, accepted, fix))
-
-
-def check_same_length(length: int, argument: str, expected: int, partner: str) -> None:
-    if length != expected:
+def _same_length(column: Floats, argument: str, length: int | None, partner: str) -> Floats:
+    if length is not None and len(column) != length:
         fix = "Both must describe the same inputs in the same order."
-        raise InputError(explain(argument, f"{length} values", f"{expected}, as many as {partner}", fix))
+        raise InputError(explain(argument, f"{len(column)} values", f"{length}, as many as {partner}", fix))
+    return column
+
+
+def _finite(array: Floats, argument: str, accepted: str) -> Floats:
+    bad = np.argwhere(~np.isfinite(array))
+    if len(bad):
+        first = tuple(int(index) for index in bad[0])
+        fault = f"{len(bad)} of {array.size} values not finite (the first, {array[first]}, at index {first[0]})"
+        fix = "Find out why the model gave NaN or infinity there; dropping such inputs would flatter it."
+        raise InputError(explain(argument, fault, accepted, fix))
+    return array
+
+
+def _unit_range(array: Floats, argument: str, accepted: str, fix: str) -> Floats:
+    if array.min() < 0 or array.max() > 1:
+        raise InputError(explain(argument, f"values from {array.min():g} to {array.max():g}", accepted, fix))
+    return array
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Result):
+        return value.to_dict()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abnn.errors import InputError, explain
-from abnn.metrics._arrays import ArrayLike, as_count, as_fraction, to_numpy
-from abnn.metrics._results import Result
+from abnn.metrics._arrays import ArrayLike, Result, as_count, as_fraction, to_numpy
 
 Draw = Callable[[np.random.Generator], Sequence[NDArray[Any]]]
 
@@ -30,29 +29,20 @@ class Interval(Result):
     level: float
 
 
-@overload
 def bootstrap_groups(
-    statistic: Callable[..., float], *groups: ArrayLike, resamples: int = 1000, level: float = 0.95, seed: int = 0
-) -> Interval: ...
-@overload
-def bootstrap_groups(
-    statistic: Callable[..., Result], *groups: ArrayLike, resamples: int = 1000, level: float = 0.95, seed: int = 0
-) -> dict[str, Interval]: ...
-def bootstrap_groups(
-    statistic: Callable[..., float] | Callable[..., Result],
+    statistic: Callable[..., float | dict[Any, float] | Result],
     *groups: ArrayLike,
     resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
-) -> Interval | dict[str, Interval]:
+) -> Any:
     """Intervals for ``statistic(*groups)`` whose groups are separate samples: detection(id, ood), tiers(id, semi, full).
 
-    Each group is resampled on its own with replacement and keeps its size. A statistic that returns a record gets one
-    interval per number in it. Groups may have several columns, so that the difference of two methods on the same
-    inputs is resampled jointly.
+    Returns an `Interval`; where the statistic returns a record or a dict, a dict with one for each number in it. Each
+    group is resampled on its own with replacement and keeps its size. Groups may have several columns, so that the
+    difference of two methods on the same inputs is resampled jointly.
     """
-    arrays = [_rows(group, f"group {number}") for number, group in enumerate(groups, start=1)]
-    _some(arrays, "groups")
+    arrays = _all_rows(groups, "group")
 
     def draw(rng: np.random.Generator) -> list[NDArray[Any]]:
         return [array[rng.integers(0, len(array), len(array))] for array in arrays]
@@ -60,39 +50,21 @@ def bootstrap_groups(
     return _intervals(statistic, arrays, draw, resamples, level, seed)
 
 
-@overload
 def bootstrap_rows(
-    statistic: Callable[..., float],
+    statistic: Callable[..., float | dict[Any, float] | Result],
     *columns: ArrayLike,
     strata: ArrayLike | None = None,
     resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
-) -> Interval: ...
-@overload
-def bootstrap_rows(
-    statistic: Callable[..., Result],
-    *columns: ArrayLike,
-    strata: ArrayLike | None = None,
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> dict[str, Interval]: ...
-def bootstrap_rows(
-    statistic: Callable[..., float] | Callable[..., Result],
-    *columns: ArrayLike,
-    strata: ArrayLike | None = None,
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Interval | dict[str, Interval]:
+) -> Any:
     """Intervals for ``statistic(*columns)`` whose columns describe the same inputs: misclassification(scores, correct).
 
-    Inputs are resampled with replacement, all columns together. With ``strata`` (one value per input, for instance
-    ``correct``) each stratum keeps its size; that is needed where one class is so rare that a resample could miss it.
+    Returns what `bootstrap_groups` does. Inputs are resampled with replacement, all columns together. With ``strata`` (one
+    value per input, for instance ``correct``) each stratum keeps its size; that is needed where one class is so rare that
+    a resample could miss it.
     """
-    arrays = [_rows(column, f"column {number}") for number, column in enumerate(columns, start=1)]
-    _some(arrays, "columns")
+    arrays = _all_rows(columns, "column")
     labels = np.zeros(len(arrays[0])) if strata is None else _rows(strata, "strata")
     for number, array in enumerate([*arrays[1:], labels], start=2):
         if len(array) != len(arrays[0]):
@@ -115,29 +87,26 @@ def _intervals(
     rng = np.random.default_rng(as_count(seed, "seed", at_least=0))
     whole = statistic(*arrays)
     estimates = _numbers(whole)
-    samples = np.array([_resampled(statistic, draw(rng)) for _ in range(repeats)])
+    try:
+        samples = np.array([list(_numbers(statistic(*draw(rng))).values()) for _ in range(repeats)])
+    except InputError as error:
+        fix = "Use more data, or pass `strata` to bootstrap_rows so that every class keeps its size."
+        fault = f"a resample on which it is undefined ({error})"
+        raise InputError(explain("statistic", fault, "a statistic defined on every resample", fix)) from error
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
     rows = zip(estimates.values(), low, high, strict=True)
     intervals = [Interval(value, float(left), float(right), level) for value, left, right in rows]
-    return dict(zip(estimates, intervals, strict=True)) if isinstance(whole, Result) else intervals[0]
+    return dict(zip(estimates, intervals, strict=True)) if isinstance(whole, Result | dict) else intervals[0]
 
 
-def _resampled(statistic: Callable[..., Any], sample: Sequence[NDArray[Any]]) -> list[float]:
-    try:
-        return list(_numbers(statistic(*sample)).values())
-    except InputError as error:
-        fix = "Use more data, or pass `strata` to bootstrap_rows so that every class keeps its size."
-        given = f"a resample on which it is undefined ({error})"
-        raise InputError(explain("statistic", given, "a statistic defined on every resample", fix)) from error
-
-
-def _numbers(value: Any) -> dict[str, float]:
-    if isinstance(value, Result) and value.numbers():
-        return value.numbers()
+def _numbers(value: Any) -> dict[Any, float]:
+    numbers = value.numbers() if isinstance(value, Result) else value
+    if isinstance(numbers, dict) and numbers:
+        return numbers
     if isinstance(value, int | float | np.number):
         return {"": float(value)}
-    given = f"a {type(value).__name__} as its result"
-    raise InputError(explain("statistic", given, "a function that returns a number or a record of abnn.metrics"))
+    fault = f"a {type(value).__name__} as its result"
+    raise InputError(explain("statistic", fault, "a function that returns a number, a dict or a record of metrics"))
 
 
 def _rows(value: ArrayLike, argument: str) -> NDArray[Any]:
@@ -148,6 +117,7 @@ def _rows(value: ArrayLike, argument: str) -> NDArray[Any]:
     return array
 
 
-def _some(arrays: Sequence[NDArray[Any]], argument: str) -> None:
-    if not arrays:
-        raise InputError(explain(argument, "none", "at least one array", "Pass the arguments of the statistic."))
+def _all_rows(values: Sequence[ArrayLike], kind: str) -> list[NDArray[Any]]:
+    if not values:
+        raise InputError(explain(f"{kind}s", "none", "at least one array", "Pass the arguments of the statistic."))
+    return [_rows(value, f"{kind} {number}") for number, value in enumerate(values, start=1)]

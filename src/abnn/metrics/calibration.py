@@ -12,16 +12,16 @@ from abnn.metrics._arrays import (
     Bools,
     Floats,
     Ints,
+    Result,
     as_booleans,
     as_confidences,
     as_count,
     as_labels,
     as_probabilities,
 )
-from abnn.metrics._results import Result
 
 DEFAULT_BINS = 15
-_LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
+LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -53,22 +53,24 @@ class Reliability(Result):
 
 
 def calibration(probs: ArrayLike, labels: ArrayLike, bins: int = DEFAULT_BINS) -> Calibration:
-    """All calibration metrics of class probabilities of shape (inputs, classes)."""
+    """All calibration metrics of class probabilities of shape (inputs, classes); the functions below say what each is."""
     rows, truth = _rows_and_truth(probs, labels)
-    confidence, correct = _top_label(rows, truth)
+    confidence, correct = rows.max(axis=1), rows.argmax(axis=1) == truth
+    of_label = rows[np.arange(len(rows)), truth]
     return Calibration(
         accuracy=float(np.mean(correct)),
         mean_confidence=float(np.mean(confidence)),
         ece=expected_calibration_error(confidence, correct, bins),
         adaptive_ece=adaptive_calibration_error(confidence, correct, bins),
-        brier=_brier(rows, truth),
-        nll=_nll(rows, truth),
+        brier=float(np.mean(np.sum(rows**2, axis=1) - of_label**2 + (1 - of_label) ** 2)),
+        nll=float(np.mean(-np.log(np.maximum(of_label, LEAST_PROBABILITY)))),
     )
 
 
 def top_label(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, Bools]:
     """The probability of the predicted class, and whether that class is right (the first of equally probable ones)."""
-    return _top_label(*_rows_and_truth(probs, labels))
+    rows, truth = _rows_and_truth(probs, labels)
+    return rows.max(axis=1), rows.argmax(axis=1) == truth
 
 
 def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = DEFAULT_BINS) -> float:
@@ -91,69 +93,38 @@ def reliability(
     accuracy of all of them, so that the order of the input does not matter.
     """
     values = as_confidences(confidence, "confidence")
-    right = as_booleans(correct, "correct", len(values), "confidence")
+    right = as_booleans(correct, "correct", len(values), "confidence").astype(np.float64)
     number = as_count(bins, "bins")
-    return _equal_mass(values, right, number) if equal_mass else _equal_width(values, right, number)
+    if not equal_mass:
+        edges = np.linspace(0, 1, number + 1)
+        index = np.maximum(np.searchsorted(edges, values, side="left") - 1, 0)
+        count = np.bincount(index, minlength=number)
+        used = np.flatnonzero(count)
+        means, shares = (np.bincount(index, each, number)[used] / count[used] for each in (values, right))
+        return Reliability(edges[used], edges[used + 1], means, shares, count[used])
+    distinct, inverse, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    ordered, expected = np.repeat(distinct, sizes), np.repeat(np.bincount(inverse, right) / sizes, sizes)
+    cuts = np.unique(np.arange(number + 1) * len(ordered) // number)  # unique: more bins than inputs leave empty runs
+    first, last, count = cuts[:-1], cuts[1:] - 1, np.diff(cuts)
+    means, shares = (np.add.reduceat(each, first) / count for each in (ordered, expected))
+    return Reliability(ordered[first], ordered[last], means, shares, count)
 
 
 def brier_score(probs: ArrayLike, labels: ArrayLike) -> float:
     """Mean over inputs of sum_k (p_k - [k is the label])^2: 0 at best, 2 at worst."""
-    return _brier(*_rows_and_truth(probs, labels))
+    return calibration(probs, labels).brier
 
 
 def negative_log_likelihood(probs: ArrayLike, labels: ArrayLike) -> float:
     """Mean of -log p(label) in nats; probabilities below 2.2e-16 count as that, so one input adds at most 36.04."""
-    return _nll(*_rows_and_truth(probs, labels))
+    return calibration(probs, labels).nll
 
 
 def _rows_and_truth(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, Ints]:
     rows = as_probabilities(probs, "probs")
     truth = as_labels(labels, "labels", len(rows), "probs has rows")
     if truth.max() >= rows.shape[1]:
-        given = f"the class {truth.max()}"
+        fault = f"the class {truth.max()}"
         fix = f"probs has {rows.shape[1]} columns; check that both come from the same classes."
-        raise InputError(explain("labels", given, f"class numbers from 0 to {rows.shape[1] - 1}", fix))
+        raise InputError(explain("labels", fault, f"class numbers from 0 to {rows.shape[1] - 1}", fix))
     return rows, truth
-
-
-def _top_label(rows: Floats, truth: Ints) -> tuple[Floats, Bools]:
-    return rows.max(axis=1), rows.argmax(axis=1) == truth
-
-
-def _brier(rows: Floats, truth: Ints) -> float:
-    of_label = rows[np.arange(len(rows)), truth]
-    return float(np.mean(np.sum(rows**2, axis=1) - of_label**2 + (1 - of_label) ** 2))
-
-
-def _nll(rows: Floats, truth: Ints) -> float:
-    of_label = rows[np.arange(len(rows)), truth]
-    return float(np.mean(-np.log(np.maximum(of_label, _LEAST_PROBABILITY))))
-
-
-def _equal_width(confidence: Floats, right: Bools, bins: int) -> Reliability:
-    edges = np.linspace(0, 1, bins + 1)
-    index = np.maximum(np.searchsorted(edges, confidence, side="left") - 1, 0)
-    count = np.bincount(index, minlength=bins)
-    used = np.flatnonzero(count)
-    return Reliability(
-        lower=edges[used],
-        upper=edges[used + 1],
-        confidence=np.bincount(index, confidence, bins)[used] / count[used],
-        accuracy=np.bincount(index, right, bins)[used] / count[used],
-        count=count[used],
-    )
-
-
-def _equal_mass(confidence: Floats, right: Bools, bins: int) -> Reliability:
-    distinct, inverse, sizes = np.unique(confidence, return_inverse=True, return_counts=True)
-    expected = np.repeat(np.bincount(inverse, right) / sizes, sizes)
-    ordered = np.repeat(distinct, sizes)
-    edges = np.unique(np.arange(bins + 1) * len(ordered) // bins)  # unique: more bins than inputs leave empty runs
-    count = np.diff(edges)
-    return Reliability(
-        lower=ordered[edges[:-1]],
-        upper=ordered[edges[1:] - 1],
-        confidence=np.add.reduceat(ordered, edges[:-1]) / count,
-        accuracy=np.add.reduceat(expected, edges[:-1]) / count,
-        count=count,
-    )

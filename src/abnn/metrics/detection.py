@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from abnn.metrics._arrays import ArrayLike, Floats, Ints, as_fraction, as_scores
-from abnn.metrics._results import Result
+from abnn.metrics._arrays import ArrayLike, Floats, Ints, Result, as_fraction, as_scores
 from abnn.metrics._tally import Tally, tally
 
 
@@ -39,11 +38,12 @@ class RocCurve(Result):
 def detection(id_scores: ArrayLike, ood_scores: ArrayLike) -> Detection:
     """All detection metrics from one sort; the functions below say what each of them is."""
     counts = _tally(id_scores, ood_scores)
+    accepted = counts.at_most / counts.sizes[:, None]
     return Detection(
         auroc=auroc_of(counts),
-        aupr_in=_aupr_in(counts),
-        aupr_out=_aupr_out(counts),
-        detection_accuracy=_detection_accuracy(counts),
+        aupr_in=_average_precision(counts.at_most[0], counts.at_most[1]),
+        aupr_out=_average_precision(counts.at_least[1, ::-1], counts.at_least[0, ::-1]),
+        detection_accuracy=float(max(0.5, np.max(accepted[0] + (1 - accepted[1])) / 2)),
         tnr_at_tpr95_id_positive=_tnr_at_tpr(counts, 0.95),
         fpr_at_tpr95_ood_positive=_fpr_at_tpr(counts, 0.95),
     )
@@ -56,17 +56,17 @@ def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
 
 def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """Average precision with **ID positive**: accept if score <= t, sum over distinct t of precision x recall gained."""
-    return _aupr_in(_tally(id_scores, ood_scores))
+    return detection(id_scores, ood_scores).aupr_in
 
 
 def aupr_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """Average precision with **OOD positive**: alarm if score >= t, sum over distinct t of precision x recall gained."""
-    return _aupr_out(_tally(id_scores, ood_scores))
+    return detection(id_scores, ood_scores).aupr_out
 
 
 def detection_accuracy(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """max over all t of [P(id <= t) + P(ood > t)] / 2: the best balanced accuracy, at least 1/2."""
-    return _detection_accuracy(_tally(id_scores, ood_scores))
+    return detection(id_scores, ood_scores).detection_accuracy
 
 
 def tnr_at_tpr_id_positive(id_scores: ArrayLike, ood_scores: ArrayLike, tpr: float = 0.95) -> float:
@@ -106,24 +106,11 @@ def _tally(id_scores: ArrayLike, ood_scores: ArrayLike) -> Tally:
     return tally(as_scores(id_scores, "id_scores"), as_scores(ood_scores, "ood_scores"))
 
 
-def _aupr_in(counts: Tally) -> float:
-    return _average_precision(counts.at_most[0], counts.at_most[1])
-
-
-def _aupr_out(counts: Tally) -> float:
-    return _average_precision(counts.at_least[1, ::-1], counts.at_least[0, ::-1])
-
-
 def _average_precision(true_positives: Ints, false_positives: Ints) -> float:
     """sum_k (R_k - R_{k-1}) P_k over thresholds from the strictest to the loosest."""
     gained = np.diff(true_positives, prepend=0)
     precision = true_positives / (true_positives + false_positives)
     return float(np.sum(gained * precision) / true_positives[-1])
-
-
-def _detection_accuracy(counts: Tally) -> float:
-    accepted = counts.at_most / counts.sizes[:, None]
-    return float(max(0.5, np.max(accepted[0] + (1 - accepted[1])) / 2))
 
 
 # count / size is correctly rounded, and so is the literal 0.95: k of n with k / n = 0.95 exactly compares as equal.

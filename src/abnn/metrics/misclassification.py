@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
 from abnn.errors import InputError, explain
-from abnn.metrics._arrays import ArrayLike, Bools, Floats, as_booleans, as_scores
-from abnn.metrics._results import Result
+from abnn.metrics._arrays import ArrayLike, Bools, Floats, Result, as_booleans, as_scores
 from abnn.metrics.detection import detection
 
 
 @dataclass(frozen=True)
 class Misclassification(Result):
-    """The numbers of `Detection` with success in the place of ID and error in the place of OOD, and the accuracy."""
+    """The accuracy, and the numbers of `Detection` with success in the place of ID and error in the place of OOD."""
 
     accuracy: float
     auroc: float
@@ -32,16 +31,7 @@ def misclassification(scores: ArrayLike, correct: ArrayLike) -> Misclassificatio
     useless score equals the error rate.
     """
     right, wrong = split_by_correctness(scores, correct)
-    numbers = detection(right, wrong)
-    return Misclassification(
-        accuracy=len(right) / (len(right) + len(wrong)),
-        auroc=numbers.auroc,
-        aupr_success=numbers.aupr_in,
-        aupr_error=numbers.aupr_out,
-        detection_accuracy=numbers.detection_accuracy,
-        tnr_at_tpr95_success_positive=numbers.tnr_at_tpr95_id_positive,
-        fpr_at_tpr95_error_positive=numbers.fpr_at_tpr95_ood_positive,
-    )
+    return Misclassification(len(right) / (len(right) + len(wrong)), *astuple(detection(right, wrong)))
 
 
 def scores_and_correct(scores: ArrayLike, correct: ArrayLike) -> tuple[Floats, Bools]:
@@ -54,7 +44,7 @@ def split_by_correctness(scores: ArrayLike, correct: ArrayLike) -> tuple[Floats,
     """The scores of the right and of the wrong predictions; both must exist."""
     values, right = scores_and_correct(scores, correct)
     if np.all(right) or not np.any(right):
-        given = f"{len(right)} predictions that are all {'right' if right[0] else 'wrong'}"
+        fault = f"{len(right)} predictions that are all {'right' if right[0] else 'wrong'}"
         fix = "Misclassification detection is undefined here; report the accuracy alone, or use more data."
-        raise InputError(explain("correct", given, "at least one right and one wrong prediction", fix))
+        raise InputError(explain("correct", fault, "at least one right and one wrong prediction", fix))
     return values[right], values[~right]

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from abnn.metrics._arrays import ArrayLike, Bools, Floats
-from abnn.metrics._results import Result
+from abnn.metrics._arrays import ArrayLike, Bools, Floats, Result
 from abnn.metrics._tally import tally
 from abnn.metrics.misclassification import scores_and_correct
 
@@ -39,14 +38,15 @@ class RiskCoverage(Result):
 def selective(scores: ArrayLike, correct: ArrayLike) -> Selective:
     """All selective-prediction metrics from one sort; the functions below say what each of them is."""
     values, right = scores_and_correct(scores, correct)
-    errors = _expected_errors(values, right)
-    area, optimum = _aurc(errors), _aurc(_errors_last(right))
+    errors, n = _expected_errors(values, right), len(right)
+    errors_last = np.maximum(np.arange(1, n + 1) - np.count_nonzero(right), 0).astype(np.float64)
+    area, optimum = _aurc(errors), _aurc(errors_last)
     return Selective(
         error_rate=float(np.mean(~right)),
         aurc=area,
         optimal_aurc=optimum,
         excess_aurc=max(0.0, area - optimum),  # below zero only by rounding
-        augrc=_augrc(errors),
+        augrc=float((np.sum(errors) - errors[-1] / 2) / n**2),
     )
 
 
@@ -86,14 +86,5 @@ def _expected_errors(values: Floats, right: Bools) -> Floats:
     return np.interp(np.arange(1, len(values) + 1), ends, errors)
 
 
-def _errors_last(right: Bools) -> Floats:
-    return np.maximum(np.arange(1, len(right) + 1) - np.count_nonzero(right), 0).astype(np.float64)
-
-
 def _aurc(errors: Floats) -> float:
     return float(np.mean(errors / np.arange(1, len(errors) + 1)))
-
-
-def _augrc(errors: Floats) -> float:
-    n = len(errors)
-    return float((np.sum(errors) - errors[-1] / 2) / n**2)

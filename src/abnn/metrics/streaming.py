@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, MissingExtraError, explain, unknown
-from abnn.metrics._arrays import as_count
-from abnn.metrics._results import Result
+from abnn.metrics._arrays import Result, as_count
 from abnn.metrics.calibration import DEFAULT_BINS, calibration
 from abnn.metrics.detection import detection
 from abnn.metrics.misclassification import misclassification
@@ -30,7 +29,7 @@ TIERS = ("id", "semi", "full")
 
 
 class _Collecting(Metric):
-    """Two lists of batches, one entry per input in each."""
+    """Two lists of batches, one entry per input in each; ``_result`` turns them into a record."""
 
     is_differentiable = False
     full_state_update = False
@@ -42,23 +41,25 @@ class _Collecting(Metric):
         self.add_state("first", default=[], dist_reduce_fx="cat")
         self.add_state("second", default=[], dist_reduce_fx="cat")
 
+    def compute(self) -> dict[str, Tensor]:
+        result = self._result(_joined(self.first), _joined(self.second))
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in result.numbers().items()}
+
+    def _result(self, first: Tensor, second: Tensor) -> Result:
+        raise NotImplementedError
+
     def _collect(self, first: Tensor, second: Tensor | bool | int, names: tuple[str, str], ndim: int = 1) -> None:
         if first.ndim != ndim:
             accepted = f"a {ndim}-d tensor with one row per input"
             raise InputError(explain(names[0], f"a tensor of shape {tuple(first.shape)}", accepted))
         labels = torch.as_tensor(second, device=first.device)
-        if labels.ndim == 0:
-            labels = labels.expand(len(first))
+        labels = labels.expand(len(first)) if labels.ndim == 0 else labels
         if labels.shape != first.shape[:1]:
             accepted = f"one value, or a 1-d tensor of {len(first)} values, as many as {names[0]}"
             raise InputError(explain(names[1], f"a tensor of shape {tuple(labels.shape)}", accepted))
         self.first.append(first.detach())
         # Fractions stay: compute() refuses them, and cut off they would pass for other labels.
         self.second.append(labels.detach() if labels.is_floating_point() else labels.detach().long())
-
-    def _collected(self) -> tuple[Tensor, Tensor]:
-        first, second = (_joined(state) for state in (self.first, self.second))
-        return first, second
 
 
 class DetectionMetric(_Collecting):
@@ -67,20 +68,9 @@ class DetectionMetric(_Collecting):
     def update(self, scores: Tensor, is_ood: Tensor | bool) -> None:
         self._collect(scores, is_ood, ("scores", "is_ood"))
 
-    def compute(self) -> dict[str, Tensor]:
-        scores, is_ood = self._collected()
-        _check_values("is_ood", is_ood, 2, "booleans, or 0 and 1")
-        return _tensors(detection(scores[is_ood == 0], scores[is_ood != 0]))
-
-
-class MisclassificationMetric(_Collecting):
-    """`misclassification` over batches: ``update(scores, correct)``."""
-
-    def update(self, scores: Tensor, correct: Tensor | bool) -> None:
-        self._collect(scores, correct, ("scores", "correct"))
-
-    def compute(self) -> dict[str, Tensor]:
-        return _tensors(misclassification(*self._collected()))
+    def _result(self, first: Tensor, second: Tensor) -> Result:
+        _check_values("is_ood", second, 2, "booleans, or 0 and 1")
+        return detection(first[second == 0], first[second != 0])
 
 
 class SelectiveMetric(_Collecting):
@@ -89,8 +79,15 @@ class SelectiveMetric(_Collecting):
     def update(self, scores: Tensor, correct: Tensor | bool) -> None:
         self._collect(scores, correct, ("scores", "correct"))
 
-    def compute(self) -> dict[str, Tensor]:
-        return _tensors(selective(*self._collected()))
+    def _result(self, first: Tensor, second: Tensor) -> Result:
+        return selective(first, second)
+
+
+class MisclassificationMetric(SelectiveMetric):
+    """`misclassification` over batches: ``update(scores, correct)``."""
+
+    def _result(self, first: Tensor, second: Tensor) -> Result:
+        return misclassification(first, second)
 
 
 class TierMetric(_Collecting):
@@ -101,17 +98,13 @@ class TierMetric(_Collecting):
         self.thresholds = thresholds
 
     def update(self, scores: Tensor, tier: Tensor | str) -> None:
-        if isinstance(tier, str):
-            if tier not in TIERS:
-                raise unknown("tier", tier, TIERS)
-            self._collect(scores, TIERS.index(tier), ("scores", "tier"))
-        else:
-            self._collect(scores, tier, ("scores", "tier"))
+        if isinstance(tier, str) and tier not in TIERS:
+            raise unknown("tier", tier, TIERS)
+        self._collect(scores, TIERS.index(tier) if isinstance(tier, str) else tier, ("scores", "tier"))
 
-    def compute(self) -> dict[str, Tensor]:
-        scores, tier = self._collected()
-        _check_values("tier", tier, 3, "0 (id), 1 (semi) or 2 (full)")
-        return _tensors(tiers(scores[tier == 0], scores[tier == 1], scores[tier == 2], self.thresholds))
+    def _result(self, first: Tensor, second: Tensor) -> Result:
+        _check_values("tier", second, 3, "0 (id), 1 (semi) or 2 (full)")
+        return tiers(first[second == 0], first[second == 1], first[second == 2], self.thresholds)
 
 
 class CalibrationMetric(_Collecting):
@@ -124,8 +117,8 @@ class CalibrationMetric(_Collecting):
     def update(self, probs: Tensor, labels: Tensor) -> None:
         self._collect(probs, labels, ("probs", "labels"), ndim=2)
 
-    def compute(self) -> dict[str, Tensor]:
-        return _tensors(calibration(*self._collected(), bins=self.bins))
+    def _result(self, first: Tensor, second: Tensor) -> Result:
+        return calibration(first, second, bins=self.bins)
 
 
 def _check_values(argument: str, values: Tensor, count: int, accepted: str) -> None:
@@ -141,7 +134,3 @@ def _joined(state: list[Tensor] | Tensor) -> Tensor:
     if not state:
         raise InputError(explain("update", "no batches", "at least one batch", "Call update before compute."))
     return torch.cat(state)
-
-
-def _tensors(result: Result) -> dict[str, Tensor]:
-    return {name: torch.tensor(value, dtype=torch.float64) for name, value in result.numbers().items()}

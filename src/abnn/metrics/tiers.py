@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from abnn.errors import InputError, explain
-from abnn.metrics._arrays import ArrayLike, Floats, as_labels, as_scores, check_same_length
+from abnn.metrics._arrays import ArrayLike, Floats, Result, as_labels, as_scores
 from abnn.metrics._partition import three_clusters
-from abnn.metrics._results import Result
 from abnn.metrics._tally import Tally, tally
 from abnn.metrics.detection import auroc_of
 
@@ -26,9 +25,9 @@ class TierThresholds(Result):
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.id_semi) and np.isfinite(self.semi_full) and self.id_semi <= self.semi_full):
-            given = f"id_semi={self.id_semi}, semi_full={self.semi_full}"
+            fault = f"id_semi={self.id_semi}, semi_full={self.semi_full}"
             fix = "Swap the two, or choose them with choose_tier_thresholds."
-            raise InputError(explain("thresholds", given, "two finite numbers, id_semi <= semi_full", fix))
+            raise InputError(explain("thresholds", fault, "two finite numbers, id_semi <= semi_full", fix))
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,8 @@ def tiers(
     """All tier metrics. ``thresholds`` must come from other data (`choose_tier_thresholds` on a validation split)."""
     groups = tier_groups(id_scores, semi_scores, full_scores)
     counts = tally(*groups)
-    clusters = cluster_confusion_of(groups)
-    by_threshold = None if thresholds is None else _confusion(groups, thresholds)
+    clusters = cluster_confusion(*groups)
+    by_threshold = None if thresholds is None else tier_confusion(*groups, thresholds)
     return Tiers(
         auroc_id_below_semi=auroc_of(counts.pair(0, 1)),
         auroc_semi_below_full=auroc_of(counts.pair(1, 2)),
@@ -91,7 +90,19 @@ def tier_confusion(
     id_scores: ArrayLike, semi_scores: ArrayLike, full_scores: ArrayLike, thresholds: TierThresholds
 ) -> TierConfusion:
     """Sort every input into a tier with two given thresholds."""
-    return _confusion(tier_groups(id_scores, semi_scores, full_scores), thresholds)
+    groups = tier_groups(id_scores, semi_scores, full_scores)
+    bounds = (thresholds.id_semi, thresholds.semi_full)
+    rows = [np.bincount(np.searchsorted(bounds, group, side="left"), minlength=3) for group in groups]
+    recalls = [float(row[tier] / row.sum()) for tier, row in enumerate(rows)]
+    return TierConfusion(
+        matrix=tuple(tuple(int(cell) for cell in row) for row in rows),
+        thresholds=thresholds,
+        accuracy=float(sum(row[tier] for tier, row in enumerate(rows)) / sum(len(group) for group in groups)),
+        balanced_accuracy=float(np.mean(recalls)),
+        recall_id=recalls[0],
+        recall_semi=recalls[1],
+        recall_full=recalls[2],
+    )
 
 
 def cluster_confusion(id_scores: ArrayLike, semi_scores: ArrayLike, full_scores: ArrayLike) -> TierConfusion:
@@ -100,7 +111,8 @@ def cluster_confusion(id_scores: ArrayLike, semi_scores: ArrayLike, full_scores:
     No labels are used, but the cuts depend on the pooled scores, so on how many inputs each tier has. With fewer than
     three distinct scores the upper clusters are empty.
     """
-    return cluster_confusion_of(tier_groups(id_scores, semi_scores, full_scores))
+    groups = tier_groups(id_scores, semi_scores, full_scores)
+    return tier_confusion(*groups, TierThresholds(*three_clusters(np.concatenate(groups))))
 
 
 def choose_tier_thresholds(id_scores: ArrayLike, semi_scores: ArrayLike, full_scores: ArrayLike) -> TierThresholds:
@@ -125,23 +137,6 @@ def tier_accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
     return float(np.mean(predicted == as_labels(labels, "labels", len(predicted), "predictions")))
 
 
-def severity_correlation(scores: ArrayLike, severity: ArrayLike) -> float:
-    """Spearman correlation of score and severity: Pearson correlation of the ranks, equal values sharing their mean rank.
-
-    Undefined, and an error, where one of the two is constant.
-    """
-    values = as_scores(scores, "scores")
-    grades = as_scores(severity, "severity")
-    check_same_length(len(grades), "severity", len(values), "scores")
-    for name, array in (("scores", values), ("severity", grades)):
-        if np.all(array == array[0]):
-            given = f"{len(array)} equal values" if len(array) > 1 else "a single value"
-            fix = "A correlation with a constant is undefined; check the model or grade the outliers."
-            raise InputError(explain(name, given, "at least two different values", fix))
-    first, second = _centred_ranks(values), _centred_ranks(grades)
-    return float(np.clip(first @ second / np.sqrt((first @ first) * (second @ second)), -1, 1))
-
-
 def tier_groups(id_scores: ArrayLike, semi_scores: ArrayLike, full_scores: ArrayLike) -> Groups:
     """The three arrays, checked."""
     return (
@@ -160,26 +155,6 @@ def _ordered_triples(counts: Tally) -> float:
     return float(np.sum(at[1] * ordered))
 
 
-def cluster_confusion_of(groups: Groups) -> TierConfusion:
-    """`cluster_confusion` for arrays that were checked already."""
-    return _confusion(groups, TierThresholds(*three_clusters(np.concatenate(groups))))
-
-
-def _confusion(groups: Groups, thresholds: TierThresholds) -> TierConfusion:
-    bounds = (thresholds.id_semi, thresholds.semi_full)
-    rows = [np.bincount(np.searchsorted(bounds, group, side="left"), minlength=3) for group in groups]
-    recalls = [float(row[tier] / row.sum()) for tier, row in enumerate(rows)]
-    return TierConfusion(
-        matrix=tuple(tuple(int(cell) for cell in row) for row in rows),
-        thresholds=thresholds,
-        accuracy=float(sum(row[tier] for tier, row in enumerate(rows)) / sum(len(group) for group in groups)),
-        balanced_accuracy=float(np.mean(recalls)),
-        recall_id=recalls[0],
-        recall_semi=recalls[1],
-        recall_full=recalls[2],
-    )
-
-
 def _threshold_above(values: Floats, index: int) -> float:
     """A threshold t such that exactly ``values[:index]`` are <= t."""
     if index == 0:
@@ -189,9 +164,3 @@ def _threshold_above(values: Floats, index: int) -> float:
     low, high = values[index - 1], values[index]
     middle = low / 2 + high / 2  # low + (high - low) / 2 could overflow
     return float(middle if low <= middle < high else low)
-
-
-def _centred_ranks(values: Floats) -> Floats:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2 - (len(values) + 1) / 2)[inverse]

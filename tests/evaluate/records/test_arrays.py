@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from abnn.evaluate.records import read_record, write_record
-from abnn.evaluate.records.arrays import log_probabilities, round_bits
+from abnn.evaluate.records.arrays import log_probabilities
 from tests.evaluate.test_summary import sample_evaluation, sample_set
 
 
@@ -34,21 +34,6 @@ def test_a_run_of_three_sets_of_700_is_small(tmp_path: Path):
     record = read_record(write_record(sample_evaluation(sets=tuple(sets), score="score 0"), tmp_path, "e"))
     assert record.arrays_path.stat().st_size < 110_000
     assert record.path.stat().st_size < 60_000
-
-
-FLOATS = hnp.arrays(np.float32, st.integers(1, 30), elements=st.floats(width=32, allow_nan=False, allow_infinity=False))
-
-
-@given(values=FLOATS, bits=st.integers(8, 24))
-def test_rounding_keeps_the_order_and_the_size(values: np.ndarray, bits: int):
-    rounded = round_bits(values, bits)
-    order = np.argsort(values, kind="stable")
-    assert (np.diff(rounded[order].astype(float)) >= 0).all()
-    step = np.ldexp(1.0, np.frexp(np.maximum(np.abs(values), np.finfo(np.float32).smallest_normal))[1] - bits)
-    assert (np.abs(rounded.astype(float) - values) <= step / 2).all()
-    np.testing.assert_array_equal(round_bits(rounded, bits), rounded)
-    np.testing.assert_array_equal(round_bits(-values, bits), -rounded)
-    np.testing.assert_array_equal(round_bits(values, 24), values)
 
 
 @settings(max_examples=200)

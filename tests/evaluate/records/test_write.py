@@ -1,7 +1,6 @@
 import json
 import math
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +10,12 @@ from abnn import files
 from abnn.errors import InputError
 from abnn.evaluate.records import (
     NoArraysError,
-    disagreements,
     find_records,
     read_record,
     record_path,
     write,
     write_record,
 )
-from abnn.evaluate.summary import summarise
 from tests.evaluate.records.samples import everything_in
 from tests.evaluate.test_summary import sample_evaluation, sample_set
 
@@ -61,34 +58,19 @@ def test_images_can_be_left_out(tmp_path: Path):
     assert small.arrays_path.stat().st_size < full.arrays_path.stat().st_size - 0.9 * noise.size
 
 
-def test_rounding_keeps_the_verdicts_of_scores_at_a_threshold(tmp_path: Path):
-    sevenths = (np.random.default_rng(0).integers(0, 7, 60) / np.float32(7)).astype(np.float32)
-    evaluation = sample_evaluation(
-        sets=(sample_set("digits", "id", 60, 0, scores={"entropy": sevenths}),), thresholds=(3 / 7, 5 / 7)
-    )
-    by_class = replace(evaluation, class_thresholds=((1 / 7, 5 / 7), (2 / 7, 3 / 7), (3 / 7, 3 / 7), (0.0, math.inf)))
-    for each in (evaluation, by_class):
-        verdicts = summarise(each)["verdicts"]
-        for bits in (24, 16, 12, 8):
-            record = read_record(write_record(each, tmp_path, "e", score_bits=bits))
-            assert record.metrics["verdicts"] == verdicts == record.recompute()["verdicts"]
-    exact = read_record(write_record(by_class, tmp_path, "e"))
-    assert (exact.thresholds, exact.class_thresholds) == (by_class.thresholds, by_class.class_thresholds)
-
-
 def test_arrays_can_be_left_out(tmp_path: Path):
     evaluation = sample_evaluation(size=300)
-    whole = read_record(write_record(evaluation, tmp_path, "e", score_bits=12))
+    whole = read_record(write_record(evaluation, tmp_path, "e"))
     assert whole.arrays_path.exists()
-    path = write_record(evaluation, tmp_path, "e", score_bits=12, arrays=False)
+    path = write_record(evaluation, tmp_path, "e", arrays=False)
     bare = read_record(path)
     assert set(everything_in(tmp_path)) == {"e/plain-network-seed0.json"}  # the old arrays belong to nobody now
     assert bare.metrics == {name: part for name, part in whole.metrics.items() if name != "by_score"}
     assert bare.arrays_sha256 == whole.arrays_sha256 and bare.sets == whole.sets
-    for ask in (bare.evaluation, bare.recompute, lambda: disagreements(bare)):
+    for ask in (bare.evaluation, bare.recompute):
         with pytest.raises(NoArraysError, match="without its arrays"):
             ask()
-    assert read_record(write_record(evaluation, tmp_path, "e", score_bits=12)).recompute() == whole.metrics
+    assert read_record(write_record(evaluation, tmp_path, "e")).recompute() == whole.metrics
 
 
 def test_infinite_thresholds_and_empty_sets_survive(tmp_path: Path):
@@ -103,7 +85,7 @@ def test_thresholds_by_class_survive_and_records_without_them_are_as_before(tmp_
     by_class = ((0.1, 0.2), (0.4, 0.9), (0.6, math.inf), (0.2, 0.3))
     record = read_record(write_record(sample_evaluation(class_thresholds=by_class), tmp_path, "by class"))
     assert record.class_thresholds == record.evaluation().class_thresholds == by_class
-    assert not disagreements(record)
+    assert record.recompute() == record.metrics
     common = write_record(sample_evaluation(), tmp_path, "common")
     assert "class_thresholds" not in json.loads(common.read_text()) and read_record(common).class_thresholds == ()
 
@@ -143,7 +125,7 @@ def test_a_failure_keeps_the_old_record_and_leaves_nothing_else(
         with pytest.raises(OSError, match="no space"):
             write_record(sample_evaluation(size=40), tmp_path / folder, "e")
     assert everything_in(tmp_path) == before
-    assert disagreements(find_records(tmp_path)[0]) == {}
+    assert (record := find_records(tmp_path)[0]).recompute() == record.metrics
 
 
 def test_a_failure_while_the_same_run_is_written_again_keeps_its_arrays(
@@ -157,26 +139,25 @@ def test_a_failure_while_the_same_run_is_written_again_keeps_its_arrays(
     monkeypatch.setattr(write, "write_json", fail)
     with pytest.raises(KeyboardInterrupt):
         write_record(sample_evaluation(), tmp_path, "e")
-    assert disagreements(read_record(path)) == {}
+    assert (record := read_record(path)).recompute() == record.metrics
 
 
 def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path):
     a, b, _ = sample_evaluation().sets
     bad_scores = sample_set("x", "id", 3, 0, scores={"entropy": np.array([0, np.inf, 1], np.float32)})
     cases = [
-        (sample_evaluation(config={"model": object()}), {}, "config: got something that JSON cannot hold"),
-        (sample_evaluation(config={"rate": math.nan}), {}, "config"),
-        (sample_evaluation(seconds={"fit": math.inf}), {}, "seconds"),
-        (sample_evaluation(thresholds=(0.9, 0.4)), {}, "notice <= reject"),
-        (sample_evaluation(thresholds=(math.nan, 0.4)), {}, "thresholds"),
-        (sample_evaluation(sets=(a, b, a)), {}, "sets"),
-        (sample_evaluation(sets=()), {}, "sets: got none"),
-        (sample_evaluation(sets=(bad_scores,)), {}, "'entropy'.*'x'.*not finite"),
-        (sample_evaluation(), {"score_bits": 4}, "score_bits: got 4"),
+        (sample_evaluation(config={"model": object()}), "config: got something that JSON cannot hold"),
+        (sample_evaluation(config={"rate": math.nan}), "config"),
+        (sample_evaluation(seconds={"fit": math.inf}), "seconds"),
+        (sample_evaluation(thresholds=(0.9, 0.4)), "notice <= reject"),
+        (sample_evaluation(thresholds=(math.nan, 0.4)), "thresholds"),
+        (sample_evaluation(sets=(a, b, a)), "sets"),
+        (sample_evaluation(sets=()), "sets: got none"),
+        (sample_evaluation(sets=(bad_scores,)), "'entropy'.*'x'.*not finite"),
     ]
-    for evaluation, options, message in cases:
+    for evaluation, message in cases:
         with pytest.raises(InputError, match=message):
-            write_record(evaluation, tmp_path, "e", **options)
+            write_record(evaluation, tmp_path, "e")
     assert everything_in(tmp_path) == {}
 
 

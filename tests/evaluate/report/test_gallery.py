@@ -5,18 +5,23 @@ from __future__ import annotations
 import base64
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from abnn.evaluate.evaluation import Evaluation, SetResult
-from abnn.evaluate.report.gallery import LARGEST_SIDE, data_uri, galleries, pick
-from abnn.evaluate.report.matrices import verdict_matrix
-from abnn.evaluate.report.sections import provenance
-from abnn.evaluate.report.verdicts import verdict_counts
+from abnn.evaluate.report import measure, write_report
+from abnn.evaluate.report.gallery import LARGEST_SIDE, data_uri, gallery, pick
 
 from .samples import make_evaluation, make_pair, make_set
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "MOST_RESAMPLES", 10)
+    monkeypatch.setattr(measure, "FEWEST_RESAMPLES", 10)
 
 
 def decoded(uri: str) -> np.ndarray:
@@ -40,16 +45,15 @@ def test_picks_are_the_extremes_among_the_kept_pictures() -> None:
     result = make_set("printed", "semi", (2, 4), shown=shown, images=np.zeros((10, 8, 8), np.uint8))
     picks = pick(result, "entropy", per_row=3)
     scores = result.scores["entropy"][shown]
-    np.testing.assert_array_equal(scores[picks.least], np.sort(scores)[:3])
-    np.testing.assert_array_equal(scores[picks.most], np.sort(scores)[::-1][:3])
-    assert len(np.unique(np.concatenate([picks.least, picks.most, picks.random]))) == 9
+    np.testing.assert_array_equal(scores[picks["Least uncertain"]], np.sort(scores)[:3])
+    np.testing.assert_array_equal(scores[picks["Most uncertain"]], np.sort(scores)[::-1][:3])
+    assert len(np.unique(np.concatenate(list(picks.values())))) == 9
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_few_pictures_are_shown_once_each(count: int) -> None:
     result = make_set("a", "id", (1, 1), shown=np.arange(count), images=np.zeros((count, 2, 2), np.uint8))
-    picks = pick(result, "entropy")
-    everything = np.concatenate([picks.least, picks.most, picks.random])
+    everything = np.concatenate(list(pick(result, "entropy").values()))
     np.testing.assert_array_equal(np.sort(everything), np.arange(count))
 
 
@@ -58,24 +62,40 @@ def test_cards_name_class_probability_score_and_verdict() -> None:
     result = evaluation.sets[0]
     one = replace(evaluation, sets=(replace(result, shown=np.array([4]), images=result.images[:1]),))
     names = [f"digit {number}" for number in range(10)]
-    html = galleries([one], True, names)
-    assert f"says digit {result.predicted[4]} {'✓' if result.correct[4] else '✗'}" in html
-    assert f"({100 * result.probs[4].max():.0f}\u202f%)" in html
-    assert f"score {result.scores['entropy'][4]:.3f}" in html
-    assert '<span class="verdict notice">notice</span>' in html
-    assert f"input 4 of handwritten, shows digit {result.labels[4]}" in html
+    (card,) = gallery([one], one, True, names)[0]["rows"]["Least uncertain"]
+    assert (card["index"], card["truth"], card["pixelated"]) == (4, f"shows digit {result.labels[4]}", True)
+    assert card["words"] == [
+        {
+            "model": evaluation.name,
+            "class": f"digit {result.predicted[4]}",
+            "mark": " ✓" if result.correct[4] else " ✗",
+            "sure": f"{100 * result.probs[4].max():.0f}",
+            "score": f"{result.scores['entropy'][4]:.3f}",
+            "verdict": "notice",
+        }
+    ]
 
 
 def test_both_models_speak_only_about_the_same_inputs() -> None:
     pair = make_pair()
-    together, apart = galleries(pair, True, None), galleries(pair, False, None)
-    assert together.count("says class") == 2 * apart.count("says class") > 0
+    for aligned, speakers in ((True, ["plain network", "attached network"]), (False, ["attached network"])):
+        for each in gallery(pair, pair[-1], aligned, None):
+            cards = [card for row in each["rows"].values() for card in row]
+            assert cards and all([say["model"] for say in card["words"]] == speakers for card in cards)
 
 
-def test_sets_without_pictures_say_so() -> None:
-    evaluation = make_evaluation(tiers=("id",))
-    bare = replace(evaluation.sets[0], shown=np.zeros(0, np.int64), images=np.zeros((0, 1, 1), np.uint8))
-    assert "No pictures were kept" in galleries([replace(evaluation, sets=(bare,))], True, None)
+def test_the_page_shows_the_cards(tmp_path: Path) -> None:
+    evaluation = make_evaluation(tiers=("id",), thresholds=(0.0, 1.0))
+    result = evaluation.sets[0]
+    one = replace(evaluation, sets=(replace(result, shown=np.array([4]), images=result.images[:1]),))
+    page = write_report([one], tmp_path / "page.html", "t").read_text()
+    mark = "✓" if result.correct[4] else "✗"
+    assert f"says class {result.predicted[4]} {mark} ({100 * result.probs[4].max():.0f}&#8239;%)<br>score" in page
+    assert f"input 4 of handwritten, shows class {result.labels[4]}" in page
+    assert "1 of 120 pictures were kept" in page
+    bare = replace(result, shown=np.zeros(0, np.int64), images=np.zeros((0, 1, 1), np.uint8))
+    page = write_report([replace(evaluation, sets=(bare,))], tmp_path / "page.html", "t").read_text()
+    assert "No pictures were kept" in page
 
 
 def test_scores_on_a_limit_get_the_milder_verdict() -> None:
@@ -84,13 +104,15 @@ def test_scores_on_a_limit_get_the_milder_verdict() -> None:
     np.testing.assert_array_equal(Evaluation("net", "entropy", (result,), (0.5, 1.0)).levels(result), [0, 0, 1, 1, 2])
 
 
-def test_page_uses_the_thresholds_of_the_predicted_class() -> None:
+def test_page_uses_the_thresholds_of_the_predicted_class(tmp_path: Path) -> None:
     evaluation = make_evaluation(classes=2)
     by_class = replace(evaluation, class_thresholds=((-2.0, -1.0), (2.0, 3.0)))
-    known = by_class.tier("id")
-    predicted = known[0].predicted
-    assert verdict_counts(by_class, known).tolist() == [np.sum(predicted == 1), 0, np.sum(predicted == 0)]
-    page = galleries([by_class], True, None)
-    assert "notice</span>" not in page and "accept</span>" in page and "reject</span>" in page
-    assert "Mean share of framed cells" in verdict_matrix(by_class)
-    assert "notice above -2 to 2, reject above -1 to 3, by predicted class" in provenance([by_class])
+    predicted = by_class.tier("id")[0].predicted
+    assert by_class.verdict_counts("id").tolist() == [np.sum(predicted == 1), 0, np.sum(predicted == 0)]
+    cards = [
+        card for each in gallery([by_class], by_class, True, None) for row in each["rows"].values() for card in row
+    ]
+    assert {card["words"][0]["verdict"] for card in cards} == {"accept", "reject"}
+    page = write_report([by_class], tmp_path / "page.html", "t").read_text()
+    assert "Mean share of framed cells" in page
+    assert "notice above -2 to 2, reject above -1 to 3, by predicted class" in page

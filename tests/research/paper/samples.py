@@ -8,6 +8,7 @@ import numpy as np
 
 from abnn.evaluate.evaluation import Evaluation, SetResult
 from abnn.evaluate.records import write_record
+from research.metrics import summarise
 from research.paper.cells import Cell
 from research.tasks import PLANS
 
@@ -33,4 +34,10 @@ def fake_record(folder: Path, cell: Cell, seed: int = 0, apart: float = 1.0, **o
     """One record of a cell as `Runner` writes them."""
     sets = fake_sets(cell.task, seed, apart)
     config = {"cell": cell.name, **options}
-    return write_record(Evaluation(cell.name, "score", sets, None, seed, config), folder, cell.experiment, arrays=False)
+    return write_record(
+        Evaluation(cell.name, "score", sets, None, seed, config),
+        folder,
+        cell.experiment,
+        arrays=False,
+        summary=summarise,
+    )

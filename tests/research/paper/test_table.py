@@ -8,8 +8,9 @@ import pytest
 
 from abnn.errors import InputError
 from abnn.evaluate.evaluation import Evaluation
-from abnn.evaluate.summary import flatten, summarise
+from abnn.evaluate.summary import flatten
 from abnn.metrics import SeedSummary, over_seeds
+from research.metrics import summarise
 from research.paper import TABLES
 from research.paper.cells import Cell
 from research.paper.found import Found

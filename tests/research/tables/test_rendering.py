@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abnn.errors import InputError
-from abnn.metrics import paired_test
+from research.metrics import paired_test
 from research.tables import Column, paired, render, render_paired
 from tests.research.tables.samples import COLUMNS, TWO, record
 

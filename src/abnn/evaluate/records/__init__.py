@@ -8,19 +8,7 @@ The metrics of a record are computed from the arrays as stored, so that recomput
 
 from abnn.evaluate.records.arrays import SetEntry
 from abnn.evaluate.records.paths import record_path, slug
-from abnn.evaluate.records.read import find_records, looks_like_record, read_record
-from abnn.evaluate.records.record import NoArraysError, Record, disagreements
+from abnn.evaluate.records.record import NoArraysError, Record, find_records, read_record
 from abnn.evaluate.records.write import write_record
 
-__all__ = [
-    "NoArraysError",
-    "Record",
-    "SetEntry",
-    "disagreements",
-    "find_records",
-    "looks_like_record",
-    "read_record",
-    "record_path",
-    "slug",
-    "write_record",
-]
+__all__ = ["NoArraysError", "Record", "SetEntry", "find_records", "read_record", "record_path", "slug", "write_record"]

@@ -18,8 +18,6 @@ import numpy as np
 from abnn.errors import InputError, explain
 from abnn.evaluate.evaluation import SetResult
 
-FLOAT32_BITS = 24
-
 
 @dataclass(frozen=True)
 class SetEntry:
@@ -32,13 +30,13 @@ class SetEntry:
     skipped: tuple[str, ...]
     data_hash: str
 
+    @classmethod
+    def of(cls, each: SetResult) -> SetEntry:
+        """What the JSON says about a set."""
+        return cls(each.name, each.tier, len(each), tuple(each.scores), tuple(each.skipped), each.data_hash)
 
-def entry_of(each: SetResult) -> SetEntry:
-    """What the JSON says about a set."""
-    return SetEntry(each.name, each.tier, len(each), tuple(each.scores), tuple(each.skipped), each.data_hash)
 
-
-def pack(sets: Collection[SetResult], images: bool, score_bits: int) -> bytes:
+def pack(sets: Collection[SetResult], images: bool) -> bytes:
     """An ``.npz`` as `numpy.load` reads it; equal arrays give equal bytes. LZMA is a seventh smaller than deflate here."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
@@ -47,7 +45,7 @@ def pack(sets: Collection[SetResult], images: bool, score_bits: int) -> bytes:
                 if not np.isfinite(values).all():
                     fix = "Find out why the model gave NaN or infinity there."
                     raise InputError(explain(f"scores[{name!r}] of {each.name!r}", "values not finite", "numbers", fix))
-            scores = [round_bits(values, score_bits) for values in each.scores.values()]
+            scores = [np.asarray(values, np.float32) for values in each.scores.values()]
             arrays = {
                 "log_probs": log_probabilities(each.probs),
                 "labels": np.asarray(each.labels, np.int32),
@@ -87,18 +85,6 @@ def _unpack_set(arrays: Any, number: int, entry: SetEntry) -> SetResult:
         skipped=entry.skipped,
         data_hash=entry.data_hash,
     )
-
-
-def round_bits(values: np.ndarray, bits: int) -> np.ndarray:
-    """Float32 rounded to ``bits`` significant bits, half to even. Never exchanges two values, but can make them equal."""
-    drop = FLOAT32_BITS - bits
-    pattern = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    if drop == 0:
-        return pattern.view(np.float32)
-    half = np.uint32((1 << (drop - 1)) - 1)
-    rounded = (pattern + half + (pattern >> np.uint32(drop) & np.uint32(1))) >> np.uint32(drop) << np.uint32(drop)
-    numbers = rounded.view(np.float32)
-    return np.where(np.isfinite(numbers), numbers, pattern.view(np.float32))  # the very largest would round to infinity
 
 
 def log_probabilities(probs: np.ndarray) -> np.ndarray:

@@ -20,4 +20,4 @@ def slug(name: str) -> str:
     lost = any(character.isalnum() and not character.isascii() for character in plain)
     if short and not lost:
         return short
-    return f"{short or 'run'}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{short or 'run'}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"

@@ -1,30 +1,60 @@
-"""One run as its JSON describes it, with the way back to its arrays and from them to its numbers."""
+"""One run as its JSON describes it: reading and finding records, and the way back to their arrays and numbers.
+
+Nothing in a file is ever run.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import lzma
+import math
 import zipfile
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from abnn.errors import FileFormatError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from abnn._version import __version__
+from abnn.errors import FileFormatError, InputError, explain
 from abnn.evaluate.evaluation import Evaluation
 from abnn.evaluate.records.arrays import SetEntry, unpack
 from abnn.evaluate.summary import Numbers, flatten, summarise
+from abnn.files import read_json
 
 FORMAT = "abnn-record"
 VERSION = 1
+Summary = Callable[..., Numbers]
+"""Computes all numbers of an evaluation; called with it and with ``by_score``, as :func:`summarise`."""
 
 
 class NoArraysError(FileFormatError):
     """A record that keeps the numbers alone."""
 
 
-@dataclass(frozen=True)
+def _check_finite(metrics: Numbers) -> Numbers:
+    for where, number in flatten(metrics).items():
+        if not isinstance(number, int | float) or not math.isfinite(number):
+            raise ValueError(f"metrics.{where} is {number!r}")
+    return metrics
+
+
+def _check_plain(name: str) -> str:
+    if Path(name).name != name:  # of "" it is ""
+        raise ValueError(f"{name!r} is not a plain file name")
+    return name
+
+
+# JSON has no infinity, so null stands for it: "nothing is ever above this".
+Limit = Annotated[float, BeforeValidator(lambda value: math.inf if value is None else value)]
+Pair = tuple[Limit, Limit]
+
+
+@dataclass(frozen=True, config=ConfigDict(strict=True))
 class Record:
     """One run.
 
@@ -39,18 +69,18 @@ class Record:
     seed: int
     score: str
     config: dict[str, Any]
-    thresholds: tuple[float, float] | None
+    thresholds: Pair | None
     sets: tuple[SetEntry, ...]
-    metrics: Numbers
+    metrics: Annotated[Numbers, AfterValidator(_check_finite)]
     device: str
     seconds: dict[str, float]
     written: str
     versions: dict[str, str]
     platform: str
     code: dict[str, Any]
-    arrays_file: str
+    arrays_file: Annotated[str, AfterValidator(_check_plain)]
     arrays_sha256: str
-    class_thresholds: tuple[tuple[float, float], ...] = ()
+    class_thresholds: tuple[Pair, ...] = ()
 
     @cached_property
     def numbers(self) -> dict[str, float]:
@@ -64,54 +94,81 @@ class Record:
     def evaluation(self) -> Evaluation:
         """What the model said, from the arrays, after their hash was checked."""
         if not self.arrays_file:
-            raise NoArraysError(
-                f"{self.path} was written without its arrays; only its numbers are known. Run the experiment again to have "
-                "them."
-            )
+            raise NoArraysError(f"{self.path} was written without its arrays; run the experiment again to have them.")
+        broken_archive = (OSError, EOFError, zipfile.BadZipFile, lzma.LZMAError, zlib.error)
         try:
             content = self.arrays_path.read_bytes()
-        except FileNotFoundError:
-            raise FileFormatError(
-                f"{self.arrays_path}, which {self.path} names, does not exist; restore it, or run the experiment again."
-            ) from None
-        if hashlib.sha256(content).hexdigest() != self.arrays_sha256:
-            raise FileFormatError(
-                f"{self.arrays_path} is not the file that {self.path} was written with (another sha256); it is damaged "
-                "or was exchanged: restore it, or run the experiment again."
-            )
-        try:
+            if hashlib.sha256(content).hexdigest() != self.arrays_sha256:
+                raise ValueError("another sha256")
             sets = unpack(content, self.sets)
-        except (
-            KeyError,
-            ValueError,
-            TypeError,
-            OSError,
-            EOFError,
-            zipfile.BadZipFile,
-            lzma.LZMAError,
-            zlib.error,
-        ) as e:
+        except (KeyError, ValueError, TypeError, *broken_archive) as error:
+            missing = isinstance(error, FileNotFoundError)
+            fault = "does not exist" if missing else f"does not hold the arrays that it describes ({error!r})"
             raise FileFormatError(
-                f"{self.arrays_path} does not hold the arrays that {self.path} describes ({e!r}); restore both files "
-                "from one run, or run the experiment again."
+                f"{self.arrays_path}, which {self.path} names, {fault}; restore both files from one run, or run the "
+                "experiment again."
             ) from None
         limits = self.thresholds, self.class_thresholds
         return Evaluation(self.name, self.score, sets, limits[0], self.seed, self.config, self.seconds, limits[1])
 
-    def recompute(self) -> Numbers:
+    def recompute(self, summary: Summary = summarise) -> Numbers:
         """All metrics again, from the arrays alone."""
-        return summarise(self.evaluation())
+        return summary(self.evaluation())
 
 
-def disagreements(record: Record, tolerance: float = 1e-9) -> dict[str, tuple[float, float | None]]:
-    """Numbers that differ when recomputed: by path, as recorded and as recomputed (None if it is no longer defined).
+def read_record(path: str | Path) -> Record:
+    """Read and check one JSON; the arrays are read when they are asked for."""
+    content = read_json(Path(path))
+    if not is_record(content):
+        raise FileFormatError(f"{path} is not a run record (no format {FORMAT!r}); pass a JSON written by abnn.")
+    return _parse(Path(path), content)
 
-    On the machine that wrote a record all numbers are equal; another processor may add in another order, hence the
-    tolerance. Metrics that this version has and the record has not are no disagreement.
+
+def find_records(
+    directory: str | Path,
+    experiment: str | Collection[str] | None = None,
+    name: str | Collection[str] | None = None,
+    seed: int | Collection[int] | None = None,
+) -> list[Record]:
+    """All records below ``directory`` in the order experiment, name, seed; other JSON files are passed over.
+
+    experiment, name, seed  only records with this value, or with one of these; None: all
     """
-    again = flatten(record.recompute())
+    directory = Path(directory)
+    if not directory.is_dir():
+        fix = "Pass the folder that the records were written to."
+        raise InputError(explain("directory", f"{directory}, which is no folder", "an existing folder", fix))
+    choices = [
+        None if choice is None else [choice] if isinstance(choice, str | int) else list(choice)
+        for choice in (experiment, name, seed)
+    ]
+    contents = ((path, read_json(path)) for path in sorted(directory.rglob("*.json")))
+    keyed = {}
+    for record in (_parse(path, content) for path, content in contents if is_record(content)):
+        key = (record.experiment, record.name, record.seed, str(record.path))
+        if all(choice is None or value in choice for choice, value in zip(choices, key)):
+            keyed[key] = record
+    return [keyed[key] for key in sorted(keyed)]
 
-    def same(path: str, value: float) -> bool:
-        return path in again and abs(again[path] - value) <= tolerance * max(1.0, abs(value))
 
-    return {path: (value, again.get(path)) for path, value in record.numbers.items() if not same(path, value)}
+def is_record(content: Any) -> bool:
+    """Whether what a JSON file holds calls itself a run record."""
+    return isinstance(content, dict) and content.get("format") == FORMAT
+
+
+_RECORD = TypeAdapter(Record)
+
+
+def _parse(path: Path, content: dict[str, Any]) -> Record:
+    version = content.get("version")
+    if not isinstance(version, int) or not 1 <= version <= VERSION:
+        raise FileFormatError(
+            f"{path} has version {version!r} of the format, this abnn ({__version__}) reads 1 to {VERSION}; update abnn."
+        )
+    try:  # as JSON, because strict checks take a list for a tuple only there
+        return _RECORD.validate_json(json.dumps({**content, "path": str(path)}))
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise FileFormatError(
+            f"{path} is a damaged run record ({faults}); restore it, or run the experiment again."
+        ) from None

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 
 from abnn.errors import FileFormatError, InputError, explain
-from abnn.evaluate.evaluation import Evaluation
+from abnn.evaluate.evaluation import Evaluation, Thresholds
 from abnn.evaluate.provenance import provenance
-from abnn.evaluate.records.arrays import FLOAT32_BITS, entry_of, pack, round_bits, unpack
+from abnn.evaluate.records.arrays import SetEntry, pack, unpack
 from abnn.evaluate.records.paths import record_path
-from abnn.evaluate.records.record import FORMAT, VERSION
+from abnn.evaluate.records.record import FORMAT, VERSION, Summary
 from abnn.evaluate.summary import summarise
 from abnn.files import as_json, read_json, write_bytes, write_json
 
@@ -25,28 +25,25 @@ def write_record(
     device: str = "cpu",
     *,
     images: bool = True,
-    score_bits: int = FLOAT32_BITS,
     arrays: bool = True,
+    summary: Summary = summarise,
 ) -> Path:
     """Write one run and return the path of its JSON. A record of the same experiment, name and seed is replaced.
 
-    ``images=False`` leaves the pictures out. ``score_bits`` rounds scores to fewer significant bits than the 24 of
-    float32, which makes files smaller: 16 bits keep a relative 2^-17, and can make neighbouring scores equal but never
-    exchange them. Thresholds are rounded alike, so that no verdict gets stricter by it. ``arrays=False`` keeps the numbers
-    alone, of the evaluation's own score: such a record is small, and can be read and tabulated but not recomputed.
+    images   keep the pictures
+    arrays   without them the record keeps the numbers of the evaluation's own score alone: it is small, and can be read
+             and tabulated but not recomputed
+    summary  computes the numbers
     """
-    if not isinstance(score_bits, int) or not 8 <= score_bits <= FLOAT32_BITS:
-        raise InputError(explain("score_bits", repr(score_bits), f"a whole number from 8 to {FLOAT32_BITS}"))
-    if len({each.name for each in evaluation.sets}) < len(evaluation.sets) or not evaluation.sets:
-        given = ", ".join(repr(each.name) for each in evaluation.sets) or "none"
-        raise InputError(explain("sets", given, "at least one set, each with a name of its own", "Rename one of them."))
+    if not evaluation.sets:
+        raise InputError(explain("sets", "none", "at least one set, each with a name of its own"))
     path = record_path(directory, experiment, evaluation.name, evaluation.seed)
     _refuse_other_run(path, experiment, evaluation.name)
 
-    content = pack(evaluation.sets, images, score_bits)
+    content = pack(evaluation.sets, images)
     digest = hashlib.sha256(content).hexdigest()
-    entries = tuple(entry_of(each) for each in evaluation.sets)
-    stored = replace(_with_rounded_thresholds(evaluation, score_bits), sets=unpack(content, entries))
+    entries = tuple(SetEntry.of(each) for each in evaluation.sets)
+    stored = replace(evaluation, sets=unpack(content, entries))
     file = path.with_name(f"{path.stem}.{digest[:12]}.npz")
     record = {
         "format": FORMAT,
@@ -56,23 +53,24 @@ def write_record(
         "seed": int(evaluation.seed),
         "score": evaluation.score,
         "config": as_json("config", evaluation.config),
-        "thresholds": _thresholds_out(stored.thresholds),
-        **({"class_thresholds": by_class} if (by_class := _class_thresholds_out(stored)) else {}),
-        "sets": [{**vars(entry), "scores": list(entry.scores), "skipped": list(entry.skipped)} for entry in entries],
-        "metrics": summarise(stored, by_score=arrays),
+        "thresholds": None if stored.thresholds is None else _to_json(stored.thresholds),
+        "sets": [asdict(entry) for entry in entries],
+        "metrics": summary(stored, by_score=arrays),
         "device": device,
         "seconds": as_json("seconds", evaluation.seconds),
         **provenance(),
         "arrays_file": file.name if arrays else "",
         "arrays_sha256": digest,
     }
-    known = file.exists()
+    if stored.class_thresholds:
+        record["class_thresholds"] = [_to_json(each) for each in stored.class_thresholds]
+    had_arrays = file.exists()
     try:
         if arrays:
             write_bytes(file, content)
         write_json(path, record)
     except BaseException:
-        if arrays and not known:
+        if arrays and not had_arrays:
             file.unlink(missing_ok=True)
         raise
     for stale in path.parent.glob(f"{path.stem}.{'[0-9a-f]' * 12}.npz"):
@@ -81,31 +79,12 @@ def write_record(
     return path
 
 
-def _with_rounded_thresholds(evaluation: Evaluation, bits: int) -> Evaluation:
-    """A threshold is often one of the scores, and must not lie below it after rounding."""
-    if evaluation.thresholds is None or bits == FLOAT32_BITS:
-        return evaluation
-
-    def rounded(pair: tuple[float, float]) -> tuple[float, float]:
-        notice, reject = round_bits(np.asarray(pair, np.float32), bits).tolist()
-        return notice, reject
-
-    by_class = tuple(rounded(pair) for pair in evaluation.class_thresholds)
-    return replace(evaluation, thresholds=rounded(evaluation.thresholds), class_thresholds=by_class)
-
-
-def _thresholds_out(thresholds: tuple[float, float] | None) -> list[float | None] | None:
-    """JSON has no infinity, so null stands for it: "nothing is ever above this"."""
-    if thresholds is None:
-        return None
+def _to_json(thresholds: Thresholds) -> list[float | None]:
+    """null stands for infinity, see :class:`abnn.evaluate.records.record.Record`."""
     notice, reject = (float(each) for each in thresholds)
     if not -np.inf < notice <= reject:
         raise InputError(explain("thresholds", f"({notice}, {reject})", "two numbers, notice <= reject"))
     return [each if np.isfinite(each) else None for each in (notice, reject)]
-
-
-def _class_thresholds_out(evaluation: Evaluation) -> list[list[float | None] | None]:
-    return [_thresholds_out(each) for each in evaluation.class_thresholds]
 
 
 def _refuse_other_run(path: Path, experiment: str, name: str) -> None:
@@ -116,6 +95,6 @@ def _refuse_other_run(path: Path, experiment: str, name: str) -> None:
     except (FileFormatError, KeyError, TypeError):
         return
     if identity != (experiment, name):
-        given = f"{name!r} in {experiment!r}, whose file {path} holds {identity[1]!r} in {identity[0]!r}"
+        fault = f"{name!r} in {experiment!r}, whose file {path} holds {identity[1]!r} in {identity[0]!r}"
         fix = "Names that differ only in signs and capitals share a file; choose another one."
-        raise InputError(explain("name", given, "a name of its own for each model", fix))
+        raise InputError(explain("name", fault, "a name of its own for each model", fix))

@@ -1,4 +1,7 @@
-"""How figures look, and how they become SVG inside the page and files beside it: the same bytes for the same input."""
+"""What figures share: colours, axes and legends, and how they become SVG inside the page and files beside it.
+
+The same input gives the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,26 @@ import contextlib
 import io
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import matplotlib
+from markupsafe import escape
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from abnn.evaluate.report.markup import printable, text
+from abnn.evaluate.evaluation import Evaluation
+from abnn.predict.verdicts import VERDICTS
 
+Limits = tuple[float, float]
+Look = tuple[str, object]
+"""Colour and line style."""
 PALETTE = {
     "blue": "#0072b2",
     "orange": "#e69f00",
@@ -31,35 +44,16 @@ PALETTE = {
 
 Inside the page each becomes a CSS variable of the same name, so that dark mode can lighten it.
 """
-DOTS_PER_INCH = 200
-_STYLE = {
-    "svg.hashsalt": "abnn",
-    "svg.fonttype": "none",
-    "font.family": "DejaVu Sans",
-    "font.size": 9.5,
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": PALETTE["muted"],
-    "axes.labelcolor": PALETTE["ink"],
-    "axes.facecolor": "none",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": PALETTE["grid"],
-    "grid.linewidth": 0.7,
-    "text.color": PALETTE["ink"],
-    "xtick.color": PALETTE["muted"],
-    "ytick.color": PALETTE["muted"],
-    "xtick.labelcolor": PALETTE["ink"],
-    "ytick.labelcolor": PALETTE["ink"],
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "lines.linewidth": 1.8,
-    "path.simplify": True,
+TIER_LOOK: dict[str, Look] = {
+    "id": (PALETTE["blue"], "-"),
+    "semi": (PALETTE["orange"], (0, (5, 1.5))),
+    "full": (PALETTE["vermillion"], (0, (5, 1.5, 1.2, 1.5))),
 }
-_HIDDEN_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
+VERDICT_COLOURS = dict(zip(VERDICTS, (PALETTE["blue"], PALETTE["orange"], PALETTE["vermillion"]), strict=True))
+MODEL_COLOURS = tuple(PALETTE[name] for name in ("purple", "green", "ink", "sky", "muted"))
+MODEL_LINES = ((0, (5, 1.5)), "-", (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
+PERCENT = FuncFormatter(lambda value, _: f"{round(100 * value, 6):g} %")
+DOTS_PER_INCH = 200
 
 
 @dataclass(frozen=True)
@@ -77,7 +71,8 @@ def style() -> Iterator[None]:
     """Our settings whatever the user's matplotlibrc says, for as long as figures are made and rendered."""
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
+        file = Path(__file__).with_name("figures.mplstyle")
+        matplotlib.rcParams.update(matplotlib.rc_params_from_file(file, use_default_template=False))
         # Names in scripts that DejaVu lacks: the browser has its own fonts, and files show a box.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
@@ -87,20 +82,91 @@ def new_figure(width: float = 4.3, height: float = 3.0) -> Figure:
     return Figure(figsize=(width, height), layout="constrained", facecolor="none")
 
 
+def model_look(number: int) -> Look:
+    """Colours and lines repeat with different periods, so that 20 models differ."""
+    return MODEL_COLOURS[number % len(MODEL_COLOURS)], MODEL_LINES[number % len(MODEL_LINES)]
+
+
+def set_title(axes: Axes, title: str, pad: float = 6) -> None:
+    axes.set_title(short(title, 46), parse_math=False, pad=pad)
+
+
+def percent_axes(axes: Axes) -> None:
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PERCENT)
+        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+
+
+def draw_diagonal(axes: Axes) -> None:
+    axes.plot([0, 1], [0, 1], color=PALETTE["muted"], linewidth=1, linestyle=(0, (1, 2)))
+
+
+def draw_thresholds(axes: Axes, evaluation: Evaluation, which: str, limits: Limits) -> None:
+    """Lines where notice and reject begin, named outside the axes; a line beyond the limits is left out.
+
+    Thresholds that differ by class have no line: the predicted class, which the figure does not show, decides there.
+    """
+    muted, values = PALETTE["muted"], () if evaluation.class_thresholds else evaluation.thresholds or ()
+    draw_line = axes.axvline if which == "x" else axes.axhline
+    for number, value in enumerate(values):
+        if not limits[0] <= value <= limits[1]:
+            continue
+        draw_line(value, color=muted, linewidth=1, linestyle=(0, (2, 2)))
+        # the two names lean away from each other, so that close thresholds do not write over one another
+        if which == "x":
+            where: dict[str, Any] = {"x": value, "y": 1.01, "ha": ("right", "left")[number], "va": "bottom"}
+            transform = axes.get_xaxis_transform()
+        else:
+            where = {"x": 1.01, "y": value, "ha": "left", "va": ("top", "bottom")[number]}
+            transform = axes.get_yaxis_transform()
+        axes.text(s=VERDICTS[number + 1], color=muted, fontsize=8.5, transform=transform, **where)
+
+
+def tier_legend(figure: Figure, evaluation: Evaluation, tiers: Sequence[str]) -> None:
+    rows = []
+    for tier in tiers:
+        sets = evaluation.tier(tier)
+        named = short(sets[0].name, 40) if len(sets) == 1 else f"{len(sets)} sets"
+        rows.append((TIER_LOOK[tier], f"{tier}: {named}"))
+    add_legend(figure, rows)
+
+
+def add_legend(figure: Figure, rows: Sequence[tuple[Look, str]]) -> None:
+    """Below the axes, where it covers no line; the figure grows by its height."""
+    handles = [Line2D([], [], color=colour, linestyle=line) for (colour, line), _ in rows]
+    # Labels are set afterwards: matplotlib would drop names that start with "_" and read "$" as mathematics.
+    legend = figure.legend(handles, ["-"] * len(rows), loc="outside lower left", handlelength=2.8, labelspacing=0.3)
+    for entry, (_, label) in zip(legend.get_texts(), rows, strict=True):
+        entry.set_parse_math(False)
+        entry.set_text(label)
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + 0.1 + 0.17 * len(rows))
+
+
+def printable(value: object) -> str:
+    """Characters that neither HTML nor SVG may hold, replaced by the sign for an unknown character."""
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]", "\ufffd", str(value))
+
+
+def short(value: object, most: int = 30) -> str:
+    """Cut for places with little room, such as legends."""
+    line = " ".join(printable(value).split())
+    return line if len(line) <= most else line[: most - 1] + "\u2026"
+
+
 def inline(drawing: Drawing, number: int) -> str:
     """The figure as an element of the page: no size of its own, no namespaces, ids that no other figure has."""
     svg = _svg(drawing.figure, "none")
     svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"(<metadata>.*?</metadata>|<!--.*?-->)\s*", "", svg, flags=re.DOTALL)
     view = re.search(r'viewBox="[^"]*"', svg)
     assert view is not None  # matplotlib always writes one
-    alt = text(drawing.alt)
+    alt = escape(printable(drawing.alt))
     svg = re.sub(r"<svg[^>]*>", lambda _: f'<svg {view.group()} role="img" aria-label="{alt}">', svg, count=1)
-    svg = re.sub(r'(\bid="|url\(#|xlink:href="#)', lambda found: f"{found.group()}f{number}-", svg)
+    svg = re.sub(r'(\bid="|url\(#|xlink:href="#)', lambda match: f"{match.group()}f{number}-", svg)
     for name, colour in PALETTE.items():
         svg = re.sub(rf"{colour}(?=[;\"\s])", f"var(--{name})", svg)
-    return f"<figure>\n{svg.strip()}\n<figcaption>{text(drawing.caption)}</figcaption>\n</figure>"
+    return svg.strip()
 
 
 def svg_file(drawing: Drawing) -> bytes:
@@ -108,19 +174,13 @@ def svg_file(drawing: Drawing) -> bytes:
 
 
 def png_file(drawing: Drawing) -> bytes:
-    buffer = io.BytesIO()
+    buffer, hidden = io.BytesIO(), {"Software": None, "Title": printable(drawing.alt)}
     canvas = FigureCanvasAgg(drawing.figure)
-    canvas.print_figure(
-        buffer,
-        format="png",
-        dpi=DOTS_PER_INCH,
-        facecolor="white",
-        metadata={"Software": None, "Title": printable(drawing.alt)},
-    )
+    canvas.print_figure(buffer, format="png", dpi=DOTS_PER_INCH, facecolor="white", metadata=hidden)
     return buffer.getvalue()
 
 
 def _svg(figure: Figure, background: str) -> str:
-    buffer = io.StringIO()
-    FigureCanvasSVG(figure).print_figure(buffer, format="svg", facecolor=background, metadata=_HIDDEN_METADATA)
+    buffer, hidden = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    FigureCanvasSVG(figure).print_figure(buffer, format="svg", facecolor=background, metadata=hidden)
     return buffer.getvalue()

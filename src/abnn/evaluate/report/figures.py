@@ -5,27 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
-from abnn.evaluate.report.drawing import Drawing, new_figure
-from abnn.evaluate.report.furniture import (
-    PERCENT,
-    TIER_LOOK,
-    VERDICT_COLOURS,
-    Limits,
-    add_legend,
-    draw_diagonal,
-    draw_thresholds,
-    model_look,
-    name_score_axis,
-    percent_axes,
-    set_title,
-    tier_legend,
-)
-from abnn.evaluate.report.markup import short, slug
-from abnn.evaluate.report.texts import VERDICTS
-from abnn.evaluate.report.verdicts import verdict_shares
+from abnn.evaluate.records.paths import slug
+from abnn.evaluate.report import drawing
+from abnn.evaluate.report.drawing import PERCENT, TIER_LOOK, Drawing, Limits, short
 from abnn.metrics import auroc, reliability, risk_coverage, roc_curve, selective
+from abnn.predict.verdicts import VERDICTS
 
 BINS = 30
 MOST_POINTS = 300
@@ -47,33 +35,27 @@ def score_limits(evaluations: Sequence[Evaluation]) -> dict[str, Limits]:
 
 def ordered_uncertainty(evaluation: Evaluation, limits: Limits) -> Drawing:
     """The paper's figure: the scores of each tier in rising order over their place in that order."""
-    figure = new_figure()
-    axes = figure.add_subplot()
+    figure, axes = _panel(evaluation.name)
     medians = []
     for tier in tiers_of(evaluation):
         scores = np.sort(evaluation.scores(tier))
-        places = (np.arange(len(scores)) + 0.5) / len(scores)
         keep = _thinned(len(scores))
         colour, line = TIER_LOOK[tier]
-        axes.plot(places[keep], scores[keep], color=colour, linestyle=line)
+        axes.plot((keep + 0.5) / len(scores), scores[keep], color=colour, linestyle=line)
         medians.append(f"{tier} {np.median(scores):.3g}")
-    set_title(axes, evaluation.name)
     axes.set(xlim=(0, 1), ylim=_padded(limits), xlabel="inputs of the tier, most certain first")
-    name_score_axis(axes, evaluation, "y")
+    axes.set_ylabel(_score_label(evaluation), parse_math=False)
     axes.xaxis.set_major_formatter(PERCENT)
-    draw_thresholds(axes, evaluation, "y", limits)
-    tier_legend(figure, evaluation, tiers_of(evaluation))
+    drawing.draw_thresholds(axes, evaluation, "y", limits)
+    drawing.tier_legend(figure, evaluation, tiers_of(evaluation))
     alt = f"Ordered uncertainty of {evaluation.name}: one rising line per tier. Median scores: {', '.join(medians)}."
-    caption = (
-        f"{evaluation.name}: score of each input, sorted. Lines that stay apart mean tiers that can be told apart."
-    )
-    return Drawing(f"ordered-uncertainty-{slug(evaluation.name)}", alt, caption, figure)
+    caption = "score of each input, sorted. Lines that stay apart mean tiers that can be told apart."
+    return _drawing("ordered-uncertainty", evaluation.name, alt, f"{evaluation.name}: {caption}", figure)
 
 
 def histograms(evaluation: Evaluation, limits: Limits) -> Drawing:
     """The share of each tier's inputs in equal bins of the score; what lies beyond the limits is in the outer bins."""
-    figure = new_figure()
-    axes = figure.add_subplot()
+    figure, axes = _panel(evaluation.name, pad=18 if evaluation.thresholds else 6)
     edges = np.linspace(*limits, BINS + 1)
     peaks = []
     for tier in tiers_of(evaluation):
@@ -84,73 +66,62 @@ def histograms(evaluation: Evaluation, limits: Limits) -> Drawing:
         axes.stairs(share, edges, color=colour, linestyle=line, linewidth=1.6)
         top = int(np.argmax(share))
         peaks.append(f"{tier} {share[top]:.0%} between {edges[top]:.3g} and {edges[top + 1]:.3g}")
-    set_title(axes, evaluation.name, pad=18 if evaluation.thresholds else 6)
     axes.set(xlim=_padded(limits), ylabel="share of the tier")
     axes.set_ylim(bottom=0)
-    name_score_axis(axes, evaluation, "x")
+    axes.set_xlabel(_score_label(evaluation), parse_math=False)
     axes.yaxis.set_major_formatter(PERCENT)
-    draw_thresholds(axes, evaluation, "x", limits)
-    tier_legend(figure, evaluation, tiers_of(evaluation))
+    drawing.draw_thresholds(axes, evaluation, "x", limits)
+    drawing.tier_legend(figure, evaluation, tiers_of(evaluation))
     alt = f"Histogram of the scores of {evaluation.name} by tier. Fullest bins: {'; '.join(peaks)}."
     caption = f"{evaluation.name}: how often each score occurs. The less the tiers overlap, the better."
-    return Drawing(f"histogram-{slug(evaluation.name)}", alt, caption, figure)
+    return _drawing("histogram", evaluation.name, alt, caption, figure)
 
 
 def roc(name: str, pairs: Sequence[tuple[Evaluation, SetResult]], models: Sequence[str]) -> Drawing:
     """ROC curves of one outlier set against the id tier, one line per model; OOD is positive."""
-    figure = new_figure()
-    axes = figure.add_subplot()
-    draw_diagonal(axes)
+    figure, axes = _panel(f"id against {name}")
+    drawing.draw_diagonal(axes)
     labels, areas = [], []
     for evaluation, result in pairs:
         scores = evaluation.scores("id"), result.scores[evaluation.score]
         curve, area = roc_curve(*scores), auroc(*scores)
-        keep = _thinned(len(curve.fpr))
-        colour, line = model_look(models.index(evaluation.name))
-        axes.plot(curve.fpr[keep], curve.tpr[keep], color=colour, linestyle=line)
-        labels.append(((colour, line), f"{short(evaluation.name, 40)}: AUROC {100 * area:.1f} %"))
+        look = _plot(axes, curve.fpr, curve.tpr, models.index(evaluation.name))
+        labels.append((look, f"{short(evaluation.name, 40)}: AUROC {100 * area:.1f} %"))
         areas.append(f"{evaluation.name} {area:.1%}")
-    set_title(axes, f"id against {name}")
-    axes.set(
-        xlabel="id inputs refused (false alarms)", ylabel="outliers caught", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02)
-    )
-    percent_axes(axes)
-    add_legend(figure, labels)
+    axes.set(xlabel="id inputs refused (false alarms)", ylabel="outliers caught")
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    drawing.percent_axes(axes)
+    drawing.add_legend(figure, labels)
     alt = f"ROC curves for telling {name} from id. Area under the curve: {', '.join(areas)}."
-    caption = (
-        f"id against {name}: the closer a line comes to the upper left corner, the better; the diagonal is chance."
-    )
-    return Drawing(f"roc-{slug(name)}", alt, caption, figure)
+    caption = "the closer a line comes to the upper left corner, the better; the diagonal is chance."
+    return _drawing("roc", name, alt, f"id against {name}: {caption}", figure)
 
 
 def risk_over_coverage(
-    name: str, rows: Sequence[tuple[Evaluation, np.ndarray, np.ndarray]], models: Sequence[str], caption: str
+    name: str, rows: Sequence[tuple[Evaluation, Sequence[SetResult]]], models: Sequence[str], caption: str
 ) -> Drawing:
-    """Share of wrong answers among the most certain inputs; ``rows`` hold model, scores and whether each is right."""
-    figure = new_figure()
-    axes = figure.add_subplot()
+    """Share of wrong answers among the most certain inputs of each model's sets, one line per model."""
+    figure, axes = _panel(name)
     labels, areas = [], []
-    for evaluation, scores, correct in rows:
+    for evaluation, sets in rows:
+        scores = np.concatenate([each.scores[evaluation.score] for each in sets])
+        correct = np.concatenate([each.correct for each in sets])
         curve, area = risk_coverage(scores, correct), selective(scores, correct).aurc
-        keep = _thinned(len(curve.risk))
-        colour, line = model_look(models.index(evaluation.name))
-        axes.plot(curve.coverage[keep], curve.risk[keep], color=colour, linestyle=line)
-        labels.append(((colour, line), f"{short(evaluation.name, 40)}: AURC {100 * area:.1f} %"))
+        look = _plot(axes, curve.coverage, curve.risk, models.index(evaluation.name))
+        labels.append((look, f"{short(evaluation.name, 40)}: AURC {100 * area:.1f} %"))
         areas.append(f"{evaluation.name} {area:.1%}, all answered {curve.risk[-1]:.1%} wrong")
-    set_title(axes, name)
     axes.set(xlabel="inputs answered, most certain first", ylabel="wrong answers among them", xlim=(0, 1))
     axes.set_ylim(bottom=0)
-    percent_axes(axes)
-    add_legend(figure, labels)
+    drawing.percent_axes(axes)
+    drawing.add_legend(figure, labels)
     alt = f"Risk-coverage curves, {name}. Area under the curve: {'; '.join(areas)}."
-    return Drawing(f"risk-coverage-{slug(name)}", alt, caption, figure)
+    return _drawing("risk-coverage", name, alt, caption, figure)
 
 
 def reliability_diagram(evaluation: Evaluation, sets: Sequence[SetResult]) -> Drawing:
     """How often predictions are right, over the probability that they state; marks grow with the inputs in a bin."""
-    figure = new_figure()
-    axes = figure.add_subplot()
-    draw_diagonal(axes)
+    figure, axes = _panel(evaluation.name)
+    drawing.draw_diagonal(axes)
     tiers = [tier for tier in TIERS if any(each.tier == tier for each in sets)]
     gaps = []
     for tier in tiers:
@@ -164,51 +135,64 @@ def reliability_diagram(evaluation: Evaluation, sets: Sequence[SetResult]) -> Dr
         axes.scatter(diagram.confidence[many], diagram.accuracy[many], s=sizes[many], color=colour, zorder=3)
         axes.scatter(diagram.confidence[~many], diagram.accuracy[~many], s=14, facecolors="none", edgecolors=colour)
         gaps.append(f"{tier} {diagram.calibration_error:.1%}")
-    set_title(axes, evaluation.name)
     axes.set(xlabel="stated probability", ylabel="actually right", xlim=(-0.02, 1.02), ylim=(-0.03, 1.05))
-    percent_axes(axes)
-    tier_legend(figure, evaluation, tiers)
+    drawing.percent_axes(axes)
+    drawing.tier_legend(figure, evaluation, tiers)
     alt = f"Reliability diagram of {evaluation.name}. Mean gap to the diagonal: {', '.join(gaps)}."
     caption = (
         f"{evaluation.name}: points on the diagonal are honest probabilities, below it the model is too sure of itself. "
         f"Larger marks stand for more inputs, hollow ones for fewer than {FEW_INPUTS}."
     )
-    return Drawing(f"reliability-{slug(evaluation.name)}", alt, caption, figure)
+    return _drawing("reliability", evaluation.name, alt, caption, figure)
 
 
 def verdict_bars(evaluation: Evaluation) -> Drawing:
     """One bar per set, divided by verdict."""
-    shares = verdict_shares(evaluation)
-    figure = new_figure(height=0.95 + 0.5 * len(shares))
-    axes = figure.add_subplot()
+    names, rows = [each.name for each in evaluation.sets], np.arange(len(evaluation.sets))
+    shares = np.array([np.bincount(evaluation.levels(s), minlength=3) / len(s) for s in evaluation.sets])
+    figure, axes = _panel(evaluation.name, height=0.95 + 0.5 * len(shares))
     left = np.zeros(len(shares))
-    values = np.array([share for _, share in shares])
     for number, verdict in enumerate(VERDICTS):
-        width, colour = values[:, number], VERDICT_COLOURS[verdict]
-        axes.barh(np.arange(len(shares)), width, left=left, height=0.66, color=colour, alpha=0.3, label=verdict)
-        axes.barh(np.arange(len(shares)), width, left=left, height=0.66, color="none", edgecolor=colour, linewidth=1.1)
+        width, colour = shares[:, number], drawing.VERDICT_COLOURS[verdict]
+        axes.barh(rows, width, left=left, height=0.66, color=colour, alpha=0.3, label=verdict)
+        axes.barh(rows, width, left=left, height=0.66, color="none", edgecolor=colour, linewidth=1.1)
         for row, share in enumerate(width):
             if share >= 0.13:
                 axes.text(left[row] + share / 2, row, f"{share:.0%}".replace("%", " %"), ha="center", va="center")
         left += width
-    names = [short(result.name, 22) for result, _ in shares]
-    axes.set_yticks(np.arange(len(shares)), names, parse_math=False)
+    axes.set_yticks(rows, [short(name, 22) for name in names], parse_math=False)
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(PERCENT)
     axes.grid(visible=False)
     axes.tick_params(left=False)
     figure.legend(loc="outside lower center", ncols=3)
-    set_title(axes, evaluation.name)
-    parts = [
-        f"{result.name}: " + ", ".join(f"{verdict} {part:.0%}" for verdict, part in zip(VERDICTS, share, strict=True))
-        for result, share in shares
-    ]
+    parts = [f"{name}: " + ", ".join(f"{v} {s:.0%}" for v, s in zip(VERDICTS, row)) for name, row in zip(names, shares)]
     alt = f"Verdicts of {evaluation.name}. {'; '.join(parts)}."
-    caption = (
-        f"{evaluation.name}: what would be done with the inputs of each set. id should be accepted, full rejected."
-    )
-    return Drawing(f"verdicts-{slug(evaluation.name)}", alt, caption, figure)
+    caption = "what would be done with the inputs of each set. id should be accepted, full rejected."
+    return _drawing("verdicts", evaluation.name, alt, f"{evaluation.name}: {caption}", figure)
+
+
+def _panel(title: str, pad: float = 6, height: float = 3.0) -> tuple[Figure, Axes]:
+    figure = drawing.new_figure(height=height)
+    axes = figure.add_subplot()
+    drawing.set_title(axes, title, pad)
+    return figure, axes
+
+
+def _drawing(kind: str, name: str, alt: str, caption: str, figure: Figure) -> Drawing:
+    return Drawing(f"{kind}-{slug(name)[:40]}", alt, caption, figure)
+
+
+def _plot(axes: Axes, x: np.ndarray, y: np.ndarray, model: int) -> tuple[str, object]:
+    keep = _thinned(len(x))
+    colour, line = drawing.model_look(model)
+    axes.plot(x[keep], y[keep], color=colour, linestyle=line)
+    return colour, line
+
+
+def _score_label(evaluation: Evaluation) -> str:
+    return f"uncertainty score ({short(evaluation.score, 24)})"
 
 
 def _limits(scores: np.ndarray) -> Limits:

@@ -6,26 +6,16 @@ inputs, and its interval says more than comparing two separate intervals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from abnn import metrics
 from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
 from abnn.evaluate.report.texts import DETECTION, MISTAKES, SELECTIVE
-from abnn.metrics import (
-    Interval,
-    Result,
-    adaptive_calibration_error,
-    auroc,
-    bootstrap_groups,
-    bootstrap_rows,
-    detection,
-    expected_calibration_error,
-    misclassification,
-    ordered_triples,
-    selective,
-)
+from abnn.metrics import Interval
+from abnn.metrics.calibration import LEAST_PROBABILITY
 
 MOST_RESAMPLES = 400
 FEWEST_RESAMPLES = 100
@@ -35,7 +25,6 @@ RESAMPLED_INPUTS = 2_000_000
 Key = tuple[str, str]
 """(metric, name of a set); the name is "" for numbers about tiers."""
 SCORE, CORRECT, CONFIDENCE, BRIER, NLL = range(5)
-_LEAST_PROBABILITY = float(np.finfo(np.float64).eps)  # as in abnn.metrics.negative_log_likelihood
 
 
 @dataclass(frozen=True)
@@ -45,14 +34,6 @@ class Numbers:
     by_model: tuple[Mapping[Key, Interval], ...]
     difference: Mapping[Key, Interval]
     resamples: int
-
-
-@dataclass(frozen=True)
-class _Values(Result):
-    values: Mapping[str, float]
-
-    def numbers(self) -> dict[str, float]:
-        return dict(self.values)
 
 
 def measure(evaluations: Sequence[Evaluation]) -> Numbers:
@@ -86,15 +67,15 @@ def columns(result: SetResult, score: str) -> np.ndarray:
     bootstrap independent of the number of classes.
     """
     probs = result.probs
-    known = np.flatnonzero((result.labels >= 0) & (result.labels < probs.shape[1]))
-    of_label = probs[known, result.labels[known]].astype(np.float64)
+    rows = np.flatnonzero((result.labels >= 0) & (result.labels < probs.shape[1]))
+    of_label = probs[rows, result.labels[rows]].astype(np.float64)
     table = np.zeros((len(result), 5))
     table[:, SCORE] = result.scores[score]
     table[:, CORRECT] = result.correct
     table[:, CONFIDENCE] = np.clip(probs.max(axis=1), 0, 1)
     squares = np.einsum("nk,nk->n", probs, probs, dtype=np.float64)
-    table[known, BRIER] = squares[known] - of_label**2 + (1 - of_label) ** 2
-    table[known, NLL] = -np.log(np.maximum(of_label, _LEAST_PROBABILITY))
+    table[rows, BRIER] = squares[rows] - of_label**2 + (1 - of_label) ** 2
+    table[rows, NLL] = -np.log(np.maximum(of_label, LEAST_PROBABILITY))
     return table
 
 
@@ -109,15 +90,15 @@ def point_numbers(sets: Sequence[SetResult], tables: Sequence[np.ndarray]) -> di
             values[f"accuracy_{tier}", ""] = float(pooled[tier][:, CORRECT].mean())
     for low, high in (("id", "semi"), ("semi", "full"), ("id", "full")):
         if low in score and high in score:
-            values[f"auroc_{low}_{high}", ""] = auroc(score[low], score[high])
+            values[f"auroc_{low}_{high}", ""] = metrics.auroc(score[low], score[high])
     if len(score) == len(TIERS):
-        values["ordered_triples", ""] = ordered_triples(*(score[tier] for tier in TIERS))
+        values["ordered_triples", ""] = metrics.ordered_triples(*(score[tier] for tier in TIERS))
     for result, table in zip(sets, tables, strict=True):
         if result.labelled:
             values.update({(metric, result.name): value for metric, value in _of_labelled(table).items()})
         if result.tier != "id" and "id" in score:
-            found = detection(score["id"], table[:, SCORE]).numbers()
-            values.update({(metric, result.name): found[metric] for metric in DETECTION})
+            against_id = metrics.detection(score["id"], table[:, SCORE]).numbers()
+            values.update({(metric, result.name): against_id[metric] for metric in DETECTION})
     if ("accuracy_id", "") in values:
         values.update({(metric, ""): value for metric, value in _of_labelled(pooled["id"]).items()})
     return values
@@ -132,52 +113,44 @@ def mistakes(evaluation: Evaluation, resamples: int) -> dict[Key, Interval]:
     correct = table[:, CORRECT].astype(bool)
     if correct.all() or not correct.any():
         return {}
-    found = bootstrap_rows(misclassification, table[:, SCORE], correct, strata=correct, resamples=resamples)
-    found["misclassification_auroc"] = found.pop("auroc")
-    return {(metric, ""): found[metric] for metric in MISTAKES}
+    scores = table[:, SCORE]
+    intervals = metrics.bootstrap_rows(metrics.misclassification, scores, correct, strata=correct, resamples=resamples)
+    intervals["misclassification_auroc"] = intervals.pop("auroc")
+    return {(metric, ""): intervals[metric] for metric in MISTAKES}
 
 
 def _of_labelled(table: np.ndarray) -> dict[str, float]:
     confidence, correct = table[:, CONFIDENCE], table[:, CORRECT]
-    answered = selective(table[:, SCORE], correct).numbers()
+    answered = metrics.selective(table[:, SCORE], correct).numbers()
     return {
         "accuracy": float(correct.mean()),
         **{metric: answered[metric] for metric in SELECTIVE},
-        "ece": expected_calibration_error(confidence, correct),
-        "adaptive_ece": adaptive_calibration_error(confidence, correct),
+        "ece": metrics.expected_calibration_error(confidence, correct),
+        "adaptive_ece": metrics.adaptive_calibration_error(confidence, correct),
         "brier": float(table[:, BRIER].mean()),
         "nll": float(table[:, NLL].mean()),
     }
 
 
 def _together(evaluations: Sequence[Evaluation], resamples: int) -> Numbers:
-    sets = evaluations[0].sets
+    """One bootstrap for models that saw the same sets: each group is one set, [N, models, 5]."""
     groups = [
         np.stack([columns(each.sets[number], each.score) for each in evaluations], axis=1)
-        for number in range(len(sets))
+        for number in range(len(evaluations[0].sets))
     ]
-    statistic = _statistic([each.sets for each in evaluations])
-    by_model: list[dict[Key, Interval]] = [{} for _ in evaluations]
-    difference: dict[Key, Interval] = {}
+
+    def statistic(*groups: np.ndarray) -> dict[tuple[int, Key], float]:
+        rows = [point_numbers(each.sets, [g[:, m] for g in groups]) for m, each in enumerate(evaluations)]
+        if len(rows) == 2:  # the last row is the difference then
+            rows.append({key: value - rows[0][key] for key, value in rows[1].items()})
+        return {(number, key): value for number, row in enumerate(rows) for key, value in row.items()}
+
+    rows: list[dict[Key, Interval]] = [{} for _ in range(len(evaluations) + 1)]
     # a lone set without labels has scores to draw but no number to give
-    intervals = bootstrap_groups(statistic, *groups, resamples=resamples) if statistic(*groups).values else {}
-    for label, interval in intervals.items():
-        model, metric, name = label.split("\t", 2)
-        target = difference if model == "difference" else by_model[int(model)]
-        target[metric, name] = interval
+    intervals = metrics.bootstrap_groups(statistic, *groups, resamples=resamples) if statistic(*groups) else {}
+    for (number, key), interval in intervals.items():
+        rows[number][key] = interval
+    *by_model, difference = rows
     for numbers, evaluation in zip(by_model, evaluations, strict=True):
         numbers.update(mistakes(evaluation, resamples))
     return Numbers(tuple(by_model), difference, resamples)
-
-
-def _statistic(sets: Sequence[Sequence[SetResult]]) -> Callable[..., _Values]:
-    """The function to bootstrap: each group is one set, [N, models, 5]."""
-
-    def statistic(*groups: np.ndarray) -> _Values:
-        found = [point_numbers(of_model, [g[:, model] for g in groups]) for model, of_model in enumerate(sets)]
-        rows = {str(model): numbers for model, numbers in enumerate(found)}
-        if len(found) == 2:
-            rows["difference"] = {key: value - found[0][key] for key, value in found[1].items()}
-        return _Values({f"{model}\t{m}\t{n}": value for model, row in rows.items() for (m, n), value in row.items()})
-
-    return statistic

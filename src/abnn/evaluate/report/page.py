@@ -1,32 +1,29 @@
-"""The page itself: sections, style, and writing it all at once."""
+"""The page itself: everything that the templates show, measured and written at once."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from abnn import _version
-from abnn.evaluate.evaluation import Evaluation
-from abnn.evaluate.report import sections
+import jinja2
+import numpy as np
+from markupsafe import Markup
+
+from abnn._version import __version__
+from abnn.evaluate.evaluation import TIERS, Evaluation
+from abnn.evaluate.report import figures as draw
 from abnn.evaluate.report.checks import check
-from abnn.evaluate.report.drawing import Drawing, inline, png_file, style, svg_file
-from abnn.evaluate.report.gallery import galleries
-from abnn.evaluate.report.markup import note, section, text
-from abnn.evaluate.report.measure import measure, same_inputs
+from abnn.evaluate.report.drawing import Drawing, inline, png_file, printable, short, style, svg_file
+from abnn.evaluate.report.gallery import gallery
+from abnn.evaluate.report.measure import Numbers, measure, same_inputs
+from abnn.evaluate.report.numbers import percent, rows_for, table_rows
+from abnn.evaluate.report.texts import CALIBRATION, DETECTION, HEADLINE, MISTAKES, SELECTIVE, accuracy_of
 from abnn.files import write_bytes, write_text, writing_directory
-
-CONTENTS = (
-    ("summary", "In short"),
-    ("uncertainty", "Uncertainty by tier"),
-    ("triage", "Accept, notice, reject"),
-    ("detection", "Finding outliers"),
-    ("mistakes", "Finding mistakes"),
-    ("calibration", "Honest probabilities"),
-    ("gallery", "Pictures"),
-    ("provenance", "Models and data"),
-)
+from abnn.metrics import cluster_confusion
+from abnn.predict.verdicts import VERDICTS
 
 
 def write_report(
@@ -44,71 +41,121 @@ def write_report(
     are also compared number by number. Blank lines in ``intro`` separate paragraphs. With ``figures`` each figure is also
     written as PNG and SVG into the folder ``<page stem>_figures`` beside the page, which is replaced as a whole.
     """
-    checked = check(evaluations, class_names)
-    path = Path(path)
-    drawings: list[Drawing] = []
-
-    def draw(several: Sequence[Drawing]) -> str:
-        first = len(drawings) + 1
-        drawings.extend(several)
-        shown = "\n".join(inline(each, number) for number, each in enumerate(several, start=first))
-        return f'<div class="panels">\n{shown}\n</div>'
-
+    checked, path = check(evaluations, class_names), Path(path)
+    numbers = measure(checked)
     with style():
-        page = _page(checked, title, intro, class_names, draw)
+        drawings = _drawings(checked)
+        flat = [each for several in drawings.values() for each in several]
+        number_of = {id(each): number for number, each in enumerate(flat, start=1)}
+        page = (
+            _environment()
+            .get_template("page.html")
+            .render(
+                title=title,
+                intro=[part.strip() for part in re.split(r"\n\s*\n", intro) if part.strip()],
+                version=__version__,
+                models=checked,
+                numbers=numbers,
+                tables=_tables(checked, numbers),
+                figures={
+                    name: [(Markup(inline(each, number_of[id(each)])), each.caption) for each in several]
+                    for name, several in drawings.items()
+                },
+                matrices=_matrices(checked),
+                pictures={
+                    each.name: gallery(checked, each, same_inputs(checked), class_names)
+                    for each in (checked[-1], *checked[:-1])
+                },
+            )
+        )
         if figures:
-            _write_figures(path.parent / f"{path.stem}_figures", drawings)
+            _write_figures(path.parent / f"{path.stem}_figures", flat)
     write_text(path, page)
     return path
 
 
-def _page(
-    evaluations: Sequence[Evaluation],
-    title: str,
-    intro: str,
-    class_names: Sequence[str] | None,
-    draw: sections.Draw,
-) -> str:
-    numbers = measure(evaluations)
-    pictures = galleries(evaluations, same_inputs(evaluations), class_names)
-    body = [
-        sections.summary(evaluations, numbers),
-        sections.uncertainty(evaluations, draw),
-        sections.triage(evaluations, draw),
-        sections.detection(evaluations, numbers, draw),
-        sections.errors(evaluations, numbers, draw),
-        sections.calibration(evaluations, numbers, draw),
-        section("gallery", "Pictures", pictures),
-        sections.provenance(evaluations),
-    ]
-    links = "\n".join(f'<a href="#{name}">{heading}</a>' for name, heading in CONTENTS)
-    paragraphs = [f'<p class="intro">{text(part.strip())}</p>' for part in re.split(r"\n\s*\n", intro) if part.strip()]
-    css = files("abnn.evaluate.report").joinpath("page.css").read_text(encoding="utf-8")
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            '<link rel="icon" href="data:,">',
-            f"<title>{text(title)}</title>",
-            f"<style>\n{css}</style>",
-            "</head>",
-            "<body>",
-            f"<header>\n<h1>{text(title)}</h1>",
-            *paragraphs,
-            f'<nav aria-label="Contents">\n{links}\n</nav>\n</header>',
-            "<main>",
-            *body,
-            "</main>",
-            f"<footer>{note(f'Written by abnn {text(_version.__version__)} from the saved scores alone.')}</footer>",
-            "</body>",
-            "</html>",
-            "",
-        ]
+def _environment() -> jinja2.Environment:
+    """Everything is escaped but figures, and characters that HTML may not hold are replaced."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("abnn.evaluate.report", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: value if isinstance(value, Markup) else printable(value),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
+    environment.filters.update(percent=percent, short=short, json=_as_json)
+    environment.globals.update(TIERS=TIERS, VERDICTS=VERDICTS)
+    return environment
+
+
+def _as_json(config: dict[str, Any]) -> str:
+    return json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
+
+
+def _drawings(models: Sequence[Evaluation]) -> dict[str, list[Drawing]]:
+    """All figures by section, in the order of the page."""
+    limits = draw.score_limits(models)
+    names = [each.name for each in models]
+    outlier_sets = {
+        name: [(e, s) for e in models if e.tier("id") for s in e.sets if s.name == name and s.tier != "id"]
+        for name in _outlier_sets(models)
+    }
+    labelled = {each.name: [s for s in each.sets if s.labelled] for each in models}
+    return {
+        "ordered": [draw.ordered_uncertainty(each, limits[each.name]) for each in models],
+        "histograms": [draw.histograms(each, limits[each.name]) for each in models],
+        "verdicts": [draw.verdict_bars(each) for each in models if each.thresholds],
+        "detection": [draw.roc(name, pairs, names) for name, pairs in outlier_sets.items()],
+        "mistakes": _risk_figures(models),
+        "calibration": [draw.reliability_diagram(e, labelled[e.name]) for e in models if labelled[e.name]],
+    }
+
+
+def _risk_figures(models: Sequence[Evaluation]) -> list[Drawing]:
+    names = [each.name for each in models]
+    labelled = [(e, e.tier("id")) for e in models if e.tier("id") and all(s.labelled for s in e.tier("id"))]
+    mixed = [(e, e.sets) for e in models if len({s.tier for s in e.sets}) > 1]
+    lower = "id inputs only: the lower the line, the fewer mistakes among the answers that are given."
+    every = "All sets together: an answer to an input that belongs to no class counts as wrong."
+    panels = (("id inputs only", labelled, lower), ("all sets together", mixed, every))
+    return [draw.risk_over_coverage(title, rows, names, caption) for title, rows, caption in panels if rows]
+
+
+def _tables(models: Sequence[Evaluation], numbers: Numbers) -> dict[str, Any]:
+    labelled = dict.fromkeys(s.name for each in models for s in each.sets if s.labelled)
+    return {
+        "headline": table_rows(numbers, rows_for(HEADLINE)),
+        "detection": {name: table_rows(numbers, rows_for(DETECTION, name)) for name in _outlier_sets(models)},
+        "mistakes": table_rows(numbers, rows_for((*MISTAKES, *SELECTIVE))),
+        "calibration": {
+            name: table_rows(numbers, [(accuracy_of(name), ("accuracy", name)), *rows_for(CALIBRATION, name)])
+            for name in labelled
+        },
+    }
+
+
+def _outlier_sets(models: Sequence[Evaluation]) -> list[str]:
+    return list(dict.fromkeys(s.name for e in models if e.tier("id") for s in e.sets if s.tier != "id"))
+
+
+def _matrices(models: Sequence[Evaluation]) -> dict[str, list[dict[str, Any]]]:
+    """Three-way confusion matrices: counts by tier and verdict, and by tier and the best three groups of all scores."""
+    groups, verdicts = [], []
+    for each in models:
+        tiers = draw.tiers_of(each)
+        if each.thresholds:
+            rows = {tier: each.verdict_counts(tier) for tier in tiers}
+            shares = [counts[TIERS.index(tier)] / counts.sum() for tier, counts in rows.items()]
+            mean = float(np.mean(shares)) if len(tiers) == len(TIERS) else None
+            verdicts.append({"caption": f"{each.name}: verdicts", "rows": rows, "balanced": mean})
+        if len(tiers) == len(TIERS):
+            clusters = cluster_confusion(*map(each.scores, TIERS))
+            counts = dict(zip(TIERS, map(np.array, clusters.matrix)))
+            mean = clusters.balanced_accuracy
+            groups.append({"caption": f"{each.name}: three groups", "rows": counts, "balanced": mean})
+    return {"verdicts": verdicts, "groups": groups}
 
 
 def _write_figures(folder: Path, drawings: Sequence[Drawing]) -> None:

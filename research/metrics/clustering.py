@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from abnn.errors import InputError, explain
+from abnn.metrics import Result
 from abnn.metrics._arrays import ArrayLike, as_count
-from abnn.metrics._results import Result
-from abnn.metrics.tiers import Groups, Matrix, cluster_confusion_of, tier_groups
+from abnn.metrics.tiers import Groups, Matrix, cluster_confusion, tier_groups
 
 PAPER_KEEP = (9000, 9000, 9000)
+CAT_DOG_LEAST = (100, 100, 250)
 _TIERS = ("id_scores", "semi_scores", "full_scores")
 
 
@@ -75,7 +76,7 @@ def paper_trimmed_clustering_cat_dog(
     79 (roughly the quantiles 12 % to 32 %), each taken twice.
     """
     groups = tier_groups(id_scores, semi_scores, full_scores)
-    for group, tier, least in zip(groups, _TIERS, (100, 100, 250), strict=True):
+    for group, tier, least in zip(groups, _TIERS, CAT_DOG_LEAST, strict=True):
         if len(group) < least:
             fix = "The selection of the paper is not defined for fewer."
             raise InputError(explain(tier, f"{len(group)} values", f"at least {least}", fix))
@@ -90,14 +91,14 @@ def paper_trimmed_clustering_cat_dog(
 def _cluster(
     groups: Groups, select: Callable[[Groups], Groups], kept: list[int], shuffles: int, seed: int
 ) -> PaperTrimmedClustering:
-    result = cluster_confusion_of(select(groups))
+    result = cluster_confusion(*select(groups))
     rng = np.random.default_rng(as_count(seed, "seed", at_least=0))
     pooled = np.concatenate(groups)
     ends = np.cumsum([len(group) for group in groups])[:2]
     chance = []
     for _ in range(as_count(shuffles, "shuffles", at_least=2)):
         first, second, third = np.split(rng.permutation(pooled), ends)
-        chance.append(cluster_confusion_of(select((first, second, third))).accuracy)
+        chance.append(cluster_confusion(*select((first, second, third))).accuracy)
     shares = [number / len(group) for number, group in zip(kept, groups, strict=True)]
     return PaperTrimmedClustering(
         matrix=result.matrix,
@@ -105,7 +106,7 @@ def _cluster(
         shuffled_accuracy=float(np.mean(chance)),
         shuffled_std=float(np.std(chance, ddof=1)),
         shuffles=len(chance),
-        untrimmed_balanced_accuracy=cluster_confusion_of(groups).balanced_accuracy,
+        untrimmed_balanced_accuracy=cluster_confusion(*groups).balanced_accuracy,
         kept_id=shares[0],
         kept_semi=shares[1],
         kept_full=shares[2],

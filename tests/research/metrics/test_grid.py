@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from abnn import metrics as m
 from abnn.errors import InputError
-
-from .samples import Pair, examples, generator, groups, scored_predictions
+from research.metrics import paper_grid_detection, paper_grid_misclassification
+from tests.metrics.samples import Pair, examples, generator, groups, scored_predictions
 
 
 def number(condition: np.ndarray) -> int:
@@ -55,14 +55,14 @@ def loop(pos: np.ndarray, neg: np.ndarray, steps: int) -> list[float]:
 @given(groups(2, (2, 3, 7, 60, 200)), st.sampled_from((1, 7, 40, 200)))
 def test_agrees_with_the_loop(sets: Pair, steps: int) -> None:
     id_scores, ood_scores = np.append(sets[0], sets[1].max() + 1), sets[1]  # never all equal
-    result = list(m.paper_grid_detection(id_scores, ood_scores, steps).to_dict().values())
+    result = list(paper_grid_detection(id_scores, ood_scores, steps).to_dict().values())
     assert result == pytest.approx(loop(-id_scores, -ood_scores, steps), abs=1e-9)
 
 
 def test_agrees_with_the_loop_on_the_full_grid() -> None:
     rng = generator(0)
     id_scores, ood_scores = rng.beta(0.5, 8, 300), rng.beta(2, 3, 100)
-    result = list(m.paper_grid_detection(id_scores, ood_scores).to_dict().values())
+    result = list(paper_grid_detection(id_scores, ood_scores).to_dict().values())
     assert result == pytest.approx(loop(-id_scores, -ood_scores, 200_000), abs=1e-9)
 
 
@@ -71,8 +71,8 @@ def test_agrees_with_the_loop_on_the_full_grid() -> None:
 def test_misclassification_is_the_same_scan(sample: Pair) -> None:
     scores, correct = sample
     scores = scores + np.where(correct, 0.0, np.abs(scores).max() + 1)
-    result = m.paper_grid_misclassification(scores, correct, steps=50)
-    same = m.paper_grid_detection(scores[correct], scores[~correct], steps=50)
+    result = paper_grid_misclassification(scores, correct, steps=50)
+    same = paper_grid_detection(scores[correct], scores[~correct], steps=50)
     assert list(result.to_dict().values()) == list(same.to_dict().values())
     assert list(result.to_dict())[3:] == ["aupr_success", "aupr_error"]
 
@@ -81,14 +81,14 @@ def test_uncertainty_and_negated_confidence_give_the_same() -> None:
     """1 - p and -p differ by rounding only, and so do the numbers."""
     rng = generator(1)
     id_probs, ood_probs = 1 - rng.beta(0.5, 8, 2000), 1 - rng.beta(2, 3, 1000)
-    first, second = m.paper_grid_detection(1 - id_probs, 1 - ood_probs), m.paper_grid_detection(-id_probs, -ood_probs)
+    first, second = paper_grid_detection(1 - id_probs, 1 - ood_probs), paper_grid_detection(-id_probs, -ood_probs)
     assert first.numbers() == pytest.approx(second.numbers(), abs=1e-5)
 
 
 def test_close_to_the_exact_metrics_where_scores_do_not_saturate() -> None:
     rng = generator(2)
     sets = rng.normal(size=5000), rng.normal(2, 1, size=5000)
-    scan, exact = m.paper_grid_detection(*sets), m.detection(*sets)
+    scan, exact = paper_grid_detection(*sets), m.detection(*sets)
     assert scan.auroc == pytest.approx(exact.auroc, abs=1e-3)
     assert scan.detection_accuracy == pytest.approx(exact.detection_accuracy, abs=1e-3)
     assert scan.aupr_in == pytest.approx(exact.aupr_in, abs=1e-3)
@@ -98,9 +98,9 @@ def test_close_to_the_exact_metrics_where_scores_do_not_saturate() -> None:
 
 def test_known_faults_of_the_scan() -> None:
     """Outliers at the largest confidence are dropped from the AUROC, and an empty window gives TNR 0."""
-    saturated = m.paper_grid_detection([0.0, 0.0, 1.0], [0.0, 1.0])
+    saturated = paper_grid_detection([0.0, 0.0, 1.0], [0.0, 1.0])
     assert saturated.auroc < m.auroc([0.0, 0.0, 1.0], [0.0, 1.0])
-    assert m.paper_grid_detection([0.0, 0.1], [5.0, 6.0]).tnr_at_tpr95_window == 0.0
+    assert paper_grid_detection([0.0, 0.1], [5.0, 6.0]).tnr_at_tpr95_window == 0.0
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_known_faults_of_the_scan() -> None:
 )
 def test_a_range_without_a_grid_is_refused(sets: tuple[list[float], list[float]]) -> None:
     with pytest.raises(InputError, match="scores: got scores from .*200000 steps.*exact metrics"):
-        m.paper_grid_detection(*sets)
+        paper_grid_detection(*sets)
 
 
 @pytest.mark.parametrize("steps", [0, -1, 2.5, True])
 def test_steps_must_be_a_count(steps: object) -> None:
     with pytest.raises(InputError, match="steps: got .* at least 1"):
-        m.paper_grid_detection([0.0], [1.0], steps)  # type: ignore[arg-type]
+        paper_grid_detection([0.0], [1.0], steps)  # type: ignore[arg-type]

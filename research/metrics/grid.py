@@ -8,7 +8,7 @@ largest confidence of both sets (half open), where confidence = -score, and ID (
   negatives above the last d are dropped;
 * detection accuracy = 1 - min_d [P(pos < d) + P(neg > d)] / 2, where a score equal to d is right on both sides;
 * AUPR-in: increasing d, positives and negatives >= d; sum_i (R_{i-1} - R_i) P_i, plus R_last P_last;
-* AUPR-out: decreasing d from the largest confidence, negatives count as found if < d; the same sum, ended where
+* AUPR-out: decreasing d from the largest confidence, negatives count as hits if < d; the same sum, ended where
   nothing is below d.
 """
 
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from abnn.errors import InputError, explain
+from abnn.metrics import Result
 from abnn.metrics._arrays import ArrayLike, Floats, Ints, as_count, as_scores
-from abnn.metrics._results import Result
 from abnn.metrics.misclassification import split_by_correctness
 
 PAPER_STEPS = 200_000
@@ -86,11 +86,11 @@ def _scan(positive: Floats, negative: Floats, steps: int) -> tuple[float, float,
     )
 
 
-def _rectangles(found: Ints, false_alarms: Ints, total: int) -> float:
+def _rectangles(hits: Ints, false_alarms: Ints, total: int) -> float:
     """sum_i (R_{i-1} - R_i) P_i + R_last P_last over the thresholds that select anything, recall falling from 1."""
-    some = found + false_alarms > 0
-    recall = found[some] / total
-    precision = found[some] / (found + false_alarms)[some]
+    some = hits + false_alarms > 0
+    recall = hits[some] / total
+    precision = hits[some] / (hits + false_alarms)[some]
     return float(np.sum(-np.diff(recall, prepend=1.0) * precision) + recall[-1] * precision[-1])
 
 

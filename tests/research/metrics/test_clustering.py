@@ -13,8 +13,8 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from abnn import metrics as m
 from abnn.errors import InputError
-
-from .samples import generator
+from research.metrics import paper_trimmed_clustering, paper_trimmed_clustering_cat_dog
+from tests.metrics.samples import generator
 
 PAPER_SIZES = (10_000, 25_856, 9_984)
 CAT_DOG_SIZES = (10_000, 768, 10_000)
@@ -23,7 +23,7 @@ CAT_DOG_SIZES = (10_000, 768, 10_000)
 def test_matrix_is_k_means_on_the_least_uncertain_of_each_tier() -> None:
     rng = generator(0)
     sets = rng.normal(0, 1, 300), rng.normal(6, 1, 400), rng.normal(12, 1, 200)
-    result = m.paper_trimmed_clustering(*sets, keep=(100, 50, 150), shuffles=2)
+    result = paper_trimmed_clustering(*sets, keep=(100, 50, 150), shuffles=2)
     pooled = np.concatenate([sorted(group)[:number] for group, number in zip(sets, (100, 50, 150), strict=True)])
     with threadpool_limits(1):  # its threads wait for each other longer than they compute
         model = KMeans(3, n_init=10, random_state=0).fit(pooled[:, None])
@@ -43,7 +43,7 @@ def test_cat_dog_selection() -> None:
     full_scores = np.concatenate(
         [np.full(60, -1e6), np.linspace(20, 21, 100), np.full(340, 1e6)]
     )  # every second is taken
-    result = m.paper_trimmed_clustering_cat_dog(id_scores, semi_scores, full_scores, shuffles=2)
+    result = paper_trimmed_clustering_cat_dog(id_scores, semi_scores, full_scores, shuffles=2)
     assert result.matrix == ((100, 0, 0), (0, 100, 0), (0, 0, 100))
     assert result.kept_full == 50 / 500
 
@@ -65,7 +65,7 @@ def test_cat_dog_selection_manufactures_the_known_accuracy(
     results = []
     for _ in range(5):
         id_scores, semi_scores, full_scores = (sample(rng, n) for n in CAT_DOG_SIZES)
-        results.append(m.paper_trimmed_clustering_cat_dog(id_scores, semi_scores, full_scores, shuffles=2))
+        results.append(paper_trimmed_clustering_cat_dog(id_scores, semi_scores, full_scores, shuffles=2))
     assert low < np.mean([result.accuracy for result in results]) < high
     assert results[0].untrimmed_balanced_accuracy < 0.37
 
@@ -73,7 +73,7 @@ def test_cat_dog_selection_manufactures_the_known_accuracy(
 def test_first_selection_under_chance() -> None:
     rng = generator(0)
     id_scores, semi_scores, full_scores = (rng.random(n) for n in PAPER_SIZES)
-    result = m.paper_trimmed_clustering(id_scores, semi_scores, full_scores)
+    result = paper_trimmed_clustering(id_scores, semi_scores, full_scores)
     assert 0.24 < result.accuracy < 0.37
     assert abs(result.accuracy - result.shuffled_accuracy) < 5 * result.shuffled_std
 
@@ -81,7 +81,7 @@ def test_first_selection_under_chance() -> None:
 def test_shuffled_accuracy_is_the_mean_over_dealt_out_scores() -> None:
     rng = generator(0)
     sets = rng.normal(0, 1, 30), rng.normal(1, 1, 40), rng.normal(2, 1, 20)
-    result = m.paper_trimmed_clustering(*sets, keep=(20, 20, 20), shuffles=7, seed=5)
+    result = paper_trimmed_clustering(*sets, keep=(20, 20, 20), shuffles=7, seed=5)
     again, pooled = generator(5), np.concatenate(sets)
     accuracies = []
     for _ in range(7):
@@ -90,7 +90,7 @@ def test_shuffled_accuracy_is_the_mean_over_dealt_out_scores() -> None:
     assert result.shuffled_accuracy == pytest.approx(np.mean(accuracies), abs=1e-15)
     assert result.shuffled_std == pytest.approx(np.std(accuracies, ddof=1), abs=1e-15)
     assert result.shuffles == 7
-    assert m.paper_trimmed_clustering(*sets, keep=(20, 20, 20), shuffles=7, seed=5) == result
+    assert paper_trimmed_clustering(*sets, keep=(20, 20, 20), shuffles=7, seed=5) == result
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_shuffled_accuracy_is_the_mean_over_dealt_out_scores() -> None:
 def test_keep_must_fit(keep: object, message: str) -> None:
     sets = [0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [4.0, 5.0, 6.0]
     with pytest.raises(InputError, match=message):
-        m.paper_trimmed_clustering(*sets, keep=keep)  # type: ignore[arg-type]
+        paper_trimmed_clustering(*sets, keep=keep)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -120,10 +120,10 @@ def test_keep_must_fit(keep: object, message: str) -> None:
 def test_cat_dog_selection_needs_enough_inputs(sizes: tuple[int, int, int], message: str) -> None:
     id_scores, semi_scores, full_scores = (np.arange(float(n)) for n in sizes)
     with pytest.raises(InputError, match=message):
-        m.paper_trimmed_clustering_cat_dog(id_scores, semi_scores, full_scores)
+        paper_trimmed_clustering_cat_dog(id_scores, semi_scores, full_scores)
 
 
 @pytest.mark.parametrize(("options", "name"), [({"shuffles": 1}, "shuffles"), ({"seed": -1}, "seed")])
 def test_options_are_checked(options: dict[str, int], name: str) -> None:
     with pytest.raises(InputError, match=f"{name}: got"):
-        m.paper_trimmed_clustering([0.0, 1.0], [1.0, 2.0], [2.0, 3.0], keep=(2, 2, 2), **options)  # type: ignore[arg-type]
+        paper_trimmed_clustering([0.0, 1.0], [1.0, 2.0], [2.0, 3.0], keep=(2, 2, 2), **options)  # type: ignore[arg-type]
