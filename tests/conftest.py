@@ -20,6 +20,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """An unexpected warning of ours is an error. Said here, for naming it in the settings of pytest would import the
     package before coverage starts to count."""
     config.addinivalue_line("filterwarnings", "error::abnn.errors.AbnnWarning")
+    # Calibration sets of tests are small; that too few inputs are said to be too few is tested in tests/triage.
+    config.addinivalue_line("filterwarnings", "ignore:rejected. got:abnn.errors.AbnnWarning")
     if not bfloat16_works():  # before the first product of this process: that is when PyTorch looks
         os.environ.setdefault(*WITHOUT_AMX)
         bfloat16_works.cache_clear()
