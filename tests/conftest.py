@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ import abnn
 from abnn.bayes.noise import hold_noise, holding, some_of
 from abnn.model.attached import Attached
 from abnn.networks.by_name import PaperResNet
+from abnn.store.folder import file_digest, seal
 from abnn.train.processor import WITHOUT_AMX, bfloat16_works
 
 
@@ -25,6 +29,24 @@ def pytest_configure(config: pytest.Config) -> None:
     if not bfloat16_works():  # before the first product of this process: that is when PyTorch looks
         os.environ.setdefault(*WITHOUT_AMX)
         bfloat16_works.cache_clear()
+
+
+def alter(folder: Path, **fields: Any) -> Path:
+    """Change fields of a saved folder's description, and make all checksums fit to what is there; ``...`` takes one out."""
+    file = next(folder.glob("*.json"))
+    changed = {**json.loads(file.read_text()), **fields}
+    changed = {name: value for name, value in changed.items() if value is not ...}
+    parts = [part for part in sorted(folder.iterdir()) if part.suffix == ".safetensors"]
+    file.write_text(json.dumps(seal({**changed, "files": {part.name: file_digest(part) for part in parts}})))
+    return folder
+
+
+def without_checksums(folder: Path, **fields: Any) -> Path:
+    """A saved folder as versions before checksums wrote it."""
+    file = next(folder.glob("*.json"))
+    changed = {**json.loads(file.read_text()), **fields}
+    file.write_text(json.dumps({name: value for name, value in changed.items() if name not in ("files", "digest")}))
+    return folder
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -8,7 +8,7 @@ from abnn.model.attached import Attached
 from abnn.model.objective import Objective, preset
 from abnn.networks.by_name import build_backbone
 from abnn.predict.prediction import Prediction
-from abnn.store.folder import load
+from abnn.store.model import load
 from abnn.train.fit import fit
 from abnn.train.trainable import History
 from abnn.triage import Triage

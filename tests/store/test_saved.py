@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from abnn.errors import FileFormatError, InputError
 from abnn.files import write_tensors
 from abnn.networks.by_name import PaperResNet
 from abnn.store.saved import class_names_of, load_model
+from tests.conftest import alter
 from tests.train.test_fit import backbone, data
 
 X = data()[0]
@@ -50,10 +50,8 @@ def test_own_code_is_named_and_never_run_unasked(model: abnn.Attached, tmp_path:
     for weights in (None, path / "backbone.safetensors"):
         with pytest.raises(InputError, match=f"backbone: got None.*Pass --backbone {OWN} if you trust"):
             load_model(path, weights=weights)
-    description = json.loads((path / "abnn.json").read_text())
     recipe = {"width": 8, "blocks": 2, "stem": "small", "kaiming": False}
-    description["backbone"] = {"name": "paper-resnet", "classes": 3, "in_channels": 1, **recipe}
-    (path / "abnn.json").write_text(json.dumps(description))
+    alter(path, backbone={"name": "paper-resnet", "classes": 3, "in_channels": 1, **recipe})
     assert load_model(path).classes == 3  # there is a recipe, so that no code is needed
 
 

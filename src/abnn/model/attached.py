@@ -227,8 +227,8 @@ class Attached(nn.Module):
         self.compiled = CompiledPass(**options)
 
     def save(self, path: str | Path, backbone: bool = False, **extra: Any) -> Path:
-        """Write the attachments, and the backbone's weights if asked; see :func:`abnn.store.folder.save`."""
-        from abnn.store.folder import save
+        """Write the attachments, and the backbone's weights if asked; see :func:`abnn.store.model.save`."""
+        from abnn.store.model import save
 
         return save(self, path, backbone=backbone, **extra)
 

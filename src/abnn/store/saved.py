@@ -15,24 +15,16 @@ from abnn.errors import AbnnError, FileFormatError, InputError, explain
 from abnn.files import left_behind, read_json, read_tensors
 from abnn.networks.by_name import build_backbone
 from abnn.networks.recipe import rebuild
-from abnn.store import folder as store
+from abnn.store.folder import fingerprint as network_fingerprint
+from abnn.store.model import check_class_names, load, other_network
+from abnn.store.schema import AttachedModel
 
-
-def _load_method(path: Path, backbone: nn.Module | None) -> Any:
-    from abnn.baselines import load_trained
-
-    return load_trained(path, backbone)
-
-
-LOADERS: dict[str, Callable[[Path, nn.Module | None], Any]] = {
-    store.FORMAT: store.load,
-    "abnn-method": _load_method,
-}
-"""By the "format" that the JSON of a saved model names."""
+LOADERS: dict[str, Callable[[Path, nn.Module | None], Any]] = {AttachedModel.FORMAT: load}
+"""By the "format" that the JSON of a saved model names. Rooms with formats of their own add to it."""
 
 
 def load_model(path: str | Path, backbone: str | None = None, weights: str | Path | None = None) -> Any:
-    """The model of a folder that ``save`` wrote: something with ``predict``, ``input_shape``, ``classes`` and ``score``.
+    """Return the model of a folder that ``save`` wrote: it has ``predict``, ``input_shape``, ``classes`` and ``score``.
 
     backbone  for models that were saved without: a name for abnn.build_backbone, or "module:function", a function without
               arguments that returns the network; None: as the model itself says
@@ -49,8 +41,13 @@ def load_model(path: str | Path, backbone: str | None = None, weights: str | Pat
     if backbone is not None or weights is not None:
         network = _backbone(path, description, backbone, weights)
     wanted = description.get("fingerprint")
-    if network is not None and weights is not None and isinstance(wanted, str) and wanted != store.fingerprint(network):
-        raise store.other_network(path, description)  # not to be replaced by those in the folder, unasked
+    if (
+        network is not None
+        and weights is not None
+        and isinstance(wanted, str)
+        and wanted != network_fingerprint(network)
+    ):
+        raise other_network(path, wanted)  # not to be replaced by those in the folder, unasked
     return LOADERS[description["format"]](path, network)
 
 
@@ -72,7 +69,7 @@ def describe(path: Path) -> dict[str, Any]:
 def class_names_of(model: Any) -> list[str] | None:
     """The names of the classes that were saved with a model, if there are any; an error if they do not fit to it."""
     names = getattr(model, "extra", {}).get("class_names")
-    return store.check_class_names(
+    return check_class_names(
         names, model.classes, "class_names of the model", "Save the model again with the right names."
     )
 
