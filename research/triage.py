@@ -98,9 +98,9 @@ def _finite(value: float) -> float | None:
 
 
 def _verdicts(triage: Triage, demo: Demo) -> dict[str, Any]:
-    found = report(triage, demo.attached).to_dict()
+    rows = report(triage, demo.attached).sets
     kept = ("notice", "reject", "noticed", "rejected", "confidence", "by_class", "inputs")
-    return {"triage": {name: getattr(triage, name) for name in kept}, "sets": found["sets"]}
+    return {"triage": {name: getattr(triage, name) for name in kept}, "sets": [asdict(row) for row in rows]}
 
 
 def tables(folder: Path) -> dict[str, str]:

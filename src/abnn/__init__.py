@@ -11,7 +11,7 @@ from abnn.predict.prediction import Prediction
 from abnn.store.model import load
 from abnn.train.fit import fit
 from abnn.train.trainable import History
-from abnn.triage import Triage
+from abnn.triage import Triage, TriageConfig, calibrate
 
 __all__ = [
     "Attached",
@@ -22,9 +22,11 @@ __all__ = [
     "Prediction",
     "ScaleMixture",
     "Triage",
+    "TriageConfig",
     "__version__",
     "attach",
     "build_backbone",
+    "calibrate",
     "detach",
     "fit",
     "load",

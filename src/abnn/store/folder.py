@@ -72,8 +72,6 @@ def read_folder(path: str | Path, kind: type[Kind]) -> Kind:
         raise FileFormatError(f"{path / kind.FILE} was changed since it was saved. {FIX}")
     for name in kind.PARTS:
         file = path / name
-        if name in description.files and not file.exists():
-            raise FileFormatError(f"{file} does not exist. {FIX}")
         if file.exists() and description.files.get(name) != file_digest(file):
             raise FileFormatError(
                 f"{file} is not the file that was saved with {kind.FILE}: one of another model? {FIX}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -59,18 +59,6 @@ class Report:
     sets: tuple[Row, ...]
     tiers: tuple[Row, ...]
     curve: ThreeWayCurve
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it: None in the place of nan."""
-        values = asdict(self)
-        for name, each in vars(self.curve).items():
-            if isinstance(each, np.ndarray):
-                values["curve"][name] = [None if np.isnan(value) else float(value) for value in each]
-        return values
-
-    def to_markdown(self) -> str:
-        """Return a table with one line per set."""
-        return rows_as_markdown(self.sets)
 
 
 def rows_as_markdown(rows: Sequence[Row]) -> str:
