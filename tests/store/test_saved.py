@@ -71,3 +71,10 @@ def test_class_names_are_checked_where_they_can_be_mended(model: abnn.Attached, 
     wrong.extra["class_names"] = ["a"]
     with pytest.raises(InputError, match="class_names of the model: got 1 names.*Save the model again"):
         class_names_of(wrong)
+
+
+def test_a_folder_cannot_ask_for_a_large_network_by_name(model: abnn.Attached, tmp_path: Path) -> None:
+    """The number of classes is checked before the network that the user names is built for it."""
+    path = alter(model.save(tmp_path / "model"), classes=10**12)
+    with pytest.raises(FileFormatError, match="classes is 1000000000000; accepted: "):
+        load_model(path, "paper-resnet")
