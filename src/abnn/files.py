@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -197,21 +196,22 @@ def parse(schema: Any, values: object, place: str, fix: str) -> Any:
         error = errors.errors(include_url=False)[0]
     except (TypeError, ValueError) as problem:
         raise FileFormatError(f"{place} cannot be written as JSON ({problem}). {fix}") from None
-    names = list(
-        itertools.takewhile(lambda each: isinstance(each, str), error["loc"])
-    )  # numbers follow inside of lists
-    field, inner = ".".join(map(str, names)), error["loc"][len(names) :]
+    value: Any = values
+    names: list[str] = []
+    for name in error["loc"]:  # places in lists, and names of alternatives, follow after the names of fields
+        if not isinstance(value, dict) or name not in value:
+            break
+        value = value[name]
+        names.append(str(name))
+    field, inner = ".".join(names), list(error["loc"][len(names) :])
     words = re.sub(r"^(Input should (be )?|Value error, )", "", error["msg"])
-    if not inner and error["type"] == "missing":
-        raise FileFormatError(f"{place}{field} is missing. {fix}")
+    if error["type"] == "missing" and inner and isinstance(inner[0], str):
+        raise FileFormatError(f"{place}{'.'.join([*names, inner[0]])} is missing. {fix}")
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         raise FileFormatError(f"{place}{field} is not known; written by a newer version? Update abnn. {fix}")
     if not field:
         raise FileFormatError(f"{place}{words} {fix}")
-    value: Any = values
-    for name in names:
-        value = value[name]
-    inside = f" at {list(inner)}" if inner else ""
+    inside = f" at {inner}" if inner else ""
     raise FileFormatError(f"{place}{field} is {repr(value)[:80]}; accepted: {words}{inside}. {fix}")
 
 

@@ -298,7 +298,12 @@ def test_fields_of_another_kind_are_refused(fitted: abnn.Attached, tmp_path: Pat
             "by_class": ([[0.1, 0.2]],),
             "notice": (math.nan, math.inf, 9),
         },
-        "spec": {"width": (10**9, 0), "kind": (5,), "init": ({"sigma": -1.0}, {"x": 1}), "prior": ([],)},
+        "spec": {
+            "width": (10**9, 0),
+            "kind": (5,),
+            "init": ({"sigma": -1.0}, {"x": 1}),
+            "prior": ([], {"kind": True}, {"sigma": {}}),
+        },
     }
     cases = [(name, {name: value}) for name, values in wrong.items() for value in values]
     for outer, fields in inside.items():

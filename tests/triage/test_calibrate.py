@@ -16,9 +16,9 @@ from torch import Tensor
 import abnn
 from abnn.errors import AbnnWarning, InputError
 from abnn.predict.prediction import Plain, Prediction, concatenate
-from abnn.triage import Costs, Triage, TriageConfig, calibrate, conformal_quantile
+from abnn.triage import Costs, Triage, TriageConfig, calibrate
 from abnn.triage.calibrate import Gathered, choose, gather
-from abnn.triage.thresholds import conformal_rank, lift
+from abnn.triage.thresholds import conformal_quantile, conformal_rank, lift
 from tests.train.test_fit import QUIET, attached, backbone, data, loader
 
 X, Y = data()
@@ -208,6 +208,8 @@ def test_costs_choose_thresholds_and_promise_nothing() -> None:
     strict = choose(data, TriageConfig(costs=Costs(accept=(0, 50, 50), far=0.5)))
     mild = choose(data, TriageConfig(costs=Costs(accept=(0, 0.1, 20), far=0.5)))
     assert strict.notice <= mild.notice and strict.costs is not None
+    nothing = choose(data, TriageConfig(costs=Costs(accept=(9, 9, 9), notice=(0, 0, 9), reject=(9, 9, 0))))
+    assert nothing.noticed == 1 and nothing.notice < data.good.min() - 1e-5 and nothing.rejected < 1
     assert strict.noticed == pytest.approx((data.good > strict.notice).mean())
     assert Triage.from_dict(json.loads(json.dumps(strict.to_dict()))) == strict
 

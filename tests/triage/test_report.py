@@ -15,8 +15,9 @@ import torch
 from abnn.errors import InputError
 from abnn.evaluate.evaluation import Evaluation, SetResult
 from abnn.predict.prediction import Plain
-from abnn.triage import Triage, check_guarantee, conformal_quantile, report, three_way_curve
-from abnn.triage.report import MOST_POINTS, rows_as_markdown
+from abnn.triage import Triage, check_guarantee, report
+from abnn.triage.report import MOST_POINTS, rows_as_markdown, three_way_curve
+from abnn.triage.thresholds import conformal_quantile
 
 
 def evaluation() -> Evaluation:

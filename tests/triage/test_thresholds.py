@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from abnn.config import Costs
 from abnn.errors import InputError
-from abnn.triage import Costs, best_split, cheapest_thresholds, conformal_quantile
-from abnn.triage.thresholds import conformal_rank, least_count, lift
+from abnn.triage.thresholds import (
+    best_split,
+    cheapest_thresholds,
+    conformal_quantile,
+    conformal_rank,
+    least_count,
+    lift,
+)
 
 
 @settings(max_examples=200, deadline=None)

@@ -156,7 +156,9 @@ def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
         kinds = np.where(gathered.right, KINDS.index("right"), KINDS.index("wrong"))
         kinds = np.concatenate([kinds, np.full(len(gathered.severe), KINDS.index("far"))])
         scores = np.concatenate([good, gathered.severe])
-        notice, reject = lift(np.array(cheapest_thresholds(scores, kinds, config.costs)[:2]), good).tolist()
+        limits, least = np.array(cheapest_thresholds(scores, kinds, config.costs)[:2]), float(scores.min())
+        below_all = 2 * least - lift(least, good)  # where not even the smallest score is worth it
+        notice, reject = np.where(limits < least, below_all, lift(limits, good)).tolist()
         noticed, rejected = (float((good > limit).mean()) for limit in (notice, reject))
     else:
         split = best_split(np.concatenate([good, gathered.mild]), gathered.severe)
