@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import abnn
-from abnn.baselines import load_trained, train_method
+from abnn.baselines import load_trained
 from abnn.baselines.posthoc.model import PostHocModel
 from abnn.errors import FileFormatError, InputError
 from abnn.predict.prediction import Plain
@@ -21,7 +20,6 @@ from abnn.store.folder import read_folder, write_folder
 from abnn.store.schema import PostHocScores
 from tests.baselines.samples import quick
 from tests.conftest import randomise_attachments
-from tests.store.test_model import Padded
 from tests.train.test_fit import backbone, data
 
 X = data()[0]
@@ -102,13 +100,3 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     with pytest.raises(InputError, match="is not a saved set of post-hoc scores"):
         write_folder(tmp_path / "mine", PostHocScores, fields, parts)
-
-
-def test_token_methods_with_padding_load_with_the_saved_example(tmp_path: Path) -> None:
-    tokens = torch.randint(1, 9, (12, 4), generator=torch.Generator().manual_seed(0))
-    tokens[:, 3] = 0
-    loader = [(tokens, torch.arange(12) % 3)]
-    trained = train_method("threshold", Padded, loader, epochs=1, progress=False)
-    assert isinstance(trained.network, nn.Module)
-    loaded = load_trained(trained.save(tmp_path / "method"), Padded)
-    assert torch.equal(loaded.predict(tokens).samples, trained.predict(tokens).samples)

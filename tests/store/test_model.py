@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from torch import Tensor, nn
 
 import abnn
 from abnn.errors import AbnnWarning, FileFormatError, InputError
 from abnn.networks.by_name import PaperResNet
 from abnn.store.folder import fingerprint
 from abnn.triage import TriageConfig, calibrate
-from tests.conftest import alter, randomise_attachments, without_checksums
+from tests.conftest import alter, without_checksums
 from tests.train import test_fit
 from tests.train.test_fit import QUIET, data, loader, may_forget
 
@@ -353,50 +352,6 @@ def test_damaged_backbone(tmp_path: Path) -> None:
         abnn.load(alter(path, fingerprint="0" * 64))
     with pytest.raises(FileFormatError, match="other layers, which differ in"):
         abnn.load(alter(path, fingerprint=print_of, backbone={"name": "paper-resnet", "classes": 4, "in_channels": 1}))
-
-
-@pytest.mark.parametrize("seed", [0, 5])
-def test_the_same_draws_are_held_after_loading(seed: int, tmp_path: Path) -> None:
-    model = randomise_attachments(attached(seed=seed, draws=3))
-    model.resample(4, seed=seed)
-    vars(model)["seed"] = seed
-    loaded = abnn.load(model.save(tmp_path / "model"), backbone())
-    assert loaded.draws == 4 and torch.equal(loaded(X), model(X))
-    again = abnn.load(loaded.save(tmp_path / "model"), backbone())
-    assert torch.equal(again(X), model(X))
-
-
-class Padded(nn.Module):
-    """Reads tokens, of which zero is padding: an input of nothing but padding has no mean."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.block, self.head = nn.Embedding(9, 8), nn.Linear(8, 8), nn.Linear(8, 3)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        words = (tokens != 0)[..., None]
-        if not words.any(1).all():
-            raise ValueError("an input without words")
-        return self.head(torch.relu(self.block((self.embed(tokens) * words).sum(1) / words.sum(1))))
-
-
-def test_token_models_with_padding_load_with_the_saved_example(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    tokens = torch.tensor([[3, 4, 0, 0], [1, 2, 5, 0]])
-    model = abnn.attach(Padded().eval(), tokens[:1], at=["block"])
-    vars(model)["example"] = tokens[:1]
-    path = model.save(tmp_path / "model")
-    for _ in range(2):
-        loaded = abnn.load(path, model.backbone)
-        assert torch.equal(loaded(tokens), model(tokens))
-        loaded.save(path)  # with the example that it was loaded with
-    names = safetensors.torch.load_file(model.save(path, example=False) / "attachments.safetensors").keys()
-    assert "example" not in names
-    with pytest.raises(Exception, match="without words"):
-        abnn.load(path, model.backbone)
-    vars(model)["example"] = tokens[:1, :2]
-    with pytest.raises(FileFormatError, match=r"example has shape \(1, 2\); accepted: \(1, 4\)"):
-        abnn.load(model.save(path), model.backbone)
 
 
 def test_saving_replaces_a_model_but_nothing_else(fitted: abnn.Attached, tmp_path: Path) -> None:
