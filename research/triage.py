@@ -24,7 +24,7 @@ from abnn.data.digits import load_digits
 from abnn.demo import DRAWS, Demo, run_demo
 from abnn.evaluate.provenance import provenance
 from abnn.files import read_json, write_json
-from abnn.triage import Costs, Triage, check_guarantee, report
+from abnn.triage import Costs, Triage, TriageConfig, check_guarantee, report
 from abnn.triage.calibrate import choose, gather
 from abnn.triage.drift import DriftMonitor
 from abnn.triage.report import Row, rows_as_markdown
@@ -39,15 +39,15 @@ def measure(demo: Demo, seed: int, splits: int = SPLITS, streams: int = STREAMS)
     """All numbers of the experiment, as JSON can hold them."""
     data = load_digits(seed)
     batches = [(data.val.x, data.val.y)]
-    gathered = gather(demo.model, batches, draws=DRAWS)
+    gathered = gather(demo.model, batches, TriageConfig(draws=DRAWS))
     held = demo.attached.scores("id")
     good = np.concatenate([gathered.good, held])
     size = len(gathered.good)
     choices = {
         "default": demo.triage,
-        "with confidence 0.95": choose(gathered, confidence=0.95),
-        "per class, 20 % noticed": choose(gathered, noticed=0.2, rejected=0.05, per_class=True),
-        "by cost": choose(gathered, costs=Costs()),
+        "with confidence 0.95": choose(gathered, TriageConfig(confidence=0.95)),
+        "per class, 20 % noticed": choose(gathered, TriageConfig(noticed=0.2, rejected=0.05, per_class=True)),
+        "by cost": choose(gathered, TriageConfig(costs=Costs())),
     }
     return {
         "experiment": "triage",
@@ -98,9 +98,9 @@ def _finite(value: float) -> float | None:
 
 
 def _verdicts(triage: Triage, demo: Demo) -> dict[str, Any]:
-    found = report(triage, demo.attached).to_dict()
+    rows = report(triage, demo.attached).sets
     kept = ("notice", "reject", "noticed", "rejected", "confidence", "by_class", "inputs")
-    return {"triage": {name: getattr(triage, name) for name in kept}, "sets": found["sets"]}
+    return {"triage": {name: getattr(triage, name) for name in kept}, "sets": [asdict(row) for row in rows]}
 
 
 def tables(folder: Path) -> dict[str, str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from abnn.attached import Attached
 from abnn.bayes.noise import held_noise, pick_draws
 from abnn.model.passes import Pass
 from abnn.networks.by_name import PaperResNet
+from abnn.store.folder import file_digest, seal
 from abnn.train.processor import WITHOUT_AMX, bfloat16_works
 
 
@@ -23,9 +26,29 @@ def pytest_configure(config: pytest.Config) -> None:
     """An unexpected warning of ours is an error. Said here, for naming it in the settings of pytest would import the
     package before coverage starts to count."""
     config.addinivalue_line("filterwarnings", "error::abnn.errors.AbnnWarning")
+    # Calibration sets of tests are small; that too few inputs are said to be too few is tested in tests/triage.
+    config.addinivalue_line("filterwarnings", "ignore:rejected. got:abnn.errors.AbnnWarning")
     if not bfloat16_works():  # before the first product of this process: that is when PyTorch looks
         os.environ.setdefault(*WITHOUT_AMX)
         bfloat16_works.cache_clear()
+
+
+def alter(folder: Path, **fields: Any) -> Path:
+    """Change fields of a saved folder's description, and make all checksums fit to what is there; ``...`` takes one out."""
+    file = next(folder.glob("*.json"))
+    changed = {**json.loads(file.read_text()), **fields}
+    changed = {name: value for name, value in changed.items() if value is not ...}
+    parts = [part for part in sorted(folder.iterdir()) if part.suffix == ".safetensors"]
+    file.write_text(json.dumps(seal({**changed, "files": {part.name: file_digest(part) for part in parts}})))
+    return folder
+
+
+def without_checksums(folder: Path, **fields: Any) -> Path:
+    """A saved folder as versions before checksums wrote it."""
+    file = next(folder.glob("*.json"))
+    changed = {**json.loads(file.read_text()), **fields}
+    file.write_text(json.dumps({name: value for name, value in changed.items() if name not in ("files", "digest")}))
+    return folder
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from abnn.attached import Attached, attach, detach, load
     from abnn.bayes.layers import Init
     from abnn.bayes.priors import Gaussian, ScaleMixture
-    from abnn.config import AttachConfig, Objective, preset
+    from abnn.config import AttachConfig, Objective, TriageConfig, preset
     from abnn.networks.by_name import build_backbone
     from abnn.predict import Prediction
     from abnn.train.fit import fit
     from abnn.train.trainable import History
-    from abnn.triage import Triage
+    from abnn.triage import Triage, calibrate
 
 _PLACES = {
     "AttachConfig": "abnn.config",
@@ -28,8 +28,10 @@ _PLACES = {
     "Prediction": "abnn.predict.prediction",
     "ScaleMixture": "abnn.bayes.priors",
     "Triage": "abnn.triage",
+    "TriageConfig": "abnn.config",
     "attach": "abnn.attached",
     "build_backbone": "abnn.networks.by_name",
+    "calibrate": "abnn.triage",
     "detach": "abnn.attached",
     "fit": "abnn.train.fit",
     "load": "abnn.attached",
@@ -46,9 +48,11 @@ __all__ = [
     "Prediction",
     "ScaleMixture",
     "Triage",
+    "TriageConfig",
     "__version__",
     "attach",
     "build_backbone",
+    "calibrate",
     "detach",
     "fit",
     "load",

@@ -24,7 +24,9 @@ from abnn.predict import predict as predict_batch
 from abnn.predict.compiled_pass import CompiledPass
 from abnn.predict.heap import keep_heap
 from abnn.predict.runtime import runtime_of
-from abnn.store import folder
+from abnn.store import model as store
+from abnn.store.saved import LOADERS
+from abnn.store.schema import AttachedModel
 from abnn.tasks import make_task
 from abnn.train.watch import progress_bar
 from abnn.triage import Triage
@@ -86,10 +88,12 @@ class Attached(AttachedNetwork):
         if prediction.default != self.triage.score:
             return prediction
         self.triage.check_numbers(prediction)
-        pairs = [self.triage.thresholds(label) for label in prediction.label.tolist()]
-        score = prediction.score
-        levels = torch.tensor(pairs, dtype=torch.float64).to(score.device, score.dtype)
-        return replace(prediction, levels=levels, stated=self.triage.probabilities(prediction))
+        levels = torch.tensor([[self.triage.notice, self.triage.reject]], dtype=torch.float64).expand(
+            len(prediction), 2
+        )
+        if self.triage.by_class:
+            levels = torch.tensor(self.triage.by_class, dtype=torch.float64)[prediction.label.cpu()]
+        return replace(prediction, levels=levels.to(prediction.score), stated=self.triage.probabilities(prediction))
 
     def compile(self, *args: Any, disable: bool = False, **options: Any) -> None:
         """Run :meth:`predict`, and ``model(x)``, compiled from now on; ``disable=True`` goes back.
@@ -112,9 +116,10 @@ class Attached(AttachedNetwork):
         backbone: bool = False,
         triage: Triage | None = None,
         extra: dict[str, Any] | None = None,
+        example: bool = True,
     ) -> Path:
-        """Write the attachments, and the backbone's weights if asked; see :func:`abnn.store.folder.save`."""
-        return folder.save(self, path, backbone=backbone, triage=triage, extra=extra)
+        """Write the attachments, and the backbone's weights if asked; see :func:`abnn.store.model.save`."""
+        return store.save(self, path, backbone, triage, extra, example)
 
 
 def attach(
@@ -200,4 +205,7 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     it, in place; without saved weights, or where they do not fit, it is refused and left as it was.
     The returned model has ``triage`` and ``extra`` as they were saved, and keeps them when it is saved again.
     """
-    return folder.load(path, backbone, attach)
+    return store.load(path, backbone, attach)
+
+
+LOADERS[AttachedModel.FORMAT] = load

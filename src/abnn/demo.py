@@ -25,7 +25,7 @@ from abnn.networks.by_name import build_backbone
 from abnn.predict import Plain
 from abnn.train.fit import fit
 from abnn.train.watch import progress_bar
-from abnn.triage import Triage
+from abnn.triage import Triage, TriageConfig, calibrate
 
 BACKBONE: dict[str, Any] = {"width": 32, "blocks": 3, "stem": "small", "kaiming": False}
 BACKBONE_EPOCHS, BACKBONE_LR = 25, 1e-2
@@ -64,8 +64,8 @@ def run_demo(seed: int = 0, progress: bool = True, validation: bool = False) -> 
         fit(model, _loader(data.train, shuffle=True), epochs=EPOCHS, seed=seed, progress=progress)
     plain = Plain(backbone, data.train.x[:1])
     held_out = _loader(data.val)
-    triage = Triage.calibrate(model, held_out, draws=DRAWS)
-    plain_triage = Triage.calibrate(plain, held_out)
+    triage = calibrate(model, held_out, TriageConfig(draws=DRAWS), progress=progress)
+    plain_triage = calibrate(plain, held_out, progress=False)
     evaluations = {}
     for name, each, thresholds in (("plain network", plain, plain_triage), ("attached network", model, triage)):
         spent: dict[str, float] = {"data": seconds["data"], "backbone": seconds["backbone"]}

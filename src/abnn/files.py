@@ -7,6 +7,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -179,6 +180,39 @@ def read_description(path: Path, kind: str, form: str, newest: int, oldest: int 
         raise FileFormatError(f"path: {path} is not the description of {kind}; save it again.")
     check_version(path.parent, description, newest, oldest)
     return description
+
+
+def parse(schema: Any, values: object, place: str, fix: str) -> Any:
+    """Return ``values`` from a file as ``schema``, a pydantic model or a dataclass, or raise an error that names the field.
+
+    place  what stands before the field's name in the error: "triage.", or a path and a colon
+    fix    what to do about it, for the error
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(schema).validate_json(json.dumps(values))
+    except ValidationError as errors:
+        error = errors.errors(include_url=False)[0]
+    except (TypeError, ValueError) as problem:
+        raise FileFormatError(f"{place} cannot be written as JSON ({problem}). {fix}") from None
+    value: Any = values
+    names: list[str] = []
+    for name in error["loc"]:  # places in lists, and names of alternatives, follow after the names of fields
+        if not isinstance(value, dict) or name not in value:
+            break
+        value = value[name]
+        names.append(str(name))
+    field, inner = ".".join(names), list(error["loc"][len(names) :])
+    words = re.sub(r"^(Input should (be )?|Value error, )", "", error["msg"])
+    if error["type"] == "missing" and inner and isinstance(inner[0], str):
+        raise FileFormatError(f"{place}{'.'.join([*names, inner[0]])} is missing. {fix}")
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        raise FileFormatError(f"{place}{field} is not known; written by a newer version? Update abnn. {fix}")
+    if not field:
+        raise FileFormatError(f"{place}{words} {fix}")
+    inside = f" at {inner}" if inner else ""
+    raise FileFormatError(f"{place}{field} is {repr(value)[:80]}; accepted: {words}{inside}. {fix}")
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

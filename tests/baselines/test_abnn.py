@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,9 @@ import torch
 from abnn.attached import Attached
 from abnn.baselines import load_trained, make_method
 from abnn.config import PRESETS
-from abnn.errors import AbnnWarning, InputError, NotFittedError
+from abnn.errors import FileFormatError, InputError
 from tests.baselines.samples import digits, quick
+from tests.conftest import alter
 
 
 def test_the_default_freezes_what_plain_training_gives() -> None:
@@ -34,16 +34,10 @@ def test_predictions_are_those_of_the_attached_model() -> None:
         assert torch.equal(model.predict(x, draws=3, seed=2, score=score).score, its.score_by(score))
 
 
-def test_statistics_of_features_without_attachments_are_left_out(tmp_path: Path) -> None:
-    path = quick("abnn").save(tmp_path / "model")
-    description = json.loads((path / "method.json").read_text())
-    (path / "method.json").write_text(json.dumps({**description, "version": 1}))
-    with pytest.warns(AbnnWarning, match=r"Make them anew, model\.network\.distance\.fit\(loader\), and save"):
-        model = load_trained(path)
-    x = digits().x[:4]
-    with pytest.raises(NotFittedError):
-        model.predict(x, draws=2)
-    assert model.predict(x, draws=2, score="entropy").score.shape == (4,)
+def test_statistics_of_features_without_attachments_are_refused(tmp_path: Path) -> None:
+    path = alter(quick("abnn").save(tmp_path / "model"), version=1)
+    with pytest.raises(FileFormatError, match="written in format 1.*formats from 2 to 3. Fit the model again"):
+        load_trained(path)
 
 
 @pytest.mark.parametrize("variant", ["paper", "authors"])

@@ -29,7 +29,7 @@ from abnn.model.attach import Attached
 from abnn.networks.by_name import build_backbone
 from abnn.store import saved
 from abnn.triage import Triage
-from tests.conftest import mlp, randomise_attachments
+from tests.conftest import alter, mlp, randomise_attachments
 
 NAMES = ["cross", "disc", "square"]
 PREPROCESS = {"mean": [0.5], "std": [0.25]}
@@ -214,7 +214,7 @@ def test_changed_data_and_changed_models_are_done_again(
     assert sum(calls) == 12
     description = json.loads((model / "abnn.json").read_text())
     description["extra"]["preprocess"]["std"] = [0.5]
-    write_json(model / "abnn.json", description)
+    alter(model, **description)
     calls.clear()
     run(model, *sets)
     assert sum(calls) == 12
@@ -514,7 +514,7 @@ def test_what_is_no_checkpoint(checkpoint: Path, tmp_path: Path, monkeypatch: py
     misnamed = shutil.copytree(checkpoint, tmp_path / "misnamed")
     description = json.loads((misnamed / "abnn.json").read_text())
     description["extra"]["class_names"] = ["one"]
-    write_json(misnamed / "abnn.json", description)
+    alter(misnamed, **description)
     with pytest.raises(InputError, match="class_names of the model: got 1 names"):
         run(misnamed, "--full", "digits/full", "--output", tmp_path / "out")
 

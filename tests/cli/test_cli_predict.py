@@ -28,7 +28,7 @@ from abnn.errors import AbnnError, FileFormatError, InputError
 from abnn.networks.by_name import PaperResNet, build_backbone
 from abnn.triage import Triage
 from abnn.triage.drift import DriftMonitor
-from tests.conftest import mlp
+from tests.conftest import alter, mlp
 from tests.train.test_fit import QUIET, data, loader
 
 app = typer.Typer()
@@ -200,7 +200,7 @@ def test_class_names_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
     wrong = shutil.copytree(folder / "model", tmp_path / "wrong")
     description = json.loads((wrong / "abnn.json").read_text())
     description["extra"]["class_names"] = NAMES[:1]
-    (wrong / "abnn.json").write_text(json.dumps(description))
+    alter(wrong, **description)
     error = run(wrong, folder / "good").exception
     assert isinstance(error, InputError) and "class_names of the model: got 1 names; accepted: 3" in str(error)
 

@@ -17,7 +17,7 @@ from abnn.errors import FileFormatError
 from abnn.networks.by_name import build_backbone
 from abnn.networks.recipe import MOST_NUMBERS, is_shape, make_recipe, rebuild
 from abnn.store.saved import load_model
-from tests.conftest import generator
+from tests.conftest import alter, generator
 
 TOUCHED: list[str] = []
 WATCHING = False
@@ -57,9 +57,7 @@ def altered(folder: Path, target: Path, **fields: Any) -> Path:
     target.mkdir()
     for file in folder.iterdir():
         (target / file.name).write_bytes(file.read_bytes())
-    file = next(target.glob("*.json"))
-    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
-    return target
+    return alter(target, **fields)
 
 
 TIMM = {"name": "timm/resnet10t", "classes": 3, "in_channels": 1}

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import abnn
 from abnn.errors import FileFormatError, InputError
+from tests.conftest import alter
 
 command = importlib.import_module("abnn.cli.serve")  # the attribute of abnn.cli is the command itself
 
@@ -128,15 +129,14 @@ def test_demo_model_is_found_kept_or_trained(
     assert command.demo_model(quiet=True)[0].triage is not None and trained == [1, 1]
     description = json.loads((kept / "abnn.json").read_text())
     assert description["triage"]["score"] == "gated"
-    (kept / "abnn.json").write_text(json.dumps({**description, "version": 3}))  # thresholds of an older score
+    alter(kept, version=3)  # thresholds of an older score
     assert command.demo_model(quiet=True)[1] == kept and trained == [1, 1, 1]
     abnn.load(model_path).save(
         "demo/model", backbone=True, triage=abnn.load(model_path).triage, extra={"class_names": ["x"] * 10}
     )
     assert command.demo_model()[1] == command.DEMO and trained == [1, 1, 1]
     assert "digit reader" in invoke("--demo").output
-    description = json.loads((command.DEMO / "abnn.json").read_text())
-    (command.DEMO / "abnn.json").write_text(json.dumps({**description, "version": 4}))
+    alter(command.DEMO, version=4)
     assert command.demo_model()[1] == kept and trained == [1, 1, 1]
 
 

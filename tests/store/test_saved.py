@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from abnn.errors import FileFormatError, InputError
 from abnn.files import write_tensors
 from abnn.networks.by_name import PaperResNet
 from abnn.store.saved import class_names_of, load_model
+from tests.conftest import alter
 from tests.train.test_fit import backbone, data
 
 X = data()[0]
@@ -50,10 +50,8 @@ def test_own_code_is_named_and_never_run_unasked(model: abnn.Attached, tmp_path:
     for weights in (None, path / "backbone.safetensors"):
         with pytest.raises(InputError, match=f"backbone: got None.*Pass --backbone {OWN} if you trust"):
             load_model(path, weights=weights)
-    description = json.loads((path / "abnn.json").read_text())
     recipe = {"width": 8, "blocks": 2, "stem": "small", "kaiming": False}
-    description["backbone"] = {"name": "paper-resnet", "classes": 3, "in_channels": 1, **recipe}
-    (path / "abnn.json").write_text(json.dumps(description))
+    alter(path, backbone={"name": "paper-resnet", "classes": 3, "in_channels": 1, **recipe})
     assert load_model(path).classes == 3  # there is a recipe, so that no code is needed
 
 
@@ -73,3 +71,10 @@ def test_class_names_are_checked_where_they_can_be_mended(model: abnn.Attached, 
     wrong.extra["class_names"] = ["a"]
     with pytest.raises(InputError, match="class_names of the model: got 1 names.*Save the model again"):
         class_names_of(wrong)
+
+
+def test_a_folder_cannot_ask_for_a_large_network_by_name(model: abnn.Attached, tmp_path: Path) -> None:
+    """The number of classes is checked before the network that the user names is built for it."""
+    path = alter(model.save(tmp_path / "model"), classes=10**12)
+    with pytest.raises(FileFormatError, match="classes is 1000000000000; accepted: "):
+        load_model(path, "paper-resnet")

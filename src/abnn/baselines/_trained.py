@@ -16,19 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from abnn._version import __version__
 from abnn.attached import Attached
 from abnn.baselines._steps import state_of
 from abnn.baselines.base import Method, make_method
 from abnn.errors import AbnnError, FileFormatError, InputError, explain, unknown
-from abnn.files import (
-    check_replaceable,
-    read_description,
-    read_tensors,
-    write_json,
-    write_tensors,
-    writing_directory,
-)
+from abnn.files import read_tensors
 from abnn.model.blocks import evaluating
 from abnn.model.network import check_draws
 from abnn.networks.by_name import build_backbone
@@ -36,19 +28,14 @@ from abnn.networks.recipe import rebuild
 from abnn.predict import Prediction
 from abnn.predict.inputs import check_inputs
 from abnn.scores import SCORES, without_statistics
-from abnn.store.integrity import (
-    METHOD,
-    check_classes,
-    check_fields,
-    check_finite,
-    check_quantiles,
-    check_types,
-    forget_statistics,
-)
+from abnn.store.folder import check_tensors, read_folder, write_folder
+from abnn.store.model import check_classes
+from abnn.store.saved import LOADERS
+from abnn.store.schema import TrainedMethod
 from abnn.train.trainable import History
 
-FORMAT, VERSION = "abnn-method", 2
-STATISTICS_SINCE = 2  # the version since which statistics are of features with attachments
+(NETWORK,) = TrainedMethod.PARTS
+EXAMPLE = "abnn.example"  # the name of the saved input among the network's tensors
 Backbone = str | Mapping[str, Any] | nn.Module | Callable[[], nn.Module]
 
 
@@ -65,6 +52,7 @@ class Trained:
     ) -> None:
         self.method, self.network, self.classes, self.recipe = method, network, classes, recipe
         self.input_shape, self.input_dtype = tuple(example.shape[1:]), example.dtype
+        self.example = example[:1].detach().cpu().clone()
         self.score = method.score
         self.history: dict[str, History] = {}
         self.extra: dict[str, Any] = {}
@@ -102,35 +90,29 @@ class Trained:
 
     def save(self, path: str | Path) -> Path:
         """Write the folder ``path``, which is complete or absent at every moment."""
-        path = Path(path)
-        check_replaceable(path, "method.json")
-        description = {
-            "format": FORMAT,
-            "version": VERSION,
-            "abnn": __version__,
+        fields = {
             "method": self.method.to_config(),
             "backbone": self.recipe,
             "input_shape": list(self.input_shape),
             "input_dtype": str(self.input_dtype).removeprefix("torch."),
             "classes": self.classes,
             "score": self.score,
+            "views": self.network.views if isinstance(self.network, Attached) else None,
             "extra": self.extra,
         }
-        if isinstance(self.network, Attached):
-            description["views"] = self.network.views
-        with writing_directory(path) as folder:
-            write_json(folder / "method.json", description)
-            write_tensors(folder / "network.safetensors", state_of(self.network))
-        return path
+        tensors = {**state_of(self.network), EXAMPLE: self.example}
+        return write_folder(path, TrainedMethod, fields, {NETWORK: tensors})
 
 
 def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
     """What :meth:`Trained.save` wrote. ``backbone`` is needed if the model was not built by a backbone's name."""
     path = Path(path)
-    description = read_description(path / "method.json", "a saved method", FORMAT, VERSION)
-    check_fields(path, description, METHOD)
-    tensors = read_tensors(path / "network.safetensors")
-    recipe = description.get("backbone")
+    saved = read_folder(path, TrainedMethod)
+    tensors = read_tensors(path / NETWORK)
+    zeros = torch.zeros(1, *saved.input_shape, dtype=getattr(torch, saved.input_dtype))
+    example = tensors.pop(EXAMPLE, zeros)  # older folders have none
+    check_tensors(path, {EXAMPLE: example}, {EXAMPLE: zeros})
+    recipe = saved.backbone
     if backbone is None and recipe is None:
         raise InputError(
             explain(
@@ -141,10 +123,8 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
             )
         )
     try:
-        config = dict(description["method"])
+        config = dict(saved.method)
         method = make_method(config.pop("name"), **config)
-        shape, dtype = description["input_shape"], getattr(torch, description["input_dtype"])
-        example = torch.zeros(1, *shape, dtype=dtype)
         with torch.random.fork_rng(devices=[]):
             make = (
                 (lambda: rebuild(path, recipe, tensors)) if backbone is None else maker(backbone, example, None, method)
@@ -152,12 +132,10 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
             network = method.build(make, example)
         _fill(path, network, tensors)
         if isinstance(network, Attached):  # whose predictions had one view before there were more
-            network.views = int(description.get("views") or config.get("views") or 1)
-            check_classes(path, description["classes"], network.classes)
-            if description["version"] < STATISTICS_SINCE:
-                forget_statistics(path, network.distance, "model.network.distance.fit(loader)")
-        trained = Trained(method, network, example, description["classes"], recipe)
-        trained.score, trained.extra = description["score"], description["extra"]
+            network.views = int(saved.views or config.get("views") or 1)
+            check_classes(path, saved.classes, network.classes)
+        trained = Trained(method, network, example, saved.classes, recipe)
+        trained.score, trained.extra = saved.score, saved.extra
     except FileFormatError:
         raise
     except (KeyError, TypeError, AttributeError, RuntimeError, AbnnError) as error:
@@ -193,11 +171,11 @@ def maker(backbone: Backbone | None, example: Tensor, classes: int | None, metho
 def _fill(path: Path, network: nn.Module, tensors: dict[str, Tensor]) -> None:
     """The saved tensors, all of them; only statistics that were never gathered may be absent."""
     learned = {name for name, _ in network.named_parameters()}  # a network's buffers may hold infinity, as masks do
-    check_finite(path, {name: value for name, value in tensors.items() if name in learned or "distance." in name})
-    check_types(path, tensors, network.state_dict())
-    check_quantiles(path, tensors)
-    missing, unexpected = network.load_state_dict(tensors, strict=False)
-    if not any(name.startswith("distance.") for name in tensors):
-        missing = [name for name in missing if not name.startswith("distance.")]
-    if missing or unexpected:
-        raise KeyError(f"tensors {sorted([*missing, *unexpected])[:4]} are missing or not expected")
+    without = not any(name.startswith("distance.") for name in tensors)
+    own = {n: value for n, value in network.state_dict().items() if not (without and n.startswith("distance."))}
+    fix = "Restore the folder, save the model again, or load it with the backbone that it was trained with."
+    check_tensors(path, tensors, own, learned, fix)
+    network.load_state_dict(tensors, strict=not without)
+
+
+LOADERS[TrainedMethod.FORMAT] = load_trained  # type: ignore[assignment]

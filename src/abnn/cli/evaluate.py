@@ -53,6 +53,7 @@ def evaluate(
     """Score a saved model on sets of data and write records, a table and a page. A stopped run goes on where it was."""
     from rich.console import Console
 
+    import abnn.baselines  # noqa: F401 - its saved models, by their format
     from abnn.cli.report import page_from_records
     from abnn.data import InputForm
     from abnn.evaluate.records import read_record, write_record

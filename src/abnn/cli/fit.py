@@ -81,7 +81,7 @@ def fit(
     from abnn.train.fit import fit as fit_attachments
     from abnn.train.knowledge import ADVICE, LOST, LOST_JOINT, compare
     from abnn.train.loop import plan_fabric
-    from abnn.triage import Triage
+    from abnn.triage import TriageConfig, calibrate
     from abnn.triage.thresholds import check_promise, least_count
 
     check_promise("--noticed", noticed)
@@ -175,9 +175,10 @@ def fit(
     shown, chosen = _halves(images, seed, least_count(noticed), keep_whole=per_class)
     calibration = _loader(chosen, 256)
     try:
-        triage = Triage.calibrate(*(model, calibration, noticed, rejected, strange, draws, seed), per_class=per_class)
+        config = TriageConfig(noticed, rejected, per_class=per_class, draws=draws, seed=seed)
+        triage = calibrate(model, calibration, config, strange, progress=not quiet)
     except InputError as error:
-        text = f"{error} The fitted model is in {saved}, without thresholds; abnn.Triage.calibrate() chooses them."
+        text = f"{error} The fitted model is in {saved}, without thresholds; abnn.calibrate() chooses them."
         raise InputError(text) from error
     model.save(saved, backbone=True, triage=triage, extra=extra)
     say(f"Model: {saved} (attachments {(saved / 'attachments.safetensors').stat().st_size / 1024:,.0f} kB)")
@@ -187,7 +188,9 @@ def fit(
     else:
         from abnn.cli._own_report import write_own_report
 
-        plain_triage = Triage.calibrate(plain, calibration, noticed, rejected, strange, seed=seed)
+        plain_triage = calibrate(
+            plain, calibration, TriageConfig(noticed, rejected, seed=seed), strange, progress=False
+        )
         write_own_report(
             page,
             {"plain network": (plain, plain_triage), "attached network": (model, triage)},

@@ -53,6 +53,7 @@ def predict(
 
     Exit status: 0 all accepted, 10 something noticed, 11 something rejected, 2 an error.
     """
+    import abnn.baselines  # noqa: F401 - its saved models, by their format
     from abnn.cli._inputs import read_inputs
     from abnn.cli._rows import make_writer
     from abnn.data import InputForm

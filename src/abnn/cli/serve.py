@@ -127,8 +127,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 def demo_model(quiet: bool = False) -> tuple[Attached, Path]:
     """The embedded digit reader: from ./demo/model, from the user's cache, or trained now and kept there."""
+    from abnn.attached import load
     from abnn.demo import run_demo
-    from abnn.store.folder import load
 
     kept = cache_folder() / f"digits-{__version__}"
     for folder in (DEMO, kept):
@@ -151,6 +151,7 @@ def cache_folder() -> Path:
 def _model(
     path: Path | None, demo: bool, quiet: bool, backbone: str | None, weights: Path | None
 ) -> tuple[Attached, str]:
+    import abnn.baselines  # noqa: F401 - its saved models, by their format
     from abnn.store.saved import load_model
 
     if demo == (path is not None):

@@ -15,30 +15,18 @@ from abnn.errors import AbnnError, FileFormatError, InputError, explain
 from abnn.files import left_behind, read_json, read_tensors
 from abnn.networks.by_name import build_backbone
 from abnn.networks.recipe import rebuild
-from abnn.store import folder as store
+from abnn.store.folder import fingerprint as network_fingerprint
+from abnn.store.folder import read_folder
+from abnn.store.model import check_class_names, other_network
+from abnn.store.schema import AttachedModel, TrainedMethod, WithNetwork
 
-
-def _load_method(path: Path, backbone: nn.Module | None) -> Any:
-    from abnn.baselines import load_trained
-
-    return load_trained(path, backbone)
-
-
-def _load_attached(path: Path, backbone: nn.Module | None) -> Any:
-    from abnn.attached import load
-
-    return load(path, backbone)
-
-
-LOADERS: dict[str, Callable[[Path, nn.Module | None], Any]] = {
-    store.FORMAT: _load_attached,
-    "abnn-method": _load_method,
-}
-"""By the "format" that the JSON of a saved model names."""
+KINDS: dict[str, type[WithNetwork]] = {kind.FORMAT: kind for kind in (AttachedModel, TrainedMethod)}
+LOADERS: dict[str, Callable[[Path, nn.Module | None], Any]] = {}
+"""By the "format" that the JSON of a saved model names. A room with a format of its own adds its loader."""
 
 
 def load_model(path: str | Path, backbone: str | None = None, weights: str | Path | None = None) -> Any:
-    """The model of a folder that ``save`` wrote: something with ``predict``, ``input_shape``, ``classes`` and ``score``.
+    """Return the model of a folder that ``save`` wrote: it has ``predict``, ``input_shape``, ``classes`` and ``score``.
 
     backbone  for models that were saved without: a name for abnn.build_backbone, or "module:function", a function without
               arguments that returns the network; None: as the model itself says
@@ -46,45 +34,46 @@ def load_model(path: str | Path, backbone: str | None = None, weights: str | Pat
     """
     path = Path(path)
     description = describe(path)
-    if description["format"] not in LOADERS:
+    name = description["format"]
+    if name not in LOADERS:
         accepted = f"one of the formats {', '.join(LOADERS)}"
-        raise FileFormatError(explain("checkpoint", f"{path} of format {description['format']!r}", accepted))
+        raise FileFormatError(explain("checkpoint", f"{path} of format {name!r}", accepted))
     if backbone is None:
         _hint_at_own_backbone(description)
-    network = None
-    if backbone is not None or weights is not None:
-        network = _backbone(path, description, backbone, weights)
-    wanted = description.get("fingerprint")
-    if network is not None and weights is not None and isinstance(wanted, str) and wanted != store.fingerprint(network):
-        raise store.other_network(path, description)  # not to be replaced by those in the folder, unasked
-    return LOADERS[description["format"]](path, network)
+    if backbone is None and weights is None:
+        return LOADERS[name](path, None)
+    saved = read_folder(path, KINDS[name])
+    network = _build(path, saved, backbone).eval()
+    if weights is not None:
+        try:
+            network.load_state_dict(read_tensors(Path(weights)))
+        except RuntimeError as error:
+            summary = " ".join(str(error).split())[:300]
+            raise FileFormatError(f"weights: {weights} does not fit the backbone ({summary}).") from None
+        if isinstance(saved, AttachedModel) and saved.fingerprint != network_fingerprint(network):
+            raise other_network(path, saved.fingerprint)  # not to be replaced by those in the folder, unasked
+    return LOADERS[name](path, network)
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """The JSON of a saved model."""
-    found = []
-    for file in sorted(path.glob("*.json")) if path.is_dir() else ():
-        content = read_json(file)
-        if isinstance(content, dict) and isinstance(content.get("format"), str):
-            found.append(content)
-    known = [each for each in found if each["format"] in LOADERS] or found
-    if not known:
+    """Return the JSON of a saved model, unchecked but for its format."""
+    contents = [read_json(file) for file in sorted(path.glob("*.json"))] if path.is_dir() else []
+    described = [each for each in contents if isinstance(each, dict) and isinstance(each.get("format"), str)]
+    if not described:
         fix = left_behind(path).strip() or "`abnn demo` leaves one in demo/model."
-        given = f"{path}, which {'is no saved model' if path.exists() else 'does not exist'}"
-        raise FileFormatError(explain("checkpoint", given, "a folder that model.save() wrote", fix))
-    return known[0]
+        place = f"{path}, which {'is no saved model' if path.exists() else 'does not exist'}"
+        raise FileFormatError(explain("checkpoint", place, "a folder that model.save() wrote", fix))
+    return next((each for each in described if each["format"] in LOADERS), described[0])
 
 
 def class_names_of(model: Any) -> list[str] | None:
-    """The names of the classes that were saved with a model, if there are any; an error if they do not fit to it."""
-    names = getattr(model, "extra", {}).get("class_names")
-    return store.check_class_names(
-        names, model.classes, "class_names of the model", "Save the model again with the right names."
-    )
+    """Return the names of the classes that were saved with a model, if there are any; an error if they do not fit to it."""
+    names, fix = getattr(model, "extra", {}).get("class_names"), "Save the model again with the right names."
+    return check_class_names(names, model.classes, "class_names of the model", fix)
 
 
 def fingerprint(path: Path, backbone: str | None = None) -> str:
-    """sha256 over the files of a saved model. It holds the fingerprint of a backbone that is kept elsewhere, too."""
+    """Return the sha256 over the files of a saved model. It holds the fingerprint of a backbone that is kept elsewhere, too."""
     digest = hashlib.sha256(f"{backbone}\0".encode())
     for file in sorted(each for each in path.iterdir() if each.is_file()):
         digest.update(f"{file.name} {file.stat().st_size}\0".encode())
@@ -103,25 +92,12 @@ def _hint_at_own_backbone(description: dict[str, Any]) -> None:
         raise InputError(explain("backbone", "None", f"the function that made this model's backbone, {own}", fix))
 
 
-def _backbone(path: Path, description: dict[str, Any], backbone: str | None, weights: str | Path | None) -> nn.Module:
-    network = _build(path, description, backbone)
-    if weights is not None:
-        tensors = read_tensors(Path(weights))
-        try:
-            network.load_state_dict(tensors)
-        except RuntimeError as error:
-            summary = " ".join(str(error).split())[:300]
-            raise FileFormatError(f"weights: {weights} does not fit the backbone ({summary}).") from None
-    return network.eval()
-
-
-def _build(path: Path, description: dict[str, Any], backbone: str | None) -> nn.Module:
+def _build(path: Path, saved: WithNetwork, backbone: str | None) -> nn.Module:
     if backbone is not None and ":" in backbone:
         return _from_function(backbone)
-    recipe = description.get("backbone")
-    if backbone is not None and not (recipe and recipe.get("name") == backbone):
-        shape = description.get("input_shape", [3])
-        return build_backbone(backbone, description["classes"], shape[0] if len(shape) == 3 else 1)
+    recipe, shape = saved.backbone, saved.input_shape
+    if backbone is not None and not (recipe and recipe["name"] == backbone):
+        return build_backbone(backbone, saved.classes, shape[0] if len(shape) == 3 else 1)
     if recipe is None:
         fix = "Pass --backbone with a name, or with module:function."
         raise InputError(explain("backbone", "None", "a network; the model does not say how to build it", fix))
@@ -137,11 +113,11 @@ def _from_function(text: str) -> nn.Module:
     except AbnnError:
         raise
     except Exception as error:  # whatever the user's own code raises
-        given = f"{text!r}, which fails with {type(error).__name__}: {error}"
-        raise InputError(explain("backbone", given, "module:function, called without arguments")) from error
+        failure = f"{text!r}, which fails with {type(error).__name__}: {error}"
+        raise InputError(explain("backbone", failure, "module:function, called without arguments")) from error
     finally:
         sys.path.remove(here)
     if not isinstance(network, nn.Module):
-        given = f"{text!r}, which returns a {type(network).__name__}"
-        raise InputError(explain("backbone", given, "a function that returns a torch.nn.Module"))
+        kind = f"{text!r}, which returns a {type(network).__name__}"
+        raise InputError(explain("backbone", kind, "a function that returns a torch.nn.Module"))
     return network

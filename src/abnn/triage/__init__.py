@@ -5,22 +5,10 @@ notice   notice < score <= reject     use it with a warning
 reject   score > reject, or NaN       do not use it
 """
 
-from abnn.triage.report import Guarantee, Report, ThreeWayCurve, check_guarantee, report, three_way_curve
-from abnn.triage.thresholds import Costs, best_split, cheapest_thresholds, conformal_quantile
-from abnn.triage.verdicts import VERDICTS, Triage, Verdicts
+from abnn.config import Costs, TriageConfig
+from abnn.predict.verdicts import VERDICTS
+from abnn.triage.calibrate import calibrate
+from abnn.triage.report import check_guarantee, report
+from abnn.triage.triage import Triage, Verdicts
 
-__all__ = [
-    "VERDICTS",
-    "Costs",
-    "Guarantee",
-    "Report",
-    "ThreeWayCurve",
-    "Triage",
-    "Verdicts",
-    "best_split",
-    "cheapest_thresholds",
-    "check_guarantee",
-    "conformal_quantile",
-    "report",
-    "three_way_curve",
-]
+__all__ = ["VERDICTS", "Costs", "Triage", "TriageConfig", "Verdicts", "calibrate", "check_guarantee", "report"]

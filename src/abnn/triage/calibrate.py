@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from abnn.errors import InputError, explain, whole_seed
-from abnn.model.network import check_draws
+from abnn.config import COST_KINDS, TriageConfig
+from abnn.errors import AbnnWarning, InputError, explain
 from abnn.outliers import make_outliers, measure_range
-from abnn.predict import Plain
+from abnn.train.batches import check_batch
+from abnn.train.watch import progress_bar
 from abnn.triage.drift import LEAST_SCORES, split_reference
 from abnn.triage.temperature import choose_temperature
-from abnn.triage.thresholds import (
-    KINDS,
-    Costs,
-    best_split,
-    cheapest_thresholds,
-    check_promise,
-    conformal_quantile,
-    least_count,
-)
-from abnn.triage.verdicts import Triage
-
-if TYPE_CHECKING:
-    from abnn.attached import Attached
+from abnn.triage.thresholds import best_split, cheapest_thresholds, conformal_quantile, least_count, lift
+from abnn.triage.triage import Triage
 
 LEAST_OUTLIERS = 1000
+
+
+def calibrate(
+    model: Any,
+    loader: Iterable[Any],
+    config: TriageConfig = TriageConfig(),
+    outliers: Any = "auto",
+    value_range: tuple[Any, Any] | None = None,
+    progress: bool = True,
+) -> Triage:
+    """Return thresholds chosen with held-out good data that the model was not fitted on; they become ``model.triage``.
+
+    ``notice`` is the conformal quantile of the good scores. ``reject`` is where outliers with their content destroyed
+    (severity above one half) separate best from the rest, good data and mild outliers, but never below the conformal
+    quantile for ``rejected``. Both are lifted by the resolution of the scores, see :func:`abnn.triage.thresholds.lift`.
+    Too few inputs for ``noticed`` are an error; too few for ``rejected`` give a warning, and a weaker promise.
+
+    loader       yields (x, y) every time it is iterated; it is read more than once
+    outliers     made from the good data, or a data set of real ones
+    value_range  (low, high) of the inputs, for made-up outliers; None: that of ``outliers`` if its prepare() set one, else
+                 measured from ``loader``
+    """
+    model.triage = choose(gather(model, loader, config, outliers, value_range, progress), config)
+    return model.triage
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,7 @@ class Gathered:
     mild, severe             scores of outliers with severity at most, and above, one half
     classes, score, draws, seed   of the model and its predictions
     drawn, views             how many draws the predictions had, whatever was asked for, and views; None: not known
+    class_names              for messages; None: numbers
     """
 
     good: np.ndarray
@@ -59,18 +74,18 @@ class Gathered:
     seed: int
     drawn: int | None = None
     views: int | None = None
+    class_names: Sequence[str] | None = None
 
 
 def gather(
-    model: Attached | Plain,
+    model: Any,
     loader: Iterable[Any],
+    config: TriageConfig = TriageConfig(),
     outliers: Any = "auto",
-    draws: int = 10,
-    seed: int = 0,
-    score: str | None = None,
     value_range: tuple[Any, Any] | None = None,
+    progress: bool = False,
 ) -> Gathered:
-    """Scores of good inputs and of outliers; memory for one batch at a time, and for the predictions of good inputs.
+    """Return scores of good inputs and of outliers, with memory for one batch and for the predictions of good inputs.
 
     ``loader`` is read once for good inputs, and then as often as it takes to make ``LEAST_OUTLIERS`` outliers, at least
     once: the best split is flat, and with a few hundred outliers chance decides where in the flat part it lies.
@@ -80,83 +95,83 @@ def gather(
         fix = "Attach first, or calibrate the network as it is: abnn.predict.Plain(network, x[:1])."
         raise InputError(explain("model", type(model).__name__, accepted, fix))
     if isinstance(loader, Iterator):
-        raise InputError(
-            explain("loader", "an iterator, which can be read once", "a DataLoader or a list of (x, y) batches")
-        )
-    draws, seed = check_draws(draws), whole_seed(seed)
+        accepted = "a DataLoader or a list of (x, y) batches"
+        raise InputError(explain("loader", "an iterator, which can be read once", accepted))
     rows: list[tuple[np.ndarray, ...]] = []
-    names = [score] if score is not None else []
-    numbers: list[tuple[int, int | None]] = []  # of draws and views
+    common: dict[str, Any] = {"draws": config.draws, "seed": config.seed, "classes": model.classes}
+    with progress_bar(disable=not progress) as bar:
+        length = len(loader) if isinstance(loader, Sized) else None
+        task = bar.add_task("calibrating", total=length, status="scores of good inputs")
 
-    def first_pass() -> Iterator[Tensor]:
-        for x, y in _batches(model, loader):
-            prediction = model.predict(x, draws=draws, seed=seed)
-            names.append(prediction.default)
-            numbers.append((len(prediction.samples), prediction.views))
-            predicted, labels = prediction.label.cpu(), y.cpu()
-            scores, log_probs = _scores(prediction.score_by(names[0])), prediction.probs.float().log().cpu().numpy()
-            rows.append((scores, predicted.numpy(), (predicted == labels).numpy(), log_probs, labels.numpy()))
-            yield x
+        def batches() -> Iterator[tuple[Tensor, Tensor]]:
+            for batch in loader:
+                yield check_batch(model, batch)
+                bar.advance(task)
 
-    maker = make_outliers(outliers).with_range(value_range, lambda: measure_range(_checked_first(first_pass())))
-    if not rows:
-        for _ in _checked_first(first_pass()):
-            pass
-    generator = torch.Generator().manual_seed(seed)
-    mild, severe = [], []
-    rounds = math.ceil(LEAST_OUTLIERS / sum(len(scores) for scores, *_ in rows))
-    for x, y in itertools.chain.from_iterable(_batches(model, loader) for _ in range(rounds)):
-        made = maker(x, y, generator)
-        scores = _scores(model.predict(made.x, draws=draws, seed=seed).score_by(names[0]))
-        far = made.severity.cpu().numpy() > 0.5
-        mild.append(scores[~far])
-        severe.append(scores[far])
-    good, predicted, right, log_probs, labels = (np.concatenate(parts) for parts in zip(*rows))
+        def predict_good() -> Iterator[Tensor]:
+            for x, y in batches():
+                prediction = model.predict(x, draws=config.draws, seed=config.seed)
+                if not rows:
+                    common["score"] = config.score or prediction.default
+                    common.update(drawn=len(prediction.samples), views=prediction.views)
+                predicted, labels = prediction.label.cpu().numpy(), y.cpu().numpy()
+                log_probs = prediction.probs.float().log().cpu().numpy()
+                scores = _scores(prediction, common["score"])
+                rows.append((scores, predicted, predicted == labels, log_probs, labels))
+                yield x
+            if not rows:
+                raise InputError(explain("loader", "a loader without batches", "held-out (x, y) batches"))
+
+        maker = make_outliers(outliers).with_range(value_range, lambda: measure_range(predict_good()))
+        if not rows:  # the range was not measured
+            for _ in predict_good():
+                pass
+        rounds = math.ceil(LEAST_OUTLIERS / sum(len(scores) for scores, *_ in rows))
+        bar.update(task, total=len(rows) * (1 + rounds), status="scores of outliers")
+        generator = torch.Generator().manual_seed(config.seed)
+        mild, severe = [], []
+        for _ in range(rounds):
+            for x, y in batches():
+                outlier = maker(x, y, generator)
+                scores = _scores(model.predict(outlier.x, draws=config.draws, seed=config.seed), common["score"])
+                far = outlier.severity.cpu().numpy() > 0.5
+                mild.append(scores[~far])
+                severe.append(scores[far])
+    names = ("good", "predicted", "right", "log_probs", "labels")
+    columns: dict[str, Any] = {name: np.concatenate(parts) for name, parts in zip(names, zip(*rows))}
+    class_names = (getattr(model, "extra", None) or {}).get("class_names")
     return Gathered(
-        good=good,
-        predicted=predicted,
-        right=right,
-        log_probs=log_probs,
-        labels=labels,
-        mild=np.concatenate(mild),
-        severe=np.concatenate(severe),
-        classes=model.classes,
-        score=names[0],
-        draws=draws,
-        seed=seed,
-        drawn=numbers[0][0],
-        views=numbers[0][1],
+        **columns, mild=np.concatenate(mild), severe=np.concatenate(severe), class_names=class_names, **common
     )
 
 
-def choose(
-    gathered: Gathered,
-    noticed: float = 0.05,
-    rejected: float = 0.01,
-    confidence: float | None = None,
-    per_class: bool = False,
-    costs: Costs | None = None,
-    class_names: Sequence[str] | None = None,
-) -> Triage:
-    """Thresholds from gathered scores; the arguments are those of :meth:`Triage.calibrate`."""
-    check_choice(noticed, rejected, confidence, per_class, costs)
+def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
+    """Return thresholds from gathered scores; draws, seed and score are those of the gathered predictions."""
     if not len(gathered.severe):
         fix = "Use 'auto' with more than one input in a batch, or a data set of real outliers."
         raise InputError(explain("outliers", "none with a severity above one half", "some of them", fix))
-    good = gathered.good
+    good, noticed, rejected = gathered.good, config.noticed, config.rejected
     by_class: tuple[tuple[float, float], ...] = ()
-    if costs is not None:
-        notice, reject = _by_cost(gathered, costs)
+    if config.costs is not None:
+        kinds = np.where(gathered.right, COST_KINDS.index("right"), COST_KINDS.index("wrong"))
+        kinds = np.concatenate([kinds, np.full(len(gathered.severe), COST_KINDS.index("far"))])
+        scores = np.concatenate([good, gathered.severe])
+        limits, least = np.array(cheapest_thresholds(scores, kinds, config.costs)[:2]), float(scores.min())
+        below_all = 2 * least - lift(least, good)  # where not even the smallest score is worth it
+        notice, reject = np.where(limits < least, below_all, lift(limits, good)).tolist()
         noticed, rejected = (float((good > limit).mean()) for limit in (notice, reject))
     else:
         split = best_split(np.concatenate([good, gathered.mild]), gathered.severe)
-        notice, reject = _promised(good, noticed, rejected, confidence, split)
-        if per_class:
-            by_class = _by_class(gathered, noticed, rejected, confidence, split, class_names)
-        smallest = int(np.bincount(gathered.predicted).min()) if per_class else len(good)
-        if smallest < least_count(rejected, confidence):
-            # The largest score is the threshold then, and this is what it can promise.
-            rejected = 1 / (smallest + 1) if confidence is None else 1 - (1 - confidence) ** (1 / smallest)
+
+        def promised(scores: np.ndarray) -> tuple[float, float]:
+            low = conformal_quantile(scores, noticed, confidence=config.confidence)
+            floor = conformal_quantile(scores, config.rejected, strict=False, confidence=config.confidence)
+            return float(lift(low, good)), float(lift(max(low, floor, split), good))
+
+        notice, reject = promised(good)
+        if config.per_class:
+            by_class = _by_class(gathered, config, promised)
+        rejected = _affordable(gathered, config)
     return Triage(
         notice=notice,
         reject=reject,
@@ -167,103 +182,67 @@ def choose(
         seed=gathered.seed,
         inputs=len(good),
         calibration=quantiles(good),
-        confidence=confidence,
+        confidence=config.confidence,
         by_class=by_class,
-        costs=costs,
-        reference=split_reference(good, gathered.seed) if len(good) >= LEAST_SCORES else ((), ()),
+        costs=config.costs,
+        reference=split_reference(good, gathered.seed, lifted=True) if len(good) >= LEAST_SCORES else ((), ()),
         drawn=gathered.drawn,
-        views=gathered.views,
         temperature=choose_temperature(gathered.log_probs, gathered.labels),
+        views=gathered.views,
     )
 
 
-def check_choice(
-    noticed: float, rejected: float, confidence: float | None, per_class: bool, costs: Costs | None
-) -> None:
-    """Errors about how thresholds are to be chosen, before anything is computed."""
-    check_promise("noticed", noticed)
-    check_promise("rejected", rejected)
-    if confidence is not None:
-        check_promise("confidence", confidence)
-    if costs is not None and (per_class or confidence is not None):
-        raise InputError(explain("costs", "costs together with per_class or confidence", "one or the other"))
-
-
 def quantiles(scores: np.ndarray) -> tuple[float, ...]:
-    """0 %, 1 %, ..., 100 % of the scores, to seven digits."""
-    found = np.quantile(scores, np.arange(101) / 100, method="inverted_cdf")
-    return tuple(seven_digits(value) for value in found)
+    """Return 0 %, 1 %, ..., 100 % of the scores, to seven digits."""
+    values = np.quantile(scores, np.arange(101) / 100, method="inverted_cdf")
+    return tuple(seven_digits(value) for value in values)
 
 
 def seven_digits(value: float) -> float:
-    """A score as quantiles are kept."""
+    """Return a score as quantiles are kept."""
     return float(f"{value:.7g}")
 
 
-def _promised(
-    good: np.ndarray, noticed: float, rejected: float, confidence: float | None, split: float
-) -> tuple[float, float]:
-    notice = conformal_quantile(good, noticed, confidence=confidence)
-    floor = conformal_quantile(good, rejected, strict=False, confidence=confidence)
-    return notice, max(notice, floor, split)
+def _affordable(gathered: Gathered, config: TriageConfig) -> float:
+    """Return the share of rejected good inputs that can be promised; warn where it is more than was asked for."""
+    count = int(np.bincount(gathered.predicted).min()) if config.per_class else len(gathered.good)
+    needed = least_count(config.rejected, config.confidence)
+    if count >= needed:
+        return config.rejected
+    # The largest score is the threshold then, and this is what it can promise.
+    share = 1 / (count + 1) if config.confidence is None else 1 - (1 - config.confidence) ** (1 / count)
+    of = "of a class " if config.per_class else ""
+    fix = f"The largest score is the threshold, and rejected={share:.2g} is promised instead. Hold out more data."
+    message = explain("rejected", f"{config.rejected} with {count} good inputs {of}", f"at least {needed} of them", fix)
+    warnings.warn(message, AbnnWarning, stacklevel=4)  # of calibrate()
+    return share
 
 
 def _by_class(
-    gathered: Gathered,
-    noticed: float,
-    rejected: float,
-    confidence: float | None,
-    split: float,
-    class_names: Sequence[str] | None,
+    gathered: Gathered, config: TriageConfig, promised: Callable[[np.ndarray], tuple[float, float]]
 ) -> tuple[tuple[float, float], ...]:
-    """Thresholds within each predicted class (Mondrian conformal prediction, Vovk et al. 2003).
+    """Return thresholds within each predicted class (Mondrian conformal prediction, Vovk et al. 2003).
 
     The split from the outliers is common to all classes: an outlier belongs to none.
     """
     counts = np.bincount(gathered.predicted, minlength=gathered.classes)
-    needed = least_count(noticed, confidence)
+    needed = least_count(config.noticed, config.confidence)
     if small := [label for label, count in enumerate(counts) if count < needed]:
-        names = [str(label) if class_names is None else class_names[label] for label in small]
+        names = [str(label) if gathered.class_names is None else gathered.class_names[label] for label in small]
         listed = ", ".join(f"{name} ({counts[label]})" for name, label in zip(names[:10], small))
         raise InputError(
             explain(
                 "per_class",
                 f"too few good inputs predicted as {listed}{', ...' if len(small) > 10 else ''}",
-                f"at least {needed} for each class to promise {noticed:.1%}",
+                f"at least {needed} for each class to promise {config.noticed:.1%}",
                 "Hold out more data, promise less, or calibrate all classes together.",
             )
         )
-    return tuple(
-        _promised(gathered.good[gathered.predicted == label], noticed, rejected, confidence, split)
-        for label in range(gathered.classes)
-    )
+    return tuple(promised(gathered.good[gathered.predicted == label]) for label in range(gathered.classes))
 
 
-def _by_cost(gathered: Gathered, costs: Costs) -> tuple[float, float]:
-    scores = np.concatenate([gathered.good, gathered.severe])
-    near = np.where(gathered.right, KINDS.index("right"), KINDS.index("wrong"))
-    kinds = np.concatenate([near, np.full(len(gathered.severe), KINDS.index("far"))])
-    notice, reject, _ = cheapest_thresholds(scores, kinds, costs)
-    return notice, reject
-
-
-def _batches(model: Attached | Plain, loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    from abnn.train.batches import check_batch
-
-    return (check_batch(model, batch) for batch in loader)
-
-
-def _checked_first(batches: Iterator[Tensor]) -> Iterator[Tensor]:
-    empty = True
-    for batch in batches:
-        empty = False
-        yield batch
-    if empty:
-        raise InputError(explain("loader", "a loader without batches", "held-out (x, y) batches"))
-
-
-def _scores(scores: Tensor) -> np.ndarray:
-    values = scores.detach().cpu().numpy()
+def _scores(prediction: Any, name: str) -> np.ndarray:
+    values = prediction.score_by(name).detach().cpu().numpy()
     if not np.isfinite(values).all():
         raise InputError(explain("model", "scores that are not finite", "finite scores", "Check its weights."))
     return values

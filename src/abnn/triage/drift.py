@@ -17,16 +17,22 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import ConfigDict, Field
 
 from abnn.errors import FileFormatError, InputError, explain
-from abnn.files import read_json, write_json
+from abnn.files import parse, read_json, write_json
+from abnn.triage.thresholds import lift
 
 FORMAT = "abnn-drift-1"
 LEAST_SCORES = 40
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Counts = tuple[Count, ...]
+Floats = tuple[float, ...]
 LEVELS = (0.01, 0.02, *(step / 32 for step in range(1, 32)), 0.98, 0.99, 0.995, 1.0)
 """Edges at these quantiles: even in the middle, finer at the upper end, where drift hurts; the last is the maximum."""
 
@@ -40,17 +46,40 @@ _WIN = np.log([1 - stake + stake / size for _, size, stake in _BETS])
 _LOSE = np.log([1 - stake for _, _, stake in _BETS])
 
 
-def split_reference(scores: np.ndarray, seed: int = 0) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Bin edges from a random half of the calibration scores, and how many of the other half lie in each bin."""
+def split_reference(scores: np.ndarray, seed: int = 0, lifted: bool = False) -> tuple[Floats, Counts]:
+    """Return bin edges from a random half of the calibration scores, and how many of the other half lie in each bin.
+
+    lifted  put edges above the scores that they come from by the scores' resolution, so that rounding moves no tied score
+            into another bin
+    """
     values = np.asarray(scores)
     if values.ndim != 1 or len(values) < LEAST_SCORES or not np.isfinite(values).all():
-        given = f"{values.size} values of shape {values.shape}, {np.count_nonzero(~np.isfinite(values))} not finite"
-        raise InputError(explain("scores", given, f"at least {LEAST_SCORES} finite calibration scores in one row"))
+        numbers = f"{values.size} values of shape {values.shape}, {np.count_nonzero(~np.isfinite(values))} not finite"
+        raise InputError(explain("scores", numbers, f"at least {LEAST_SCORES} finite calibration scores in one row"))
     order = np.random.default_rng(seed).permutation(len(values))
     first, second = values[order[: len(values) // 2]], values[order[len(values) // 2 :]]
     edges = np.unique(np.quantile(first, sorted(LEVELS), method="inverted_cdf"))
+    edges = np.unique(lift(edges, values)) if lifted else edges
     counts = np.bincount(np.searchsorted(edges, second), minlength=len(edges) + 1)
     return tuple(edges.tolist()), tuple(counts.tolist())
+
+
+@dataclass(frozen=True)
+class _State:
+    """A monitor's state in a file."""
+
+    format: Literal["abnn-drift-1"]
+    edges: Floats
+    reference: Counts
+    alarm: float
+    seed: int
+    counts: Counts
+    pool: Floats
+    seen: Count
+    peak: float
+    alarmed_at: Count | None
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class DriftMonitor:
@@ -134,35 +163,27 @@ class DriftMonitor:
             self.alarmed_at = self.seen
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole state, as JSON can hold it."""
-        return {
-            "format": FORMAT,
-            "edges": self.edges.tolist(),
-            "reference": self._reference.tolist(),
-            "alarm": self.alarm,
-            "seed": self.seed,
-            "counts": self._counts.tolist(),
-            "pool": self._pool.tolist() if self.seen else [],
-            "seen": self.seen,
-            "peak": self.peak,
-            "alarmed_at": self.alarmed_at,
-        }
+        """Return the whole state, as JSON can hold it."""
+        numbers = {"alarm": self.alarm, "seed": self.seed, "seen": self.seen, "peak": self.peak}
+        arrays = {"edges": self.edges, "reference": self._reference, "counts": self._counts}
+        pool = self._pool.tolist() if self.seen else []
+        state = {name: each.tolist() for name, each in arrays.items()}
+        return {"format": FORMAT, **state, "pool": pool, **numbers, "alarmed_at": self.alarmed_at}
 
     @classmethod
-    def from_dict(cls, state: Any) -> DriftMonitor:
-        """The monitor that gave this state; it goes on as if it had not stopped."""
+    def from_dict(cls, values: Any) -> DriftMonitor:
+        """Return the monitor that gave this state; it goes on as if it had not stopped."""
+        state: _State = parse(_State, values, "drift monitor: ", "Restore the file, or delete it to start anew.")
         try:
-            if state["format"] != FORMAT:
-                raise ValueError(f"format {state['format']!r}")
-            monitor = cls(state["edges"], state["reference"], state["alarm"], state["seed"])
-            monitor.seen, monitor.peak, monitor.alarmed_at = state["seen"], state["peak"], state["alarmed_at"]
-            monitor._counts = np.array(state["counts"], np.int64)
-            if monitor.seen:
-                monitor._pool = np.array(state["pool"], np.float64)
-            if monitor._counts.shape != monitor._reference.shape or monitor._pool.shape != _SIZE.shape:
-                raise ValueError("arrays of other sizes")
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(f"drift monitor: not a state that this version can read ({error}).") from None
+            monitor = cls(state.edges, state.reference, state.alarm, state.seed)
+        except InputError as error:
+            raise FileFormatError(f"drift monitor: {error}") from None
+        monitor.seen, monitor.peak, monitor.alarmed_at = state.seen, state.peak, state.alarmed_at
+        monitor._counts = np.array(state.counts, np.int64)
+        if monitor.seen:
+            monitor._pool = np.array(state.pool, np.float64)
+        if monitor._counts.shape != monitor._reference.shape or monitor._pool.shape != _SIZE.shape:
+            raise FileFormatError("drift monitor: it has counts or bets of another number than its bins.")
         return monitor
 
     def save(self, path: str | Path) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from abnn.config import check_promise
 from abnn.errors import InputError, explain
-from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
-from abnn.triage.thresholds import check_promise, conformal_rank, least_count
-from abnn.triage.verdicts import PLURALS, Triage
+from abnn.triage.thresholds import conformal_rank, least_count
+from abnn.triage.triage import Triage
 
 MOST_POINTS = 512
 CHUNK = 4_000_000
@@ -31,9 +31,9 @@ class Row:
     name: str
     tier: str
     inputs: int
-    shares: tuple[float, float, float]
-    counts: tuple[int, int, int]
-    accuracy: tuple[float | None, float | None, float | None]
+    shares: tuple[float, ...]
+    counts: tuple[int, ...]
+    accuracy: tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
@@ -60,57 +60,50 @@ class Report:
     tiers: tuple[Row, ...]
     curve: ThreeWayCurve
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it: None in the place of nan."""
-        curve = {
-            name: [None if np.isnan(v) else float(v) for v in values] if isinstance(values, np.ndarray) else values
-            for name, values in vars(self.curve).items()
-        }
-        return {
-            "sets": [asdict(row) for row in self.sets],
-            "tiers": [asdict(row) for row in self.tiers],
-            "curve": curve,
-        }
-
-    def to_markdown(self) -> str:
-        """A table with one line per set."""
-        return rows_as_markdown(self.sets)
-
 
 def rows_as_markdown(rows: Sequence[Row]) -> str:
-    """A table with one line per row."""
-    head = ["set", "tier", "inputs", *PLURALS, "accuracy of accepted", "accuracy of noticed"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    """Return a table with one line per row."""
+    head = ["set", "tier", "inputs", "accepted", "noticed", "rejected", "accuracy of accepted", "accuracy of noticed"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row in rows:
         cells = [row.name, row.tier, str(row.inputs), *(f"{share:.1%}" for share in row.shares)]
         cells += ["–" if value is None else f"{value:.1%}" for value in row.accuracy[:2]]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def report(triage: Triage, evaluation: Evaluation) -> Report:
-    """Verdicts of ``triage`` on the sets of an evaluation of the same model."""
+def report(triage: Triage, evaluation: Any) -> Report:
+    """Return the verdicts of ``triage`` on the sets of an :class:`abnn.evaluate.evaluation.Evaluation` of the same model."""
     sets = evaluation.sets
     if not sets or any(triage.score not in each.scores for each in sets):
-        known = ", ".join(sets[0].scores) if sets else "no sets"
-        raise InputError(explain("evaluation", f"scores {known}", f"sets with the score {triage.score!r}"))
-    levels = [triage.levels(each.scores[triage.score], each.predicted) for each in sets]
-    rows = tuple(_row(each.name, each.tier, [each], [level]) for each, level in zip(sets, levels))
-    tiers = []
-    for tier in TIERS:
-        places = [number for number, each in enumerate(sets) if each.tier == tier]
-        if places:
-            tiers.append(_row(tier, tier, [sets[p] for p in places], [levels[p] for p in places]))
-    scores = np.concatenate([each.scores[triage.score] for each in sets])
-    correct = np.concatenate([each.correct for each in sets])
-    reject: Any = triage.reject
-    if triage.by_class:
-        reject = np.array(triage.by_class, scores.dtype)[np.concatenate([each.predicted for each in sets]), 1]
-    return Report(rows, tuple(tiers), three_way_curve(scores, correct, reject))
+        names = ", ".join(sets[0].scores) if sets else "no sets"
+        raise InputError(explain("evaluation", f"scores {names}", f"sets with the score {triage.score!r}"))
+    rows = tuple(_row(triage, each.name, [each]) for each in sets)
+    tiers = dict.fromkeys(each.tier for each in sets)
+    by_tier = tuple(_row(triage, tier, [each for each in sets if each.tier == tier]) for tier in tiers)
+    scores, correct, predicted = _joined(triage, sets)
+    reject = np.array(triage.by_class, scores.dtype)[predicted, 1] if triage.by_class else triage.reject
+    return Report(rows, by_tier, three_way_curve(scores, correct, reject))
+
+
+def _joined(triage: Triage, sets: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    parts = zip(*((each.scores[triage.score], each.correct, each.predicted) for each in sets))
+    scores, correct, predicted = (np.concatenate(part) for part in parts)
+    return scores, correct, predicted
+
+
+def _row(triage: Triage, name: str, sets: Sequence[Any]) -> Row:
+    scores, correct, predicted = _joined(triage, sets)
+    level = triage.levels(scores, predicted)
+    labelled = all(each.labelled for each in sets)
+    counts = np.bincount(level, minlength=3).tolist()
+    accuracy = (float(correct[level == v].mean()) if labelled and counts[v] else None for v in range(3))
+    shares = (count / len(level) for count in counts)
+    return Row(name, sets[0].tier, len(level), tuple(shares), tuple(counts), tuple(accuracy))
 
 
 def three_way_curve(scores: np.ndarray, correct: np.ndarray, reject: float | np.ndarray) -> ThreeWayCurve:
-    """Shares and risks of the three verdicts for every lower threshold, at most ``MOST_POINTS`` of them.
+    """Return shares and risks of the three verdicts for every lower threshold, at most ``MOST_POINTS`` of them.
 
     reject  the upper threshold, one for all inputs or one for each
     """
@@ -124,7 +117,7 @@ def three_way_curve(scores: np.ndarray, correct: np.ndarray, reject: float | np.
     ends = np.append(0, np.searchsorted(ordered, np.unique(ordered), side="right"))
     if len(ends) > MOST_POINTS:
         ends = ends[np.unique(np.linspace(0, len(ends) - 1, MOST_POINTS).round().astype(int))]
-    limits = np.append(np.nextafter(np.sort(scores)[0], -np.inf), ordered)[ends]
+    limits = np.append(np.nextafter(scores.min(), -np.inf), ordered)[ends]
     with np.errstate(invalid="ignore"):
         return ThreeWayCurve(
             notice=limits,
@@ -164,7 +157,7 @@ class Guarantee:
 def check_guarantee(
     scores: np.ndarray, share: float, splits: int = 200, seed: int = 0, calibration: int | None = None
 ) -> Guarantee:
-    """Calibrate on a random part of ``scores`` of good inputs, count the rest above the threshold; many times.
+    """Return what comes of calibrating on a random part of good scores and counting the rest above the threshold, many times.
 
     A random split of any fixed data is exchangeable, so the promise must hold for the mean over splits exactly, whatever
     the data. ``calibration`` is the number of scores to calibrate on; None: half of them.
@@ -173,9 +166,9 @@ def check_guarantee(
     values = np.asarray(scores)
     size = len(values) // 2 if calibration is None else calibration
     if values.ndim != 1 or not least_count(share) <= size < len(values) or splits < 2:
-        given = f"{values.size} scores, {size} of them for calibration, {splits} splits"
+        numbers = f"{values.size} scores, {size} of them for calibration, {splits} splits"
         accepted = f"at least {least_count(share)} for calibration, one more for the test, and 2 splits"
-        raise InputError(explain("scores", given, accepted))
+        raise InputError(explain("scores", numbers, accepted))
     rank = conformal_rank(size, share)
     rng = np.random.default_rng(seed)
     step = max(1, CHUNK // len(values))
@@ -185,23 +178,5 @@ def check_guarantee(
         limits = np.partition(shuffled[:, :size], rank - 1, axis=1)[:, rank - 1]
         parts.append((~(shuffled[:, size:] <= limits[:, None])).mean(axis=1))
     above = np.concatenate(parts)
-    return Guarantee(
-        mean=float(above.mean()),
-        standard_error=float(above.std(ddof=1) / np.sqrt(splits)),
-        bound=share,
-        exact=1 - rank / (size + 1),
-        worst=float(above.max()),
-        splits=splits,
-        calibration=size,
-        test=len(values) - size,
-    )
-
-
-def _row(name: str, tier: str, sets: Sequence[SetResult], levels: Sequence[np.ndarray]) -> Row:
-    level = np.concatenate(levels)
-    correct = np.concatenate([each.correct for each in sets])
-    labelled = all(each.labelled for each in sets)
-    counts = np.bincount(level, minlength=3).tolist()
-    accuracy = [float(correct[level == v].mean()) if labelled and counts[v] else None for v in range(3)]
-    shares = [count / len(level) for count in counts]
-    return Row(name, tier, len(level), tuple(shares), tuple(counts), tuple(accuracy))  # type: ignore[arg-type]
+    error, test = float(above.std(ddof=1) / np.sqrt(splits)), len(values) - size
+    return Guarantee(float(above.mean()), error, share, 1 - rank / (size + 1), float(above.max()), splits, size, test)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from abnn.config import COST_KINDS, Costs, check_promise
 from abnn.errors import InputError, explain
 
-KINDS = ("right", "wrong", "far")
-
-
-def check_promise(argument: str, share: object) -> float:
-    if not isinstance(share, int | float) or isinstance(share, bool) or not 0 < share < 1:
-        raise InputError(explain(argument, repr(share), "a number between 0 and 1"))
-    return float(share)
+RESOLUTION, ROUNDING, LEAST = 1e-4, 1e-5, 2.0**-21
 
 
 def conformal_rank(count: int, share: float, confidence: float | None = None) -> int:
-    """Which of ``count`` sorted scores to use as threshold; ``count + 1`` where none is high enough.
+    """Return which of ``count`` sorted scores to use as threshold; ``count + 1`` where none is high enough.
 
     Without ``confidence`` it is k = ceil((n + 1)(1 - share)): a new good input lies above the k-th smallest score with
     probability at most ``share``, over the random choice of calibration set and input (Papadopoulos et al. 2002; Vovk et
@@ -35,18 +30,16 @@ def conformal_rank(count: int, share: float, confidence: float | None = None) ->
 
 
 def least_count(share: float, confidence: float | None = None) -> int:
-    """The smallest number of calibration scores for which :func:`conformal_rank` finds a threshold."""
+    """Return the smallest number of calibration scores for which :func:`conformal_rank` finds a threshold."""
     if confidence is None:
         return math.ceil(1 / share - 1e-9) - 1
     return math.ceil(math.log1p(-confidence) / math.log1p(-share) - 1e-9)
 
 
-def conformal_quantile(
-    scores: np.ndarray, share: float, strict: bool = True, confidence: float | None = None, what: str = "loader"
-) -> float:
-    """The smallest score above which at most ``share`` of good inputs lie, in the sense of :func:`conformal_rank`.
+def conformal_quantile(scores: np.ndarray, share: float, strict: bool = True, confidence: float | None = None) -> float:
+    """Return the threshold that a new good input exceeds with probability at most ``share``.
 
-    Too few scores are an error that calls them ``what``; not ``strict``: the largest score is taken.
+    With too few scores for the promise it is an error, or, not ``strict``, the largest score.
     """
     check_promise("share of good inputs", share)
     if confidence is not None:
@@ -56,53 +49,35 @@ def conformal_quantile(
         if strict or len(scores) == 0:
             sure = "" if confidence is None else f" with confidence {confidence:.1%}"
             needed = f"at least {least_count(share, confidence)} to promise {share:.1%}{sure}"
-            raise InputError(explain(what, f"{len(scores)} good inputs", needed, "Hold out more data."))
+            raise InputError(explain("loader", f"{len(scores)} good inputs", needed, "Hold out more data."))
         rank = len(scores)
     return float(np.partition(scores, rank - 1)[rank - 1])
 
 
+def lift(limit: Any, scores: np.ndarray) -> Any:
+    """Return a threshold, or several, raised by the resolution of ``scores``, the scores of good inputs.
+
+    The score of one input differs a little from batch to batch, because sums are rounded in another order. A threshold that
+    is exactly the score of an input would then fall on either side of all inputs that are equal to it. If no score is off by
+    more than half of the resolution, an input above the lifted quantile of rounded scores is above the quantile of exact
+    ones: the promise holds for tied scores, too. The resolution is the largest of
+
+        1e-4 (Q_95 - Q_5),    1e-5 |limit|,    2^-21 (a few roundings of a probability in float32).
+    """
+    low, high = np.quantile(scores, (0.05, 0.95))
+    return limit + np.maximum(max(RESOLUTION * float(high - low), LEAST), ROUNDING * np.abs(limit))
+
+
 def best_split(low: np.ndarray, high: np.ndarray) -> float:
-    """The threshold t that maximises 1/2 [P(low <= t) + P(high > t)]; the smallest such score."""
+    """Return the threshold t that maximises 1/2 [P(low <= t) + P(high > t)]; the smallest such score."""
     candidates = np.unique(np.concatenate([low, high]))
     kept = np.searchsorted(np.sort(low), candidates, side="right") / max(1, len(low))
     caught = 1 - np.searchsorted(np.sort(high), candidates, side="right") / max(1, len(high))
     return float(candidates[np.argmax(kept + caught)])
 
 
-@dataclass(frozen=True)
-class Costs:
-    """What each verdict costs for an input that is (read right, read wrong, far from everything known).
-
-    Only ratios matter. ``far`` is the share of far inputs among those to come; the rest is like calibration data.
-    """
-
-    accept: tuple[float, float, float] = (0.0, 10.0, 20.0)
-    notice: tuple[float, float, float] = (1.0, 3.0, 5.0)
-    reject: tuple[float, float, float] = (5.0, 2.0, 0.0)
-    far: float = 0.1
-
-    def __post_init__(self) -> None:
-        for verdict in ("accept", "notice", "reject"):
-            given = getattr(self, verdict)
-            try:
-                costs = tuple(float(cost) for cost in given)
-            except (TypeError, ValueError):
-                costs = ()
-            if len(costs) != len(KINDS) or not all(0 <= cost < math.inf for cost in costs):
-                accepted = f"three finite numbers of at least 0, for inputs that are {', '.join(KINDS)}"
-                raise InputError(explain(f"costs of {verdict}", repr(given), accepted))
-            object.__setattr__(self, verdict, costs)
-        if not 0 <= self.far < 1:
-            raise InputError(explain("far", repr(self.far), "a share of at least 0 and below 1"))
-
-    @property
-    def table(self) -> np.ndarray:
-        """[verdict, kind]"""
-        return np.array([self.accept, self.notice, self.reject])
-
-
 def cheapest_thresholds(scores: np.ndarray, kinds: np.ndarray, costs: Costs) -> tuple[float, float, float]:
-    """(notice, reject, expected cost per input) with the least cost on these inputs, exactly, in O(n log n).
+    """Return (notice, reject, expected cost per input) with the least cost on these inputs, exactly, in O(n log n).
 
     With a_i, n_i, r_i the weighted costs of the verdicts for input i, thresholds t <= u cost
 
@@ -110,9 +85,9 @@ def cheapest_thresholds(scores: np.ndarray, kinds: np.ndarray, costs: Costs) -> 
 
     a sum of a function of t and one of u: a running minimum over t for every u >= t finds the best pair among all. Ties
     go to the larger thresholds, so that nothing is warned about or refused without a gain. ``kinds`` are numbers into
-    ``KINDS``; each kind but "far" weighs as often as it comes, and far inputs together weigh ``costs.far``.
+    ``COST_KINDS``; each kind but "far" weighs as often as it comes, and far inputs together weigh ``costs.far``.
     """
-    is_far = kinds == KINDS.index("far")
+    is_far = kinds == COST_KINDS.index("far")
     if not (~is_far).any() or (costs.far > 0 and not is_far.any()):
         raise InputError(explain("scores", f"{(~is_far).sum()} near and {is_far.sum()} far inputs", "some of both"))
     weights = np.where(is_far, costs.far / max(1, is_far.sum()), (1 - costs.far) / max(1, (~is_far).sum()))

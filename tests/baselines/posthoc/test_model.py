@@ -19,7 +19,7 @@ from abnn.errors import FileFormatError, InputError, NotFittedError
 from abnn.evaluate.collect import evaluate_set
 from abnn.metrics import auroc
 from abnn.predict import Plain
-from tests.conftest import generator, mlp
+from tests.conftest import alter, generator, mlp
 
 from .samples import batches, digit_reader
 
@@ -160,22 +160,21 @@ def test_files_of_another_model_or_kind(small_net: nn.Module, data: Any, images:
         PostHocModel.load(path, model.model)
     with pytest.raises(FileFormatError, match="is not a saved set of post-hoc scores"):
         PostHocModel.load(tmp_path, model.model)
-    with pytest.raises(InputError, match="path: got .*holds no post-hoc scores"):
+    with pytest.raises(InputError, match="path: got .*is not a saved set of post-hoc scores"):
         model.save(tmp_path)
 
     description = json.loads((path / "posthoc.json").read_text())
 
     def load_with(**changes: Any) -> None:
-        (path / "posthoc.json").write_text(json.dumps({**description, **changes}))
-        PostHocModel.load(path, model.model)
+        PostHocModel.load(alter(path, **{**description, **changes}), model.model)
 
     with pytest.raises(FileFormatError, match="is not the description of a saved set of post-hoc scores"):
         load_with(format="other")
-    with pytest.raises(FileFormatError, match="written in format 2.*Update abnn"):
-        load_with(version=2)
+    with pytest.raises(FileFormatError, match="written in format 3.*Update abnn"):
+        load_with(version=3)
     with pytest.raises(FileFormatError, match="not complete or does not fit.*'enrgy'"):
         load_with(scores=[{"name": "enrgy", "settings": {}}])
-    with pytest.raises(FileFormatError, match="not complete or does not fit"):
+    with pytest.raises(FileFormatError, match="scores.* is "):
         load_with(scores=[{"name": "energy"}])
     with torch.no_grad():
         small_net.head.weight.sub_(1)  # type: ignore[union-attr,operator]

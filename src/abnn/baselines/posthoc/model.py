@@ -10,26 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from abnn._version import __version__
 from abnn.attached import Attached
 from abnn.baselines.posthoc.base import PostHoc
 from abnn.baselines.posthoc.reader import MOST, Reader
 from abnn.baselines.posthoc.registry import build_posthoc
 from abnn.errors import FileFormatError, InputError, NotFittedError, explain, unknown
-from abnn.files import (
-    check_replaceable,
-    read_description,
-    read_tensors,
-    write_json,
-    write_tensors,
-    writing_directory,
-)
+from abnn.files import read_tensors
 from abnn.predict import Plain, Prediction
 from abnn.predict.inputs import check_inputs
 from abnn.scores import SAMPLE_SCORES, SCORES
-from abnn.store.folder import fingerprint
+from abnn.store.folder import fingerprint, read_folder, write_folder
+from abnn.store.schema import PostHocScores
 
-FORMAT, VERSION = "abnn-posthoc", 1
 DEFAULT = ("energy", "knn", "mahalanobis-blocks")
 
 
@@ -117,12 +109,7 @@ class PostHocModel:
 
     def save(self, path: str | Path) -> Path:
         """Write the scores and what they learned into the folder ``path``; the model itself is saved by its own means."""
-        path = Path(path)
-        check_replaceable(path, "posthoc.json", "holds no post-hoc scores", "a saved set of post-hoc scores")
-        description = {
-            "format": FORMAT,
-            "version": VERSION,
-            "abnn": __version__,
+        fields = {
             "scores": [{"name": name, "settings": each.settings} for name, each in self.scores.items()],
             "score": self.score,
             "of": self.of,
@@ -130,29 +117,25 @@ class PostHocModel:
             "fingerprint": fingerprint(self.reader.network),
         }
         tensors = {f"{name}/{key}": value for name, each in self.scores.items() for key, value in each.state.items()}
-        with writing_directory(path) as folder:
-            write_json(folder / "posthoc.json", description)
-            write_tensors(folder / "scores.safetensors", tensors)
-        return path
+        return write_folder(path, PostHocScores, fields, {"scores.safetensors": tensors})
 
     @classmethod
     def load(cls, path: str | Path, model: Attached | Plain) -> PostHocModel:
         """What :meth:`save` wrote, on the same model."""
         path = Path(path)
-        description = read_description(path / "posthoc.json", "a saved set of post-hoc scores", FORMAT, VERSION)
+        saved = read_folder(path, PostHocScores)
         tensors = read_tensors(path / "scores.safetensors")
         try:
-            scores = [build_posthoc(each["name"], **each["settings"]) for each in description["scores"]]
-            loaded = cls(model, scores, description["of"], description["at"], description["score"])
-            known = description["fingerprint"]
+            scores = [build_posthoc(each.name, **each.settings) for each in saved.scores]
+            loaded = cls(model, scores, saved.of, saved.at, saved.score)
         except (KeyError, TypeError, InputError) as error:
             raise FileFormatError(
                 f"{path} is not complete or does not fit ({type(error).__name__}: {error}); save the scores again."
             ) from error
-        if fingerprint(loaded.reader.network) != known:
+        if fingerprint(loaded.reader.network) != saved.fingerprint:
             raise FileFormatError(
                 f"model: {path} was fitted on a model with other weights or layers; accepted: the model whose fingerprint "
-                f"is {known[:16]}... Load the weights that the scores were fitted on, or fit the scores again."
+                f"is {saved.fingerprint[:16]}... Load the weights that the scores were fitted on, or fit the scores again."
             )
         for name, value in tensors.items():
             score, _, key = name.partition("/")

@@ -16,6 +16,7 @@ from research.paper.beyond import parts, run
 from research.paper.beyond.parts import COUNTS
 from research.paper.beyond.run import Beyond, choice, read_entry, rounded
 from research.paper.cells import Cell, Runner
+from tests.conftest import alter
 
 PLAIN = Cell("threshold", "mnist", epochs=1)
 OURS = Cell("abnn", "mnist", "abnn", options={"pretrain": 0.0}, epochs=1, start=PLAIN)
@@ -89,8 +90,9 @@ def test_other_settings_do_not_mix(finished: Path, root: Path, work: Path, tmp_p
     with pytest.raises(InputError, match="'far' was made with other settings"):
         beyond(finished, work, root, inputs=4)[0].run(["mnist"], ["far"])
     other = Path(shutil.copytree(work, tmp_path / "work"))
-    description = other / "paper-mnist" / "threshold-seed0" / "method.json"
-    description.write_text(description.read_text().replace('"epochs": 1', '"epochs": 2'))
+    folder = other / "paper-mnist" / "threshold-seed0"
+    text = (folder / "method.json").read_text()
+    alter(folder, **json.loads(text.replace('"epochs": 1', '"epochs": 2')))
     with pytest.raises(InputError, match="other settings or networks"):
         beyond(finished, other, root)[0].run(["mnist"], ["far"])
 

@@ -1,0 +1,216 @@
+"""Save attachments to a small folder and clip them onto a fresh copy of the network: safetensors and JSON, no pickle.
+
+my-attachment/
+  abnn.json                 what was attached where, the backbone's fingerprint, thresholds
+  attachments.safetensors   posterior means and rhos, statistics of the training data's features, one input
+  backbone.safetensors      only with save(..., backbone=True)
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from abnn.bayes.priors import Gaussian, ScaleMixture
+from abnn.config import AttachConfig
+from abnn.errors import AbnnWarning, FileFormatError, InputError, explain
+from abnn.files import as_json, read_tensors, tensor_digest
+from abnn.model.network import AttachedNetwork
+from abnn.networks.recipe import rebuild
+from abnn.store.folder import FIX, check_tensors, fingerprint, read_folder, write_folder
+from abnn.store.schema import AttachedModel
+from abnn.triage import Triage
+
+ATTACHMENTS, BACKBONE = AttachedModel.PARTS
+PRIORS: dict[Any, Any] = {prior.__name__: prior for prior in (Gaussian, ScaleMixture)}
+
+
+def save(
+    model: Any,
+    path: str | Path,
+    backbone: bool = False,
+    triage: Triage | None = None,
+    extra: dict[str, Any] | None = None,
+    example: bool = True,
+) -> Path:
+    """Write ``model`` into the folder ``path``, which is complete or absent at every moment, and return it.
+
+    backbone  also write the backbone's weights, so that the folder is all that is needed; a warning says where they are
+              left out although they were trained with the attachments
+    triage    thresholds to keep with the model; None: ``model.triage``
+    extra     anything else to keep, as JSON can hold it: class names, preprocessing; None: ``model.extra``
+    example   also write the input that the model was attached with, for the probing pass of :func:`load`. False, for private
+              data: that pass gets zeros, which a network must be able to take
+    """
+    triage = model.triage if triage is None else triage
+    if triage is not None and not isinstance(triage, Triage):
+        raise InputError(explain("triage", repr(triage)[:80], "what abnn.calibrate() returned, or None"))
+    extra = as_json("extra", model.extra if extra is None else extra)
+    if not isinstance(extra, dict):
+        raise InputError(explain("extra", repr(extra)[:80], "a dict, or None for what the model has"))
+    check_class_names(extra.get("class_names"), model.classes, 'extra["class_names"]', "Give one name for each class.")
+    if model.backbone_changed and not backbone:
+        weights = "False, but the backbone's weights were trained with the attachments or came from a saved model"
+        accepted = "True, or False where you keep the weights yourself"
+        fix = f"Without them nothing can load {path}: save with backbone=True."
+        warnings.warn(explain("backbone", weights, accepted, fix), AbnnWarning, stacklevel=3)  # of model.save()
+    spec = model.spec
+    fields = {
+        "preset": model.preset,
+        "score": model.score,
+        "at": model.block_names,
+        "spec": {**asdict(spec), "prior": {"kind": type(spec.prior).__name__, **asdict(spec.prior)}},
+        "input_shape": list(model.input_shape),
+        "input_dtype": str(model.input_dtype).removeprefix("torch."),
+        "classes": model.classes,
+        "draws": model.draws,
+        "seed": model.seed,
+        "views": model.views,
+        "fingerprint": fingerprint(model.backbone),
+        "backbone": getattr(model.backbone, "abnn_recipe", None),
+        "triage": triage.to_dict() if triage is not None else None,
+        "extra": extra,
+    }
+    tensors: dict[str, Tensor] = {f"attachments.{name}": value for name, value in model.attachment_parameters()}
+    tensors |= {f"distance.{name}": value for name, value in _pack(model.distance.state_dict()).items()}
+    if example:
+        tensors["example"] = model.example
+    parts = {ATTACHMENTS: tensors}
+    if backbone:
+        parts[BACKBONE] = {name: value.detach().clone() for name, value in model.backbone.state_dict().items()}
+    return write_folder(path, AttachedModel, fields, parts)
+
+
+def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any]) -> Any:
+    """Return the model that :func:`save` wrote, on ``backbone`` or on the one that was saved with it.
+
+    It holds the same draws, so that ``model(x)`` is what it was, and has ``triage`` and ``extra`` as they were saved. If
+    ``backbone`` has other weights and the model was saved with ``backbone=True``, the saved weights are loaded into it, in
+    place; without saved weights, or where they do not fit, it is refused and left as it was.
+
+    attach  the function that clips attachments onto a network
+    """
+    path = Path(path)
+    saved = read_folder(path, AttachedModel)
+    tensors = read_tensors(path / ATTACHMENTS)
+    probe = torch.zeros(1, *saved.input_shape, dtype=getattr(torch, saved.input_dtype))
+    example = tensors.pop("example", None)
+    if example is not None:
+        check_tensors(path, {"example": example}, {"example": probe})
+        probe = example
+    changed = backbone is None or fingerprint(backbone) != saved.fingerprint
+    backbone = _with_saved_weights(path, saved, backbone) if changed or backbone is None else backbone
+    device = next((parameter.device for parameter in backbone.parameters()), torch.device("cpu"))
+    spec, prior, seed = saved.spec, dict(saved.spec.prior), saved.seed or 0
+    try:
+        model = attach(
+            backbone,
+            probe.to(device),
+            at=saved.at,
+            kind=spec.kind,
+            preset=saved.preset,
+            draws=saved.draws,
+            seed=seed,
+            config=AttachConfig(
+                width=spec.width,
+                share=spec.share,
+                prior=PRIORS[prior.pop("kind")](**prior),
+                init=spec.init,
+                views=saved.views,
+            ),
+        )
+    except (InputError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise FileFormatError(
+            f"{path} is not complete or does not fit ({type(error).__name__}: {error}); save the model again."
+        ) from error
+    check_classes(path, saved.classes, model.classes)
+    _fill(path, model, tensors)
+    model.backbone_changed = changed
+    model.score, model.triage, model.extra = saved.score, saved.triage, saved.extra
+    return model.eval()
+
+
+def check_classes(path: Path, said: int, classes: int) -> None:
+    """Refuse a description of a network with another number of classes."""
+    if said != classes:
+        raise FileFormatError(f"{path}: classes is {said}; accepted: {classes}, as many as the network has. {FIX}")
+
+
+def check_class_names(names: Any, classes: int, argument: str, fix: str) -> list[str] | None:
+    """Return names of classes as a list, None where there are none, or raise an error that calls them ``argument``."""
+    if names is None:
+        return None
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise InputError(explain(argument, repr(names)[:80], f"a list of {classes} strings, or None", fix))
+    if len(names) != classes:
+        raise InputError(explain(argument, f"{len(names)} names", f"{classes}, the number of classes", fix))
+    return list(names)
+
+
+def other_network(path: Path, wanted: str) -> FileFormatError:
+    """Return the error about a backbone that is not the one of the model in ``path``."""
+    return FileFormatError(
+        f"backbone: {path} was fitted on a network with other weights or layers; accepted: the network whose "
+        f"fingerprint is {wanted[:16]}... Load the weights that the attachments were fitted on."
+    )
+
+
+def _with_saved_weights(path: Path, saved: AttachedModel, network: nn.Module | None) -> nn.Module:
+    """Return ``network``, or the one that the folder names, with the weights of the folder.
+
+    All is checked first, for a network that is refused must not be changed.
+    """
+    there = (path / BACKBONE).exists()
+    if network is None and not (there and saved.backbone is not None):
+        accepted = "the network that the attachments were fitted on"
+        fix = "Pass it, or save with backbone=True a model whose backbone abnn.build_backbone() made."
+        raise InputError(explain("backbone", "None", accepted, fix))
+    if not there:
+        raise other_network(path, saved.fingerprint)
+    weights = read_tensors(path / BACKBONE)
+    if tensor_digest(weights) != saved.fingerprint:
+        raise FileFormatError(f"{path}: the saved backbone does not have the fingerprint that was saved with it. {FIX}")
+    network = rebuild(path, saved.backbone, weights).eval() if network is None else network
+    forms, own = ({n: (v.shape, v.dtype) for n, v in state.items()} for state in (weights, network.state_dict()))
+    if differing := sorted(name for name in forms.keys() | own.keys() if forms.get(name) != own.get(name)):
+        raise FileFormatError(
+            f"backbone: {path} was fitted on a network with other layers, which differ in {', '.join(differing[:4])}"
+            f"{', ...' if len(differing) > 4 else ''}; accepted: a network of the same layers, with any weights."
+        )
+    network.load_state_dict(weights)
+    if fingerprint(network) != saved.fingerprint:  # a network that changes what it loads
+        raise other_network(path, saved.fingerprint)
+    return network
+
+
+def _fill(path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> None:
+    """Check all tensors before they are copied, for copying makes of any tensor one that fits."""
+    own, name = model.distance.state_dict(), "distance.fitted"
+    check_tensors(path, {each: tensors[each] for each in tensors if each == name}, {name: own["fitted"]})
+    parameters = {f"attachments.{name}": parameter for name, parameter in model.attachment_parameters()}
+    statistics = _pack({**own, "fitted": tensors[name]})
+    check_tensors(path, tensors, {**parameters, **{f"distance.{each}": value for each, value in statistics.items()}})
+    with torch.no_grad():
+        for each, parameter in parameters.items():
+            parameter.copy_(tensors[each])
+    if tensors[name]:
+        state = {each: tensors[f"distance.{each}"] for each in statistics}
+        whitening = torch.zeros_like(own["whitening"])
+        rows, columns = torch.tril_indices(len(whitening), len(whitening), device=whitening.device)
+        whitening[rows, columns] = state["whitening"].to(whitening)
+        model.distance.load_state_dict({**state, "whitening": whitening})
+
+
+def _pack(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the statistics without the upper half of the whitening matrix, which is zero; nothing if none were gathered."""
+    if not state["fitted"]:
+        return {"fitted": state["fitted"]}
+    size = len(state["whitening"])
+    rows, columns = torch.tril_indices(size, size)
+    return {**state, "whitening": state["whitening"][rows, columns]}

@@ -1,0 +1,149 @@
+"""What is saved: the fields of each kind of folder, their bounds, and the versions that can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from abnn.bayes.layers import Init
+from abnn.model.views import STEPS
+from abnn.networks.recipe import MOST_NUMBERS, check_recipe, is_shape
+from abnn.scores import SCORES
+from abnn.triage import Triage
+
+
+def _only(accepts: Callable[[Any], bool], words: str) -> AfterValidator:
+    def check(value: Any) -> Any:
+        if not accepts(value):
+            raise ValueError(words)
+        return value
+
+    return AfterValidator(check)
+
+
+def _has_few_parts(method: dict[str, Any]) -> bool:
+    """Whether what decides how much memory a method's network takes is within bounds."""
+    numbers = [method.get(name, 1) for name in ("members", "samples", "diffusion_convs")]
+    return all(isinstance(number, int) and 1 <= number <= 1000 for number in numbers)
+
+
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Shape = Annotated[list[int], _only(is_shape, f"a list of whole numbers from 1, at most {MOST_NUMBERS:,} in all")]
+Type = Annotated[
+    str, _only(lambda name: isinstance(getattr(torch, name, None), torch.dtype), "the name of a type such as float32")
+]
+Recipe = Annotated[
+    dict[str, Any] | None,
+    _only(lambda value: check_recipe(value) is None, "an architecture's name with plain sizes within bounds, or null"),
+]
+Score = Annotated[str, _only(SCORES.__contains__, f"one of {', '.join(SCORES)}")]
+Views = Annotated[int, Field(ge=1, le=len(STEPS))]
+
+
+class Strict(BaseModel):
+    """No unknown fields, no text in the place of numbers, no NaN."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Description(Strict):
+    """The JSON file of a saved folder, and what is common to all folders of its kind.
+
+    files   sha256 of every other file of the folder, by its name
+    digest  sha256 of all fields but this one. Folders of older versions have neither
+    """
+
+    FILE: ClassVar[str]
+    WHAT: ClassVar[str] = "a saved model"
+    FORMAT: ClassVar[str]
+    OLDEST: ClassVar[int]
+    NEWEST: ClassVar[int]
+    PARTS: ClassVar[tuple[str, ...]]
+
+    format: str
+    version: int
+    abnn: str
+    files: dict[str, Digest] = {}
+    digest: Digest | None = None
+
+
+class WithNetwork(Description):
+    """What a folder says about its network: inputs, classes, how the backbone is built."""
+
+    input_shape: Shape
+    input_dtype: Type
+    classes: Annotated[int, Field(ge=2, le=2**20)]
+    backbone: Recipe
+    extra: dict[str, Any]
+
+
+class SavedSpec(Strict):
+    """How attachments are built, see :class:`abnn.model.attachments.Spec`; the prior has its class's name as ``kind``."""
+
+    kind: str
+    width: Annotated[int, Field(ge=1, le=4096)] | None
+    share: bool | None
+    prior: dict[str, float | str]
+    init: Init | None
+
+
+class AttachedModel(WithNetwork):
+    """A network with attachments. ``seed`` and ``draws`` say which draws it holds; null: of no seed, and others are held."""
+
+    FILE, FORMAT, OLDEST, NEWEST = "abnn.json", "abnn-model", 5, 6
+    PARTS = ("attachments.safetensors", "backbone.safetensors")
+
+    preset: str
+    score: Score
+    at: Annotated[list[str], Field(min_length=1)]
+    spec: SavedSpec
+    draws: Annotated[int, Field(ge=1, le=10_000)]
+    seed: int | None = 0
+    views: Views = 1
+    fingerprint: Digest
+    triage: Triage | None
+
+    @model_validator(mode="after")
+    def _check_triage(self) -> AttachedModel:
+        if self.triage is not None:
+            if self.triage.score not in SCORES:
+                raise ValueError(f"triage.score is {self.triage.score!r}; accepted: one of {', '.join(SCORES)}.")
+            if (pairs := len(self.triage.by_class)) not in (0, self.classes):
+                raise ValueError(
+                    f"triage.by_class is {pairs} pairs; accepted: {self.classes}, one for each class, or none."
+                )
+        return self
+
+
+class TrainedMethod(WithNetwork):
+    """A trained method with its network; ``views`` where that has attachments."""
+
+    FILE, FORMAT, OLDEST, NEWEST, WHAT = "method.json", "abnn-method", 2, 3, "a saved method"
+    PARTS = ("network.safetensors",)
+
+    method: Annotated[dict[str, Any], _only(_has_few_parts, "members, samples and diffusion_convs from 1 to 1,000")]
+    score: str
+    views: Views | None = None
+
+
+class SavedScore(Strict):
+    """A post-hoc score with its settings."""
+
+    name: str
+    settings: dict[str, Any]
+
+
+class PostHocScores(Description):
+    """Post-hoc scores of a model that is saved by its own means."""
+
+    FILE, FORMAT, OLDEST, NEWEST, WHAT = "posthoc.json", "abnn-posthoc", 1, 2, "a saved set of post-hoc scores"
+    PARTS = ("scores.safetensors",)
+
+    scores: Annotated[list[SavedScore], Field(min_length=1)]
+    score: str
+    of: str
+    at: str | list[str] | None
+    fingerprint: Digest

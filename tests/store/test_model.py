@@ -1,0 +1,390 @@
+"""Saved models: round trips, sizes, and files that are damaged, foreign, newer or not meant for this network."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+import abnn
+from abnn.errors import AbnnWarning, FileFormatError, InputError
+from abnn.networks.by_name import PaperResNet
+from abnn.store.folder import fingerprint
+from abnn.triage import TriageConfig, calibrate
+from tests.conftest import alter, without_checksums
+from tests.train import test_fit
+from tests.train.test_fit import QUIET, data, loader, may_forget
+
+X = data()[0]
+ONE = TriageConfig(draws=1)
+
+
+@functools.cache
+def trained() -> PaperResNet:
+    return test_fit.backbone()
+
+
+def backbone(trained_before: bool = True) -> PaperResNet:
+    return copy.deepcopy(trained()) if trained_before else test_fit.backbone(trained=False)
+
+
+def attached(**options: Any) -> abnn.Attached:
+    return abnn.attach(backbone(), X[:1], **options)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> abnn.Attached:
+    model = attached()
+    abnn.fit(model, loader(), epochs=1, **QUIET)
+    return model
+
+
+def same(left: abnn.Attached, right: abnn.Attached) -> bool:
+    one, two = left.predict(X), right.predict(X)
+    return torch.equal(one.samples, two.samples) and torch.equal(one.score, two.score)
+
+
+def test_round_trip_onto_a_fresh_copy(fitted: abnn.Attached, tmp_path: Path) -> None:
+    triage = calibrate(fitted, loader(), ONE, progress=False)
+    fitted.save(tmp_path / "model", triage=triage, extra={"class_names": ["a", "b", "c"]})
+    loaded = abnn.load(tmp_path / "model", backbone())
+    assert same(fitted, loaded)
+    assert loaded.triage == triage and loaded.extra == {"class_names": ["a", "b", "c"]}
+    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == ["abnn.json", "attachments.safetensors"]
+    assert torch.equal(fitted(X), loaded(X))
+
+
+def test_what_was_loaded_is_saved_again(fitted: abnn.Attached, tmp_path: Path) -> None:
+    triage = calibrate(fitted, loader(), ONE, progress=False)
+    extra = {"class_names": ["a", "b", "c"], "preprocess": {"mean": [0.5], "std": [0.2]}}
+    fitted.save(tmp_path / "first", triage=triage, extra=extra)
+    abnn.load(tmp_path / "first", backbone()).save(tmp_path / "second")
+    second = abnn.load(tmp_path / "second", backbone())
+    assert second.triage == triage and second.extra == extra
+    second.save(tmp_path / "third", extra={})
+    assert abnn.load(tmp_path / "third", backbone()).extra == {}
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"size": torch.ones(1)}, "extra: got something that JSON cannot hold .*Tensor"),
+        ({"share": float("nan")}, "extra: got something that JSON cannot hold"),
+        ([1], r"extra: got \[1\]; accepted: a dict"),
+    ],
+)
+def test_what_cannot_be_kept_beside_a_model_is_named(
+    tmp_path: Path, fitted: abnn.Attached, extra: Any, words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        fitted.save(tmp_path / "model", extra=extra)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_fit_voids_thresholds(tmp_path: Path) -> None:
+    model = attached()
+    model.triage = calibrate(model, loader(), TriageConfig(draws=1, score="entropy"), progress=False)
+    model.extra = {"class_names": ["a", "b", "c"]}
+    abnn.fit(model, loader(), epochs=1, **QUIET)
+    loaded = abnn.load(model.save(tmp_path / "model"), backbone())
+    assert loaded.triage is None and loaded.extra == model.extra
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"preset": "authors"},
+        {"kind": "chain", "share": False},
+        {"kind": "bottleneck", "width": 4, "last": 1},
+        {"kind": "replace"},
+        {"prior": abnn.ScaleMixture(1.0, 0.01, 0.3), "init": abnn.Init(0.1, 0.05, 0.1)},
+    ],
+)
+def test_round_trip_of_every_kind(options: dict[str, Any], tmp_path: Path) -> None:
+    model = attached(**options)
+    model.save(tmp_path / "model")
+    loaded = abnn.load(tmp_path / "model", backbone())
+    assert same(model, loaded) and loaded.spec == model.spec and loaded.preset == model.preset
+    assert loaded.layers[0].prior == model.layers[0].prior
+
+
+def test_with_the_backbone_nothing_else_is_needed(tmp_path: Path) -> None:
+    recipe = {"width": 8, "blocks": 2, "stem": "small", "kaiming": False}
+    network = abnn.build_backbone("paper-resnet", 3, 1, **recipe).eval()
+    model = abnn.attach(network, X[:1])
+    model.save(tmp_path / "model", backbone=True)
+    assert same(model, abnn.load(tmp_path / "model"))
+    model.save(tmp_path / "alone")
+    with pytest.raises(InputError, match="backbone: got None"):
+        abnn.load(tmp_path / "alone")
+
+
+def test_attachments_are_small(fitted: abnn.Attached, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "model")
+    numbers = fitted.attachment_size
+    features = len(fitted.distance.whitening)
+    numbers += features * (features + 1) // 2 + fitted.distance.class_means.numel()
+    size = sum(file.stat().st_size for file in (tmp_path / "model").iterdir())
+    assert size < 4 * numbers + 6000  # four bytes a number, and the names
+
+
+def test_fingerprint_sees_every_weight() -> None:
+    one, two = backbone(), backbone()
+    assert fingerprint(one) == fingerprint(two)
+    with torch.no_grad():
+        two.head.bias[0] += 1e-6
+    assert fingerprint(one) != fingerprint(two)
+
+
+def test_another_backbone_is_refused(fitted: abnn.Attached, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "model")
+    with pytest.raises(FileFormatError, match="other weights or layers"):
+        abnn.load(tmp_path / "model", backbone(False))
+
+
+def test_saved_weights_are_loaded_into_a_given_network(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = fitted.save(tmp_path / "model", backbone=True)
+    fresh = backbone(False)
+    assert same(fitted, abnn.load(path, fresh)) and fingerprint(fresh) == fingerprint(fitted.backbone)
+
+
+def test_a_network_that_is_refused_is_left_as_it_was(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = fitted.save(tmp_path / "model", backbone=True)
+    wider = PaperResNet(1, 4, width=8, blocks=2, stem="small")
+    doubled = backbone().double()
+    for network, names in ((wider, "head.bias, head.weight"), (doubled, "blocks.0")):
+        before = fingerprint(network)
+        with pytest.raises(FileFormatError, match=f"other layers, which differ in {names}"):
+            abnn.load(path, network)
+        assert fingerprint(network) == before
+    fresh = backbone(False)
+    before = fingerprint(fresh)
+    alter(path, fingerprint="0" * 64)
+    with pytest.raises(FileFormatError, match="does not have the fingerprint"):
+        abnn.load(path, fresh)
+    assert fingerprint(fresh) == before
+
+
+@may_forget
+@pytest.mark.parametrize("preset,freeze", [("default", False), ("authors", None)])
+def test_a_trained_backbone_is_not_left_out_without_a_word(preset: str, freeze: bool | None, tmp_path: Path) -> None:
+    model = attached(preset=preset)
+    abnn.fit(model, loader(), freeze_backbone=freeze, epochs=1, lr=1e-3, **QUIET)
+    with pytest.warns(AbnnWarning, match="backbone: got False.*save with backbone=True") as caught:
+        model.save(tmp_path / "alone")
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.raises(FileFormatError, match="other weights or layers"):
+        abnn.load(tmp_path / "alone", backbone())
+    model.save(tmp_path / "whole", backbone=True)
+    loaded = abnn.load(tmp_path / "whole", backbone())
+    assert same(model, loaded)
+    with pytest.warns(AbnnWarning, match="save with backbone=True"):
+        loaded.save(tmp_path / "whole")  # which would take the only copy of the weights away
+    trained = model.backbone
+    abnn.load(tmp_path / "alone", trained).save(tmp_path / "alone")  # the user has the weights
+
+
+def test_thresholds_that_are_none_are_refused(fitted: abnn.Attached, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="triage: got 5; accepted: what abnn.calibrate"):
+        fitted.save(tmp_path / "model", triage=5)
+    assert not (tmp_path / "model").exists()
+
+
+def test_damaged_and_foreign_files(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    with pytest.raises(FileFormatError, match="not a saved model"):
+        abnn.load(path, backbone())
+    fitted.save(path)
+    weights = path / "attachments.safetensors"
+    whole = weights.read_bytes()
+    network = backbone()
+    for content in (whole[: len(whole) // 2], b"", b"not a tensor file at all" * 10):
+        weights.write_bytes(content)
+        with pytest.raises(
+            FileFormatError, match="attachments.safetensors is not the file that was saved with abnn.json"
+        ):
+            abnn.load(path, network)
+        with pytest.raises(FileFormatError, match="restore or save it again"):
+            abnn.load(alter(path), network)
+    for value in (float("nan"), float("inf")):
+        tensors = safetensors.torch.load(whole)
+        tensors["distance.quantiles"][1] = value
+        weights.write_bytes(safetensors.torch.save(tensors))
+        words = r"NaN or infinite values in distance\.quantiles: the file is damaged, or"
+        with pytest.raises(FileFormatError, match=words):
+            abnn.load(alter(path), network)
+    weights.unlink()
+    for damaged in (path, alter(path)):
+        with pytest.raises(FileFormatError, match="attachments.safetensors does not exist"):
+            abnn.load(damaged, network)
+    weights.write_bytes(whole)
+    alter(path, version=99, abnn="9.0")
+    with pytest.raises(FileFormatError, match=r"by abnn 9\.0.*Update abnn"):
+        abnn.load(path, backbone())
+    alter(path, version=1, abnn="0.0.1")
+    with pytest.raises(FileFormatError, match=r"format 1, by abnn 0\.0\.1.*formats from 5 to 6.*Fit the model again"):
+        abnn.load(path, backbone())
+    alter(path, version=6, at=["blocks.0"])
+    with pytest.raises(FileFormatError, match="missing or not expected"):
+        abnn.load(path, backbone())
+    alter(path, format="other")
+    with pytest.raises(FileFormatError, match="not the description"):
+        abnn.load(path, backbone())
+    (path / "abnn.json").write_text('{"format": "abnn-model", ')
+    with pytest.raises(FileFormatError, match="not valid JSON"):
+        abnn.load(path, backbone())
+
+
+def test_tensors_of_another_form_are_refused(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = fitted.save(tmp_path / "model")
+    weights = path / "attachments.safetensors"
+    whole = weights.read_bytes()
+    name = next(name for name in safetensors.torch.load(whole) if name.startswith("attachments."))
+    size = len(fitted.distance.whitening)
+    for tensor, change_of, message in (
+        (name, torch.Tensor.long, "is of type torch.int64; accepted: a floating-point type"),
+        (name, lambda value: value[..., None], "has shape"),
+        ("distance.class_means", torch.Tensor.int, "is of type torch.int32"),
+        ("distance.whitening", lambda value: value[:1], rf"has shape \(1,\); accepted: \({size * (size + 1) // 2},\)"),
+        ("distance.whitening", lambda value: value[0], r"has shape \(\)"),
+        ("distance.fitted", torch.Tensor.float, "is of type torch.float32; accepted: torch.bool"),
+        ("distance.fitted", lambda value: value.expand(2), r"has shape \(2,\)"),
+        ("distance.quantiles", lambda value: value.flip(0), "accepted: numbers that do not fall"),
+    ):
+        tensors = safetensors.torch.load(whole)
+        tensors[tensor] = change_of(tensors[tensor]).contiguous().clone()
+        weights.write_bytes(safetensors.torch.save(tensors))
+        with pytest.raises(FileFormatError, match=f"{tensor} (are .*)?{message}.*restore it, or save the model again"):
+            abnn.load(alter(path), fitted.backbone)
+    for missing in ("distance.fitted", "distance.largest"):
+        tensors = safetensors.torch.load(whole)
+        del tensors[missing]
+        weights.write_bytes(safetensors.torch.save(tensors))
+        with pytest.raises(FileFormatError, match=f"tensors {missing} are missing or not expected"):
+            abnn.load(alter(path), fitted.backbone)
+    halved = {name: value.half() if value.is_floating_point() else value for name, value in tensors.items()}
+    weights.write_bytes(safetensors.torch.save({**halved, "distance.largest": fitted.distance.largest.half()}))
+    abnn.load(alter(path), fitted.backbone)  # of another precision
+
+
+def test_fields_of_another_kind_are_refused(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = fitted.save(tmp_path / "model", triage=abnn.Triage(0.1, 0.2, 0.05, 0.01, "gated", 10, 0, 50))
+    description = json.loads((path / "abnn.json").read_text())
+    wrong: dict[str, tuple[Any, ...]] = {
+        "views": (None, 99, "5"),
+        "classes": (4, "3", None),
+        "extra": (None, [1]),
+        "draws": ("x", 0, 10**9, True, 2.5),
+        "seed": ("0", 0.5),
+        "score": ("bogus", None),
+        "at": ([], "blocks.0", [0]),
+        "fingerprint": (5, None, "00"),
+        "input_shape": (None, [0], ["1"]),
+        "input_dtype": ("load", 5),
+        "triage": ([1], {"notice": 1}),
+    }
+    inside: dict[str, dict[str, tuple[Any, ...]]] = {
+        "triage": {
+            "draws": ("ten",),
+            "score": ("nope",),
+            "by_class": ([[0.1, 0.2]],),
+            "notice": (math.nan, math.inf, 9),
+        },
+        "spec": {
+            "width": (10**9, 0),
+            "kind": (5,),
+            "init": ({"sigma": -1.0}, {"x": 1}),
+            "prior": ([], {"kind": True}, {"sigma": {}}),
+        },
+    }
+    cases = [(name, {name: value}) for name, values in wrong.items() for value in values]
+    for outer, fields in inside.items():
+        cases += [(name, {outer: {**description[outer], name: v}}) for name, values in fields.items() for v in values]
+    for name, changes in cases:
+        with pytest.raises(FileFormatError, match=rf"model: .*{name}.*(; accepted: | is missing| is not known)"):
+            abnn.load(alter(path, **{**description, **changes}), fitted.backbone)
+    for changes in (
+        {"spec": {**description["spec"], "kind": "unheard"}},
+        {"spec": {**description["spec"], "prior": {"kind": "Gaussian", "sigma": 0.0}}},
+        {"spec": {**description["spec"], "prior": {"kind": "Gaussian", "colour": 1.0}}},
+        {"spec": {**description["spec"], "prior": {"kind": "Colour"}}},
+        {"preset": "unheard"},
+    ):
+        with pytest.raises(FileFormatError, match="is not complete or does not fit"):
+            abnn.load(alter(path, **{**description, **changes}), fitted.backbone)
+    with pytest.raises(FileFormatError, match="model: colour is not known; written by a newer version"):
+        abnn.load(alter(path, **description, colour=1), fitted.backbone)
+    path = fitted.save(tmp_path / "model")
+    assert abnn.load(alter(path, views=...), fitted.backbone).views == 1
+
+
+def test_folders_without_checksums_load_with_a_warning(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = fitted.save(tmp_path / "model")
+    description = json.loads((path / "abnn.json").read_text())
+    without_checksums(path, version=5)
+    with pytest.warns(AbnnWarning, match="without checksums.*Save the model again"):
+        assert same(fitted, abnn.load(path, backbone()))
+    for changes in ({"version": 6}, {"version": 5, "digest": description["digest"]}):
+        without_checksums(path)
+        (path / "abnn.json").write_text(json.dumps({**json.loads((path / "abnn.json").read_text()), **changes}))
+        with pytest.raises(FileFormatError, match="abnn.json was changed since it was saved"):
+            abnn.load(path, backbone())
+
+
+def test_incomplete_description(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = alter(fitted.save(tmp_path / "model"), spec=...)
+    with pytest.raises(FileFormatError, match="spec is missing"):
+        abnn.load(path, backbone())
+
+
+def test_damaged_backbone(tmp_path: Path) -> None:
+    network = abnn.build_backbone("paper-resnet", 3, 1, width=8, blocks=2, stem="small").eval()
+    path = abnn.attach(network, X[:1]).save(tmp_path / "model", backbone=True)
+    print_of = json.loads((path / "abnn.json").read_text())["fingerprint"]
+    with pytest.raises(FileFormatError, match="does not have the fingerprint"):
+        abnn.load(alter(path, fingerprint="0" * 64))
+    with pytest.raises(FileFormatError, match="other layers, which differ in"):
+        abnn.load(alter(path, fingerprint=print_of, backbone={"name": "paper-resnet", "classes": 4, "in_channels": 1}))
+
+
+def test_saving_replaces_a_model_but_nothing_else(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = fitted.save(tmp_path / "model")
+    fitted.save(path, extra={"second": True})
+    assert abnn.load(path, backbone()).extra == {"second": True}
+    other = tmp_path / "photos"
+    other.mkdir()
+    (other / "holiday.jpg").write_bytes(b"precious")
+    with pytest.raises(InputError, match="is not a saved model"):
+        fitted.save(other)
+    assert (other / "holiday.jpg").read_bytes() == b"precious"
+
+
+def test_a_failed_save_leaves_the_old_model(
+    fitted: abnn.Attached, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fitted.save(tmp_path / "model")
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("abnn.store.folder.write_tensors", fail)
+    with pytest.raises(OSError, match="disk full"):
+        fitted.save(path, extra={"new": True})
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+def test_loading_runs_no_code() -> None:
+    folder = Path(abnn.__file__).parent
+    source = "".join(
+        (folder / name).read_text() for name in ("store/folder.py", "store/model.py", "files.py", "train/checkpoint.py")
+    )
+    assert "import pickle" not in source and "torch.load" not in source
