@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from abnn.baselines import make_method
-from abnn.baselines._steps import Minimise
+from abnn.baselines.base import Minimise
 from abnn.baselines.bbp import elbo_terms
 from abnn.bayes.layers import BayesLinear, inverse_softplus
 from abnn.bayes.priors import Gaussian, ScaleMixture

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch.distributions import Normal, kl_divergence
 
 from abnn.baselines import make_method
-from abnn.baselines._steps import Minimise
+from abnn.baselines.base import Minimise
 from abnn.baselines.vboe import BayesianHead, prior_sigma
 from abnn.model.attached import Attached
 from abnn.networks.by_name import build_backbone

@@ -3,6 +3,7 @@
 my-model/
   method.json            the method with its hyper-parameters, how its backbone is built, what inputs look like
   network.safetensors    everything that prediction needs
+  example.safetensors    one input, with which the network is built again
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from abnn._version import __version__
-from abnn.baselines._steps import state_of
-from abnn.baselines.base import Method, make_method
+from abnn.baselines.base import Method, make_method, state_of
 from abnn.errors import AbnnError, FileFormatError, InputError, explain, unknown
 from abnn.files import (
     check_replaceable,
@@ -32,7 +32,7 @@ from abnn.model.attached import Attached, check_draws
 from abnn.model.blocks import evaluating
 from abnn.networks.by_name import build_backbone
 from abnn.networks.recipe import rebuild
-from abnn.predict.prediction import Prediction, check_inputs, without_statistics
+from abnn.predict.prediction import Prediction, check_inputs, device_of, without_statistics
 from abnn.scores.formulas import DISTANCE_SCORES
 from abnn.store.integrity import (
     METHOD,
@@ -53,6 +53,7 @@ Backbone = str | Mapping[str, Any] | nn.Module | Callable[[], nn.Module]
 class Trained:
     """A method with its network: what scores, calibrates or evaluates attached models takes one of these too.
 
+    example  one input, [1, ...]
     recipe   how the backbone is built by name, if it was
     history  of each training stage, by its name
     extra    further notes that are saved with the model, as JSON can hold them
@@ -62,6 +63,7 @@ class Trained:
         self, method: Method, network: nn.Module, example: Tensor, classes: int, recipe: dict[str, Any] | None = None
     ) -> None:
         self.method, self.network, self.classes, self.recipe = method, network, classes, recipe
+        self.example = example[:1].detach().cpu()
         self.input_shape, self.input_dtype = tuple(example.shape[1:]), example.dtype
         self.score = method.score
         self.history: dict[str, History] = {}
@@ -90,13 +92,12 @@ class Trained:
         shown = score or self.score
         if shown not in self.method.scores:
             raise unknown(f"score of method {self.method.name!r}", shown, self.method.scores)
-        number = int(torch.randint(2**62, ())) if seed is None else seed
-        device = next((parameter.device for parameter in self.network.parameters()), x.device)
+        seed = int(torch.randint(2**62, ())) if seed is None else seed
         with torch.inference_mode(), evaluating(self.network):
-            made = self.method.predict(self.network, x.to(device), draws, number)
-        if shown in DISTANCE_SCORES and made.distance is None:
+            prediction = self.method.predict(self.network, x.to(device_of(self.network, x.device)), draws, seed)
+        if shown in DISTANCE_SCORES and prediction.distance is None:
             raise without_statistics(shown)
-        return replace(made.apply(Tensor.clone), default=shown)  # usable under autograd again
+        return replace(prediction.apply(Tensor.clone), default=shown)  # usable under autograd again
 
     def save(self, path: str | Path) -> Path:
         """Write the folder ``path``, which is complete or absent at every moment."""
@@ -119,6 +120,7 @@ class Trained:
         with writing_directory(path) as folder:
             write_json(folder / "method.json", description)
             write_tensors(folder / "network.safetensors", state_of(self.network))
+            write_tensors(folder / "example.safetensors", {"example": self.example})
         return path
 
 
@@ -130,23 +132,16 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
     tensors = read_tensors(path / "network.safetensors")
     recipe = description.get("backbone")
     if backbone is None and recipe is None:
-        raise InputError(
-            explain(
-                "backbone",
-                "None",
-                "the network that the model was trained with, or a function that makes it",
-                f"{path} does not say how to build it; its weights are in the file, so any of the same form will do.",
-            )
-        )
+        accepted = "the network that the model was trained with, or a function that makes it"
+        fix = f"{path} does not say how to build it; its weights are in the file, so any of the same form will do."
+        raise InputError(explain("backbone", "None", accepted, fix))
     try:
         config = dict(description["method"])
         method = make_method(config.pop("name"), **config)
-        shape, dtype = description["input_shape"], getattr(torch, description["input_dtype"])
-        example = torch.zeros(1, *shape, dtype=dtype)
+        example = _read_example(path, description)
         with torch.random.fork_rng(devices=[]):
-            make = (
-                (lambda: rebuild(path, recipe, tensors)) if backbone is None else maker(backbone, example, None, method)
-            )
+            by_recipe = backbone is None
+            make = (lambda: rebuild(path, recipe, tensors)) if by_recipe else maker(backbone, example, None, method)
             network = method.build(make, example)
         _fill(path, network, tensors)
         if isinstance(network, Attached):  # whose predictions had one view before there were more
@@ -170,8 +165,7 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
 def maker(backbone: Backbone | None, example: Tensor, classes: int | None, method: Method) -> Callable[[], nn.Module]:
     """A function that makes the backbone: from its name, a recipe with options, a network to copy, or as given."""
     if isinstance(backbone, nn.Module):
-        network = backbone
-        return lambda: copy.deepcopy(network)
+        return lambda: copy.deepcopy(backbone)
     if isinstance(backbone, str | Mapping):
         recipe: dict[str, Any] = {"name": backbone} if isinstance(backbone, str) else dict(backbone)
         recipe.setdefault("in_channels", example.shape[1] if example.ndim > 2 else 1)
@@ -186,6 +180,17 @@ def maker(backbone: Backbone | None, example: Tensor, classes: int | None, metho
         return backbone
     accepted = "a name, a dict with a name and options, a network, or a function that makes one"
     raise InputError(explain("backbone", type(backbone).__name__, accepted))
+
+
+def _read_example(path: Path, description: Mapping[str, Any]) -> Tensor:
+    """The saved input; zeros in its place for models that were saved without one."""
+    shape, dtype = (1, *description["input_shape"]), getattr(torch, description["input_dtype"])
+    if not (path / "example.safetensors").exists():
+        return torch.zeros(shape, dtype=dtype)
+    example = read_tensors(path / "example.safetensors")["example"]
+    if example.shape != shape or example.dtype != dtype:
+        raise KeyError(f"example has shape {tuple(example.shape)} and type {example.dtype}, not {shape} and {dtype}")
+    return example
 
 
 def _fill(path: Path, network: nn.Module, tensors: dict[str, Tensor]) -> None:

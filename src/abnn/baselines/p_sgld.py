@@ -25,8 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.baselines._steps import Minimise
-from abnn.baselines.base import Method, Run, Stage, check_count, check_positive, check_share
+from abnn.baselines.base import Method, Minimise, Run, Stage
+from abnn.baselines.options import check_count, check_positive, check_share, option
 from abnn.predict.prediction import Prediction
 from abnn.train.batches import Batches
 
@@ -125,7 +125,7 @@ class Collect(Minimise):
 
     def __init__(self, *arguments: Any, length: int, burn_in: float, most: int) -> None:
         super().__init__(*arguments)
-        self.wanted = set(sample_steps(self.run.epochs * length, burn_in, most))
+        self.sample_steps = set(sample_steps(self.run.epochs * length, burn_in, most))
         self.done = 0
 
     def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
@@ -134,7 +134,7 @@ class Collect(Minimise):
 
     def after_step(self) -> None:
         assert isinstance(self.network, Samples)
-        if self.done in self.wanted:
+        if self.done in self.sample_steps:
             self.network.keep()
         self.done += 1
 
@@ -158,19 +158,11 @@ class PSGLD(Method):
     lr: float = 1e-3
     optimizer: str = "langevin"
     schedule: str = "constant"
-    prior_sigma: float = 0.1
-    decay: float = 0.99
-    samples: int = 20
-    burn_in: float = 0.5
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("prior_sigma", self.prior_sigma)
-        check_positive("temperature", self.temperature)
-        check_share("decay", self.decay)
-        check_count("samples", self.samples)
-        check_share("burn_in", self.burn_in)
+    prior_sigma: float = option(0.1, check_positive)
+    decay: float = option(0.99, check_share)
+    samples: int = option(20, check_count)
+    burn_in: float = option(0.5, check_share)
+    temperature: float = option(1.0, check_positive)
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> Samples:
         return Samples(make_backbone(), self.samples)
@@ -187,10 +179,8 @@ class PSGLD(Method):
 
         def make() -> Collect:
             optimizer = Langevin(parameters, self.lr, self.decay, run.fabric)
-            length = count_batches(run.batches)
-            return Collect(
-                run, losses, optimizer, "sampling weights", length=length, burn_in=self.burn_in, most=self.samples
-            )
+            times = {"length": count_batches(run.batches), "burn_in": self.burn_in, "most": self.samples}
+            return Collect(run, losses, optimizer, "sampling weights", **times)
 
         return [Stage("train", run.epochs, make, self.schedule)]
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from abnn._version import __version__
-from abnn.baselines.posthoc.base import PostHoc
+from abnn.baselines.options import check_choice
+from abnn.baselines.posthoc.base import PostHoc, build_posthoc
 from abnn.baselines.posthoc.reader import MOST, Reader
-from abnn.baselines.posthoc.registry import build_posthoc
-from abnn.errors import FileFormatError, InputError, NotFittedError, explain, unknown
+from abnn.errors import FileFormatError, InputError, NotFittedError, explain
 from abnn.files import (
     check_replaceable,
     read_description,
@@ -29,14 +29,14 @@ from abnn.scores.formulas import SAMPLE_SCORES, SCORES
 from abnn.store.folder import fingerprint
 
 FORMAT, VERSION = "abnn-posthoc", 1
-DEFAULT = ("energy", "knn", "mahalanobis-blocks")
+DEFAULT = ("energy", "mahalanobis", "mahalanobis-blocks")  # these need no extra
 
 
 class PostHocModel:
     """A plain network or an attached model whose predictions also carry post-hoc scores, in ``Prediction.own``.
 
     model   a network as abnn.predict.Plain(network, x[:1]), or an attached model
-    scores  names from abnn.methods.posthoc.POSTHOC, or PostHoc objects with settings of their own
+    scores  names from abnn.baselines.posthoc.POSTHOC, or PostHoc objects with settings of their own
     of      where the features of an attached model come from: "model" (averaged over its draws) or "backbone"
     at      names of the blocks whose statistics are read; None finds them
     score   the score that ``Prediction.score`` shows; default: the first of ``scores``
@@ -58,12 +58,10 @@ class PostHocModel:
         for name, each in self.scores.items():
             for part in each.needs:
                 if part in self.reader.missing:
-                    given = f"{name!r} for a network with {self.reader.missing[part]}"
-                    raise InputError(explain("scores", given, f"scores that do not need {part!r}"))
+                    lack = f"{name!r} for a network with {self.reader.missing[part]}"
+                    raise InputError(explain("scores", lack, f"scores that do not need {part!r}"))
         self.score = next(iter(self.scores)) if score is None else score
-        known = (*self.scores, *SCORES, model.score)
-        if self.score not in known:
-            raise unknown("score", self.score, known)
+        check_choice("score", self.score, (*self.scores, *SCORES, model.score))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -84,7 +82,7 @@ class PostHocModel:
         learning = [each for each in self.scores.values() if each.learns]
         if learning:
             keep = {part for each in learning for part in each.needs}
-            features = self.reader.gather(batches, draws, seed, most, keep)
+            features = self.reader.gather(batches, draws, seed, most, keep, [each for each in learning if each.notes])
             for each in learning:
                 each.fit(features)
         return self
@@ -143,15 +141,15 @@ class PostHocModel:
         try:
             scores = [build_posthoc(each["name"], **each["settings"]) for each in description["scores"]]
             loaded = cls(model, scores, description["of"], description["at"], description["score"])
-            known = description["fingerprint"]
+            expected = description["fingerprint"]
         except (KeyError, TypeError, InputError) as error:
             raise FileFormatError(
                 f"{path} is not complete or does not fit ({type(error).__name__}: {error}); save the scores again."
             ) from error
-        if fingerprint(loaded.reader.network) != known:
+        if fingerprint(loaded.reader.network) != expected:
             raise FileFormatError(
                 f"model: {path} was fitted on a model with other weights or layers; accepted: the model whose fingerprint "
-                f"is {known[:16]}... Load the weights that the scores were fitted on, or fit the scores again."
+                f"is {expected[:16]}... Load the weights that the scores were fitted on, or fit the scores again."
             )
         for name, value in tensors.items():
             score, _, key = name.partition("/")

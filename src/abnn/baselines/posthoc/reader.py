@@ -11,22 +11,21 @@ import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from abnn.baselines.base import check_count
-from abnn.baselines.posthoc.base import Features, Head
-from abnn.baselines.posthoc.sample import Sample
+from abnn.baselines.options import check_choice, check_count
+from abnn.baselines.posthoc.base import Features, Head, PostHoc
 from abnn.bayes.noise import hold_noise, set_noise
-from abnn.errors import AttachError, InputError, explain, unknown
+from abnn.errors import AttachError, InputError, explain
 from abnn.model.attached import Attached, check_draws, mean_logits
 from abnn.model.blocks import Block, Probe, evaluating, logits_of, probe
 from abnn.model.features import Recorder, sketch, sketch_factor, widths_of
 from abnn.model.graft import graft
-from abnn.predict.prediction import MEMORY_LIMIT, Plain
+from abnn.predict.prediction import MEMORY_LIMIT, Plain, device_of
 from abnn.train.batches import check_batch
 
-SOURCES = ("model", "backbone")
 MOST = 50_000
 
 
@@ -40,37 +39,33 @@ class Reader:
     """
 
     def __init__(self, model: Attached | Plain, of: str = "model", at: str | Sequence[str] | None = None) -> None:
-        if of not in SOURCES:
-            raise unknown("of", of, SOURCES)
+        check_choice("of", of, ("model", "backbone"))
         core = model if isinstance(model, Attached) else getattr(model, "network", None)
         if not isinstance(core, nn.Module):
-            raise InputError(
-                explain(
-                    "model",
-                    type(model).__name__,
-                    "an attached model, or a plain network with its example",
-                    "Wrap a network with abnn.predict.Plain(network, x[:1]).",
-                )
-            )
+            accepted = "an attached model, or a plain network with its example"
+            fix = "Wrap a network with abnn.predict.Plain(network, x[:1])."
+            raise InputError(explain("model", type(model).__name__, accepted, fix))
         self.model = model
         self.attached = core if isinstance(core, Attached) and of == "model" else None
         plain = core.backbone if isinstance(core, Attached) else core
         self.network: nn.Module = plain if self.attached is None else self.attached.net
-        self.device = next((parameter.device for parameter in plain.parameters()), torch.device("cpu"))
+        self.device = device_of(plain, torch.device("cpu"))
         self.missing: dict[str, str] = {}
         example = self._example()
-        found = probe(plain, example)
-        head = _head(found, model.classes)
-        blocks = self._blocks(found, at)
-        self._view, self._head, self._recorders = _view(self.network, head, blocks)
+        structure = probe(plain, example)
+        blocks = self._blocks(structure, at)
+        head = _head(structure, model.classes)
+        self._short, self._head = self.network, None
+        if head is not None:
+            module = self.network.get_submodule(head.name)
+            self._head = Recorder(dataclasses.replace(head, module=module), first=True)
+            self._short = graft(self.network, {module: self._head})
+        # Around the blocks after that, for one of them may contain the last layer.
+        blocks = [dataclasses.replace(block, module=self._short.get_submodule(block.name)) for block in blocks]
+        recorders = {block.module: Recorder(block, first=index == 0) for index, block in enumerate(blocks)}
+        self._view, self._recorders = graft(self._short, recorders), list(recorders.values())
         self.sketch = sketch_factor(widths_of(blocks))
-        self.linear: nn.Linear | None = None
-        if head is None:
-            self.missing["last"] = self.missing["head"] = (
-                f"no linear layer that is called once, on one vector per input, and gives {model.classes} numbers"
-            )
-        else:
-            self._find_linear(head, example)
+        self.linear = self._find_linear(head, example)
 
     # -- what there is to read ----------------------------------------------------------------------------------------
 
@@ -80,40 +75,42 @@ class Reader:
             return torch.zeros(shape, dtype=dtype, device=self.device)
         return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(self.device, dtype)
 
-    def _blocks(self, found: Probe, at: str | Sequence[str] | None) -> list[Block]:
+    def _blocks(self, structure: Probe, at: str | Sequence[str] | None) -> list[Block]:
         if at is None and self.attached is not None:
             at = self.attached.block_names
         try:
-            return found.blocks(at)
+            return structure.blocks(at)
         except AttachError:
             if at is not None:
                 raise
             self.missing["blocks"] = "no repeated blocks and no linear or convolutional layers; name some with at=[...]"
             return []
 
-    def _find_linear(self, head: Block, example: Tensor) -> None:
+    def _find_linear(self, head: Block | None, example: Tensor) -> nn.Linear | None:
         """The last layer counts as the head only if the network's output is its output, unchanged."""
-        module = self.network.get_submodule(head.name)
-        assert self._head is not None
-        with torch.no_grad():
-            output = self._pass(example).flatten(0, 1)
-        _, noted = self._head.take()
-        for recorder in self._recorders:
-            recorder.take()
-        if isinstance(module, nn.Linear) and torch.equal(output, noted):
-            self.linear = module
-        else:
-            self.missing["head"] = (
-                f"the output of its last linear layer, {head.name!r}, is changed before it is the logits"
+        if head is None or self._head is None:
+            self.missing["last"] = self.missing["head"] = (
+                f"no linear layer that is called once, on one vector per input, and gives {self.model.classes} numbers"
             )
+            return None
+        module = self.network.get_submodule(head.name)
+        with torch.no_grad():
+            output = self._pass(self._short, example).flatten(0, 1)
+        _, of_layer = self._head.take()
+        if isinstance(module, nn.Linear) and torch.equal(output, of_layer):
+            return module
+        self.missing["head"] = f"the output of its last linear layer, {head.name!r}, is changed before it is the logits"
+        return None
 
-    @property
-    def head(self) -> Head | None:
+    def head(self, device: torch.device | None = None) -> Head | None:
         """The last linear layer as it is now."""
         if self.linear is None:
             return None
-        bias = self.linear.bias
-        return Head(self.linear.weight.detach().float(), None if bias is None else bias.detach().float())
+        weight, bias = (
+            None if each is None else each.detach().float() for each in (self.linear.weight, self.linear.bias)
+        )
+        assert weight is not None
+        return Head(weight.to(device), None if bias is None else bias.to(device))
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -121,65 +118,31 @@ class Reader:
         """All features of one batch, on the network's device; draws and seed are those of ``model.predict``."""
         x = x.to(self.device)
         seed = int(torch.randint(2**62, ())) if seed is None else seed
-        # Not in inference mode, for the model keeps the draws that it holds, and they may meet autograd later.
-        with torch.inference_mode(False), torch.no_grad(), self._drawn(draws, seed):
-            logits = mean_logits(self._pass(x.clone() if x.is_inference() else x).float())
-            last = None if self._head is None else _mean(self._head.take()[0].float(), len(x))
-            parts = [_mean(noted, len(x)) for recorder in self._recorders for noted in recorder.take()]
-            blocks = torch.cat([sketch(each.float(), self.sketch) for each in parts], dim=1) if parts else None
-        return Features(
-            logits, last, blocks, None, self.head, x, lambda inputs: self.logits(inputs, draws=draws, seed=seed)
-        )
 
-    def _pass(self, x: Tensor) -> Tensor:
+        def network(inputs: Tensor) -> tuple[Tensor | None, Tensor]:
+            return self._last_and_logits(self._short, inputs, draws, seed)
+
+        # Not in inference mode, for the model keeps the draws that it holds, and they may meet autograd later.
+        with torch.inference_mode(False), torch.no_grad():
+            last, logits = self._last_and_logits(self._view, x.clone() if x.is_inference() else x, draws, seed)
+            notes = [_mean(rows, len(x)) for recorder in self._recorders for rows in recorder.take()]
+            blocks = torch.cat([sketch(rows.float(), self.sketch) for rows in notes], dim=1) if notes else None
+        return Features(logits, last, blocks, None, self.head(), x, network)
+
+    def _last_and_logits(self, view: nn.Module, x: Tensor, draws: int, seed: int) -> tuple[Tensor | None, Tensor]:
+        """Last features and logits of the (averaged) prediction, differentiable in ``x``."""
+        with self._drawn(draws, seed):
+            logits = mean_logits(self._pass(view, x).float())
+        return None if self._head is None else _mean(self._head.take()[0].float(), len(x)), logits
+
+    def _pass(self, view: nn.Module, x: Tensor) -> Tensor:
         """The logits of every held draw, [S, B, K], while the recorders note what passes them."""
         draws = 1 if self.attached is None else self.attached.draws
         folded = self.attached is not None and self.attached.folds_at_input
-        with evaluating(self._view):
-            logits = logits_of(self._view(x.repeat(draws, *[1] * (x.ndim - 1)) if folded else x))
+        with evaluating(view):
+            logits = logits_of(view(x.repeat(draws, *[1] * (x.ndim - 1)) if folded else x))
         assert logits is not None
         return logits.unflatten(0, (draws, len(x)))
-
-    def chunks(self, x: Tensor, draws: int, seed: int | None) -> Iterator[Features]:
-        """:meth:`read` in parts that keep the activations of all draws within abnn.predict.MEMORY_LIMIT bytes."""
-        draws = check_draws(draws)
-        rows = len(x)
-        if self.attached is not None:
-            rows = max(1, MEMORY_LIMIT // max(1, 4 * self.attached.activation_bytes * draws))
-        for part in x.split(rows):
-            yield self.read(part, draws, seed)
-
-    def logits(self, x: Tensor, draws: int, seed: int) -> Tensor:
-        """Logits of the (averaged) prediction, differentiable in ``x``."""
-        with self._drawn(draws, seed), evaluating(self.network):
-            logits = logits_of(self.network(x)) if self.attached is None else mean_logits(self.attached.draw_logits(x))
-        assert logits is not None
-        return logits
-
-    def gather(
-        self,
-        batches: Iterable[Any],
-        draws: int = 10,
-        seed: int = 0,
-        most: int = MOST,
-        keep: Collection[str] = ("last", "blocks"),
-    ) -> Features:
-        """The features of all (x, y) batches, of at most ``most`` inputs: a random choice that belongs to the seed."""
-        check_count("most", most)
-        sample = Sample(most, seed)
-        for batch in batches:
-            x, y = check_batch(self.model, batch)
-            start = 0
-            for read in self.chunks(x, draws, seed):
-                parts = {"logits": read.logits, "labels": y[start : start + len(read)]}
-                parts |= {name: getattr(read, name) for name in ("last", "blocks") if name in keep}
-                sample.add({name: value.cpu() for name, value in parts.items() if value is not None})
-                start += len(read)
-        head = self.head
-        if head is not None:
-            head = Head(head.weight.cpu(), None if head.bias is None else head.bias.cpu())
-        rows = sample.finish()
-        return Features(rows["logits"], rows.get("last"), rows.get("blocks"), rows["labels"], head)
 
     @contextlib.contextmanager
     def _drawn(self, draws: int, seed: int) -> Iterator[None]:
@@ -194,6 +157,73 @@ class Reader:
         finally:
             set_noise(self.attached.layers, held)
 
+    def chunks(self, x: Tensor, draws: int, seed: int | None) -> Iterator[Features]:
+        """:meth:`read` in parts that keep the activations of all draws within abnn.predict.MEMORY_LIMIT bytes."""
+        draws = check_draws(draws)
+        rows = len(x)
+        if self.attached is not None:
+            rows = max(1, MEMORY_LIMIT // max(1, 4 * self.attached.activation_bytes * draws))
+        for part in x.split(rows):
+            yield self.read(part, draws, seed)
+
+    def gather(
+        self,
+        batches: Iterable[Any],
+        draws: int = 10,
+        seed: int = 0,
+        most: int = MOST,
+        keep: Collection[str] = ("last", "blocks"),
+        notes: Sequence[PostHoc] = (),
+    ) -> Features:
+        """The features of all (x, y) batches, of at most ``most`` inputs: a random choice that belongs to the seed.
+
+        keep   the parts to keep beside logits and labels
+        notes  scores that note something of each input themselves
+        """
+        check_count("most", most)
+        sample = Sample(most, seed)
+        for batch in batches:
+            x, y = check_batch(self.model, batch)
+            start = 0
+            for read in self.chunks(x, draws, seed):
+                parts = {"logits": read.logits, "labels": y[start : start + len(read)]}
+                parts |= {name: getattr(read, name) for name in ("last", "blocks") if name in keep}
+                parts |= {f"note/{each.name}": each.note(read) for each in notes}
+                sample.add({name: value.cpu() for name, value in parts.items() if value is not None})
+                start += len(read)
+        rows = sample.finish()
+        noted = {name.removeprefix("note/"): rows.pop(name) for name in list(rows) if name.startswith("note/")}
+        return Features(**rows, head=self.head(torch.device("cpu")), noted=noted)
+
+
+class Sample:
+    """At most so many rows of all that were added: those with the smallest random keys, in the order they came."""
+
+    def __init__(self, most: int, seed: int) -> None:
+        self.most = most
+        self.random = np.random.default_rng(seed)
+        self.keys: list[Tensor] = []
+        self.parts: list[dict[str, Tensor]] = []
+
+    def add(self, rows: dict[str, Tensor]) -> None:
+        self.keys.append(torch.from_numpy(self.random.random(len(rows["logits"]))))
+        self.parts.append(rows)
+        if sum(map(len, self.keys)) > 2 * self.most:
+            self._cut()
+
+    def finish(self) -> dict[str, Tensor]:
+        if not self.parts:
+            fix = "Check data set and drop_last."
+            raise InputError(explain("batches", "no batch", "at least one (x, y) batch", fix))
+        self._cut()
+        return self.parts[0]
+
+    def _cut(self) -> None:
+        keys = torch.cat(self.keys)
+        chosen = keys.argsort()[: self.most].sort().values
+        whole = {name: torch.cat([rows[name] for rows in self.parts]) for name in self.parts[0]}
+        self.keys, self.parts = [keys[chosen]], [{name: value[chosen] for name, value in whole.items()}]
+
 
 def gather(
     model: Attached | Plain,
@@ -206,38 +236,21 @@ def gather(
 ) -> Features:
     """The features of (x, y) batches as a plain network or an attached model sees them, in one pass, on the CPU.
 
-    of     "model": of an attached model, averaged over its draws; "backbone": of its backbone without attachments
-    at     names of the blocks whose statistics are read; None finds them
-    draws  and seed: of an attached model's predictions
-    most   inputs to keep at the most, a random choice that belongs to the seed
+    of and at are those of :class:`Reader`; draws, seed and most those of :meth:`Reader.gather`.
     """
     return Reader(model, of, at).gather(batches, draws, seed, most)
 
 
-def _head(found: Probe, classes: int) -> Block | None:
+def _head(structure: Probe, classes: int) -> Block | None:
     """The last linear layer in the order of calls, if it turns one vector per input into the logits' number."""
-    linear = [name for name in found.calls if isinstance(found.modules[name], nn.Linear)]
-    name = max(linear, key=lambda name: found.calls[name].order, default=None)
+    linear = [name for name in structure.calls if isinstance(structure.modules[name], nn.Linear)]
+    name = max(linear, key=lambda name: structure.calls[name].order, default=None)
     if name is None:
         return None
-    call = found.calls[name]
-    if call.count > 1 or call.input is None or len(call.input) != 2 or call.output != (found.batch, classes):
+    call = structure.calls[name]
+    if call.count > 1 or call.input is None or len(call.input) != 2 or call.output != (structure.batch, classes):
         return None
-    return Block(name, found.modules[name], call.input, call.output, "flat")
-
-
-def _view(
-    network: nn.Module, head: Block | None, blocks: list[Block]
-) -> tuple[nn.Module, Recorder | None, list[Recorder]]:
-    """The network with recorders around its last layer and, after that, around its blocks, which may contain it."""
-    view, last = network, None
-    if head is not None:
-        module = network.get_submodule(head.name)
-        last = Recorder(dataclasses.replace(head, module=module), first=True)
-        view = graft(network, {module: last})
-    seen = [dataclasses.replace(block, module=view.get_submodule(block.name)) for block in blocks]
-    recorders = {block.module: Recorder(block, first=index == 0) for index, block in enumerate(seen)}
-    return graft(view, recorders), last, list(recorders.values())
+    return Block(name, structure.modules[name], call.input, call.output, "flat")
 
 
 def _mean(rows: Tensor, batch: int) -> Tensor:
