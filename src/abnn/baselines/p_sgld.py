@@ -17,7 +17,7 @@ sharpens it, without which networks with far more weights than inputs hardly lea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.baselines.base import Method, Minimise, Run, Stage
+from abnn.baselines.base import Losses, Method, Minimise, Run, Stage
 from abnn.baselines.options import check_count, check_positive, check_share, option
 from abnn.predict.prediction import Prediction
 from abnn.train.batches import Batches
@@ -123,9 +123,9 @@ def prior_centres(network: nn.Module) -> list[float]:
 class Collect(Minimise):
     """Langevin steps; keeps a sample whenever its time has come."""
 
-    def __init__(self, *arguments: Any, length: int, burn_in: float, most: int) -> None:
-        super().__init__(*arguments)
-        self.sample_steps = set(sample_steps(self.run.epochs * length, burn_in, most))
+    def __init__(self, run: Run, losses: Losses, optimizer: torch.optim.Optimizer, steps: Sequence[int]) -> None:
+        super().__init__(run, losses, optimizer, "sampling weights")
+        self.sample_steps = set(steps)
         self.done = 0
 
     def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
@@ -179,8 +179,8 @@ class PSGLD(Method):
 
         def make() -> Collect:
             optimizer = Langevin(parameters, self.lr, self.decay, run.fabric)
-            times = {"length": count_batches(run.batches), "burn_in": self.burn_in, "most": self.samples}
-            return Collect(run, losses, optimizer, "sampling weights", **times)
+            steps = sample_steps(run.epochs * count_batches(run.batches), self.burn_in, self.samples)
+            return Collect(run, losses, optimizer, steps)
 
         return [Stage("train", run.epochs, make, self.schedule)]
 

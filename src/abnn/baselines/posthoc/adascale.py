@@ -22,7 +22,6 @@ from torch import Tensor
 from abnn.baselines.options import check_not_negative, check_positive, check_share, option
 from abnn.baselines.posthoc.base import Features, PostHoc
 from abnn.baselines.posthoc.logits import energy
-from abnn.errors import InputError, explain
 
 
 def perturb(logits: Callable[[Tensor], Tensor], x: Tensor, share: float, step: float) -> Tensor:
@@ -67,9 +66,7 @@ class AdaSCALE(PostHoc):
 
     def note(self, features: Features) -> Tensor:
         """q of every input."""
-        network, x, last = features.part("network"), features.part("inputs"), features.part("last")
-        if not x.is_floating_point():
-            raise InputError(explain("x", f"dtype {x.dtype}", "for 'adascale': real numbers, which have a gradient"))
+        (x, network), last = features.differentiable(self.name), features.part("last")
         with torch.no_grad():
             moved = network(perturb(lambda x: network(x)[1], x, self.share, self.step))[0]
         k1, k2 = (max(1, int(share * last.shape[1])) for share in (self.kept, self.moved))

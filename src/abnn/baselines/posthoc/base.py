@@ -46,9 +46,10 @@ class Head:
 
     def layer(self) -> nn.Linear:
         """The same as a module, which shares the weights."""
-        layer = nn.Linear(*reversed(self.weight.shape), bias=self.bias is not None, device="meta")
-        state = {"weight": self.weight} if self.bias is None else {"weight": self.weight, "bias": self.bias}
-        layer.load_state_dict(state, assign=True)
+        classes, width = self.weight.shape
+        layer = nn.Linear(width, classes, bias=self.bias is not None, device="meta")
+        layer.weight = nn.Parameter(self.weight)
+        layer.bias = None if self.bias is None else nn.Parameter(self.bias)  # type: ignore[assignment]
         return layer
 
 
@@ -89,6 +90,13 @@ class Features:
         value = getattr(self, name)
         assert value is not None
         return value
+
+    def differentiable(self, score: str) -> tuple[Tensor, Callable[[Tensor], tuple[Any, Tensor]]]:
+        """The inputs and the network for a score that follows the gradient, which whole numbers have not."""
+        x: Tensor = self.part("inputs")
+        if not x.is_floating_point():
+            raise InputError(explain("x", f"dtype {x.dtype}", f"for {score!r}: real numbers, which have a gradient"))
+        return x, self.part("network")
 
 
 @dataclass

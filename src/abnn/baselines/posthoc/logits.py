@@ -12,6 +12,7 @@ need no library, and GEN keeps its order where its library version, which clips 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -57,49 +58,43 @@ def gen(logits: Tensor, gamma: float = 0.1, largest: int = 100) -> Tensor:
 
 
 @dataclass
-class Energy(PostHoc):
-    name: ClassVar[str] = "energy"
+class LogitScore(PostHoc):
+    """A formula of the logits and the settings."""
+
     learns: ClassVar[bool] = False
+    formula: ClassVar[Callable[..., Tensor]]
+
+    def values(self, features: Features) -> Tensor:
+        return type(self).formula(features.logits, **self.settings)
+
+
+@dataclass
+class Energy(LogitScore):
+    name: ClassVar[str] = "energy"
+    formula = staticmethod(energy)
     temperature: float = option(1.0, check_positive)
 
-    def values(self, features: Features) -> Tensor:
-        return energy(features.logits, self.temperature)
 
-
-@dataclass
-class MaxLogit(PostHoc):
+class MaxLogit(LogitScore):
     name: ClassVar[str] = "max-logit"
-    learns: ClassVar[bool] = False
-
-    def values(self, features: Features) -> Tensor:
-        return max_logit(features.logits)
+    formula = staticmethod(max_logit)
 
 
 @dataclass
-class MaxLogitPNorm(PostHoc):
+class MaxLogitPNorm(LogitScore):
     name: ClassVar[str] = "max-logit-pnorm"
-    learns: ClassVar[bool] = False
+    formula = staticmethod(max_logit_pnorm)
     power: float = option(5.0, check_positive)
 
-    def values(self, features: Features) -> Tensor:
-        return max_logit_pnorm(features.logits, self.power)
 
-
-@dataclass
-class Entropy(PostHoc):
+class Entropy(LogitScore):
     name: ClassVar[str] = "entropy"
-    learns: ClassVar[bool] = False
-
-    def values(self, features: Features) -> Tensor:
-        return entropy(features.logits)
+    formula = staticmethod(entropy)
 
 
 @dataclass
-class GEN(PostHoc):
+class GEN(LogitScore):
     name: ClassVar[str] = "gen"
-    learns: ClassVar[bool] = False
+    formula = staticmethod(gen)
     gamma: float = option(0.1, check_positive)
     largest: int = option(100, check_count)
-
-    def values(self, features: Features) -> Tensor:
-        return gen(features.logits, self.gamma, self.largest)

@@ -7,7 +7,6 @@ the draws, and what the library says of logits it says of W h + b.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from abnn.baselines.options import check_count, check_not_negative, check_positive, check_share, option
 from abnn.baselines.posthoc.base import Features, PostHoc
-from abnn.errors import InputError, MissingExtraError, explain
+from abnn.errors import MissingExtraError
 from abnn.networks.vision import torchvision
 
 
@@ -42,35 +41,101 @@ def choose(rows: Tensor, most: int, seed: int) -> Tensor:
 class LibraryScore(PostHoc):
     """A score of the library on the last features.
 
-    reads    what its methods are called after: "features" [N, D] or "feature_maps" [N, D, 1, 1]
-    learned  where the library's object keeps what it has learned, by its name in ``state``
+    detector   the name of the library's class
+    arguments  the names of its settings there, by their names here
+    reads      what its methods are called after: "features" [N, D] or "feature_maps" [N, D, 1, 1]
+    learned    where its object keeps what it has learned, by the name in ``state``
     """
 
     needs: ClassVar[tuple[str, ...]] = ("last", "head")
+    detector: ClassVar[str]
+    arguments: ClassVar[dict[str, str]] = {}
     reads: ClassVar[str] = "features"
     learned: ClassVar[dict[str, str]] = {}
-
-    def make(self, features: Features) -> Any:
-        """The library's object, not yet fitted."""
-        raise NotImplementedError
 
     def prepare(self) -> None:
         detectors()
 
-    def rows(self, features: Features) -> Tensor:
-        last = features.part("last")
-        return last[:, :, None, None] if self.reads == "feature_maps" else last
+    def make(self, head: Any, **changes: Any) -> Any:
+        """The library's object, not yet fitted."""
+        settings = {there: getattr(self, here) for here, there in self.arguments.items()}
+        return getattr(detectors(), self.detector)(None, head, **{**settings, **changes})
+
+    def place(self, features: Features) -> tuple[Tensor, Any]:
+        """The last features in the shape that is read, and the last layer that takes it."""
+        last, head = features.part("last"), features.part("head")
+        if self.reads == "features":
+            return last, head.layer()
+
+        def on_maps(maps: Tensor) -> Tensor:  # features that are all zero have no scale, 0 / 0, and stay zero
+            return head(maps.flatten(1).masked_fill(maps.flatten(1).isnan(), 0.0))
+
+        return last[:, :, None, None], on_maps
 
     def learn(self, features: Features) -> dict[str, Tensor]:
-        rows, detector = self.rows(features), self.make(features)
-        getattr(detector, f"fit_{self.reads}")(rows, torch.zeros(len(rows), dtype=torch.long))
-        return {name: torch.as_tensor(getattr(detector, place)) for name, place in self.learned.items()}
+        rows, head = self.place(features)
+        detector = self.make(head)
+        getattr(detector, f"fit_{self.reads}")(rows, torch.zeros(len(rows)))
+        return {name: torch.as_tensor(getattr(detector, there)) for name, there in self.learned.items()}
 
     def values(self, features: Features) -> Tensor:
-        detector = self.make(features)
-        for name, place in self.learned.items():
-            setattr(detector, place, self.state[name])
-        return getattr(detector, f"predict_{self.reads}")(self.rows(features)).to(features.logits)
+        rows, head = self.place(features)
+        detector = self.make(head)
+        for name, there in self.learned.items():
+            setattr(detector, there, self.state[name])
+        return getattr(detector, f"predict_{self.reads}")(rows)
+
+
+class FDBD(LibraryScore):
+    """Mean distance to the decision boundaries, over that to the training mean. Liu and Qin 2024, arXiv:2312.11536."""
+
+    name: ClassVar[str] = "fdbd"
+    detector: ClassVar[str] = "fDBD"
+    learned: ClassVar[dict[str, str]] = {"mean": "train_mean", "gaps": "_denom_matrix"}
+
+
+@dataclass
+class NCI(LibraryScore):
+    """Nearness to the weights of the predicted class, and length of the features. Liu and Qin 2025, arXiv:2311.01479."""
+
+    name: ClassVar[str] = "nci"
+    detector: ClassVar[str] = "NCI"
+    arguments: ClassVar[dict[str, str]] = {"alpha": "alpha"}
+    learned: ClassVar[dict[str, str]] = {"mean": "global_mean"}
+    alpha: float = option(1e-4, check_not_negative)
+
+
+@dataclass
+class ReAct(LibraryScore):
+    """Energy of W min(h, c) + b, c a quantile of the training features. Sun et al. 2021, arXiv:2111.12797."""
+
+    name: ClassVar[str] = "react"
+    detector: ClassVar[str] = "ReAct"
+    arguments: ClassVar[dict[str, str]] = {"quantile": "percentile"}
+    reads: ClassVar[str] = "feature_maps"
+    learned: ClassVar[dict[str, str]] = {"ceiling": "threshold"}
+    quantile: float = option(0.9, check_share)
+
+
+@dataclass
+class ASH(LibraryScore):
+    """ASH-S: energy of the largest features, scaled up by what was cut. Djurisic et al. 2023, arXiv:2209.09858."""
+
+    name: ClassVar[str] = "ash"
+    detector: ClassVar[str] = "ASH"
+    arguments: ClassVar[dict[str, str]] = {"pruned": "percentile"}
+    reads: ClassVar[str] = "feature_maps"
+    learns: ClassVar[bool] = False
+    pruned: float = option(0.65, check_share)
+
+
+@dataclass
+class SCALE(ASH):
+    """Energy of all features, scaled up as ASH-S does it. Xu et al. 2024, arXiv:2310.00227; 0.85 there for ImageNet."""
+
+    name: ClassVar[str] = "scale"
+    detector: ClassVar[str] = "SCALE"
+    pruned: float = option(0.85, check_share)
 
 
 @dataclass
@@ -86,10 +151,11 @@ class KNN(LibraryScore):
     def learn(self, features: Features) -> dict[str, Tensor]:
         return {"stored": choose(features.part("last"), self.stored, self.seed)}
 
-    def make(self, features: Features) -> Any:
+    def values(self, features: Features) -> Tensor:
         stored = self.state["stored"].cpu()
         detector = detectors().KNN(None, k=min(self.neighbours, len(stored)))
-        return detector.fit_features(stored, torch.zeros(len(stored), dtype=torch.long))
+        detector.fit_features(stored, torch.zeros(len(stored)))
+        return detector.predict_features(features.part("last")).to(features.logits)
 
 
 @dataclass
@@ -97,6 +163,8 @@ class NNGuide(LibraryScore):
     """The energy times the mean similarity to the k nearest training inputs. Park et al. 2023, arXiv:2309.14888."""
 
     name: ClassVar[str] = "nnguide"
+    detector: ClassVar[str] = "NNGuide"
+    arguments: ClassVar[dict[str, str]] = {"neighbours": "k"}
     learned: ClassVar[dict[str, str]] = {"bank": "_scaled_features"}
     neighbours: int = option(10, check_count)
     stored: int = option(10_000, check_count)
@@ -104,80 +172,8 @@ class NNGuide(LibraryScore):
 
     def learn(self, features: Features) -> dict[str, Tensor]:
         rows = choose(features.part("last"), self.stored, self.seed)
-        detector = detectors().NNGuide(None, features.part("head"), k=1)  # whatever k, the bank is the same
-        detector.fit_features(rows, torch.zeros(len(rows), dtype=torch.long))
-        return {"bank": detector._scaled_features}
-
-    def make(self, features: Features) -> Any:
-        return detectors().NNGuide(None, features.part("head"), k=self.neighbours)
-
-
-@dataclass
-class FDBD(LibraryScore):
-    """Mean distance to the decision boundaries, over that to the training mean. Liu and Qin 2024, arXiv:2312.11536."""
-
-    name: ClassVar[str] = "fdbd"
-    learned: ClassVar[dict[str, str]] = {"mean": "train_mean", "gaps": "_denom_matrix"}
-
-    def make(self, features: Features) -> Any:
-        return detectors().fDBD(None, features.part("head").layer())
-
-
-@dataclass
-class NCI(LibraryScore):
-    """Nearness to the weights of the predicted class, and length of the features. Liu and Qin 2025, arXiv:2311.01479."""
-
-    name: ClassVar[str] = "nci"
-    learned: ClassVar[dict[str, str]] = {"mean": "global_mean"}
-    alpha: float = option(1e-4, check_not_negative)
-
-    def make(self, features: Features) -> Any:
-        return detectors().NCI(None, features.part("head").layer(), alpha=self.alpha)
-
-
-def on_maps(features: Features) -> Callable[[Tensor], Tensor]:
-    """The last layer on features of shape [N, D, 1, 1]; features that are all zero have no scale there, 0 / 0, and stay zero."""
-    head = features.part("head")
-    return lambda maps: head(maps.flatten(1).masked_fill(maps.flatten(1).isnan(), 0.0))
-
-
-@dataclass
-class ReAct(LibraryScore):
-    """Energy of W min(h, c) + b, c a quantile of the training features. Sun et al. 2021, arXiv:2111.12797."""
-
-    name: ClassVar[str] = "react"
-    reads: ClassVar[str] = "feature_maps"
-    learned: ClassVar[dict[str, str]] = {"ceiling": "threshold"}
-    quantile: float = option(0.9, check_share)
-
-    def make(self, features: Features) -> Any:
-        return detectors().ReAct(None, on_maps(features), percentile=self.quantile)
-
-
-@dataclass
-class ASH(LibraryScore):
-    """ASH-S: energy of the largest features, scaled up by what was cut. Djurisic et al. 2023, arXiv:2209.09858."""
-
-    name: ClassVar[str] = "ash"
-    learns: ClassVar[bool] = False
-    reads: ClassVar[str] = "feature_maps"
-    pruned: float = option(0.65, check_share)
-
-    def make(self, features: Features) -> Any:
-        return detectors().ASH(None, on_maps(features), percentile=self.pruned)
-
-
-@dataclass
-class SCALE(LibraryScore):
-    """Energy of all features, scaled up as ASH-S does it. Xu et al. 2024, arXiv:2310.00227; 0.85 there for ImageNet."""
-
-    name: ClassVar[str] = "scale"
-    learns: ClassVar[bool] = False
-    reads: ClassVar[str] = "feature_maps"
-    pruned: float = option(0.85, check_share)
-
-    def make(self, features: Features) -> Any:
-        return detectors().SCALE(None, on_maps(features), percentile=self.pruned)
+        detector = self.make(features.part("head"), k=1)  # whatever k, the bank is the same
+        return {"bank": detector.fit_features(rows, torch.zeros(len(rows)))._scaled_features}
 
 
 @dataclass
@@ -191,9 +187,7 @@ class ODIN(LibraryScore):
     step: float = option(0.0014, check_not_negative)
 
     def values(self, features: Features) -> Tensor:
-        x, network = features.part("inputs"), features.part("network")
-        if not x.is_floating_point():
-            raise InputError(explain("x", f"dtype {x.dtype}", "for 'odin': real numbers, which have a gradient"))
+        x, network = features.differentiable(self.name)
         with torch.inference_mode(False):
             odin = detectors().ODIN(lambda x: network(x)[1], eps=self.step, temperature=self.temperature)
-            return odin.predict(x.clone()).to(features.logits)
+            return odin.predict(x.clone())

@@ -193,7 +193,8 @@ class Reader:
                 start += len(read)
         rows = sample.finish()
         noted = {name.removeprefix("note/"): rows.pop(name) for name in list(rows) if name.startswith("note/")}
-        return Features(**rows, head=self.head(torch.device("cpu")), noted=noted)
+        head = self.head(torch.device("cpu"))
+        return Features(rows["logits"], rows.get("last"), rows.get("blocks"), rows["labels"], head, noted=noted)
 
 
 class Sample:
