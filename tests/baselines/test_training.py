@@ -54,16 +54,16 @@ METHODS: list[Method] = [
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.name}-{method.variant}")
-@pytest.mark.parametrize("batches", [9, 21, 30])
-def test_a_killed_run_ends_as_one_that_was_not(method: Method, batches: int, tmp_path: Path) -> None:
+def test_a_killed_run_ends_as_one_that_was_not(method: Method, tmp_path: Path) -> None:
+    """Killed twice, after nine batches from wherever it was."""
     options: dict[str, Any] = {"seed": 3, "progress": False}
-    whole = train_method(method, TINY, Loader(), 6, **options, config=TrainConfig(accelerator="cpu"))
+    whole = train_method(method, TINY, Loader(), 4, **options, config=TrainConfig(accelerator="cpu"))
     config = TrainConfig(accelerator="cpu", checkpoint=tmp_path / "run.safetensors", checkpoint_every=1)
-    try:
-        train_method(method, TINY, Loader(batches), 6, **options, config=config)
-    except Killed:
+    for _ in range(2):
+        with pytest.raises(Killed):
+            train_method(method, TINY, Loader(9), 4, **options, config=config)
         assert any(tmp_path.iterdir())
-    resumed = train_method(method, TINY, Loader(), 6, **options, config=config)
+    resumed = train_method(method, TINY, Loader(), 4, **options, config=config)
     assert state(whole).keys() == state(resumed).keys()
     for name, value in state(whole).items():
         assert torch.equal(value, state(resumed)[name]), name

@@ -17,32 +17,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from abnn import files
 from abnn._version import __version__
 from abnn.baselines.base import Method, make_method, state_of
-from abnn.errors import AbnnError, FileFormatError, InputError, explain, unknown
-from abnn.files import (
-    check_replaceable,
-    read_description,
-    read_tensors,
-    write_json,
-    write_tensors,
-    writing_directory,
-)
+from abnn.baselines.options import check_choice
+from abnn.errors import AbnnError, FileFormatError, InputError, explain
 from abnn.model.attached import Attached, check_draws
 from abnn.model.blocks import evaluating
 from abnn.networks.by_name import build_backbone
 from abnn.networks.recipe import rebuild
 from abnn.predict.prediction import Prediction, check_inputs, device_of, without_statistics
 from abnn.scores.formulas import DISTANCE_SCORES
-from abnn.store.integrity import (
-    METHOD,
-    check_classes,
-    check_fields,
-    check_finite,
-    check_quantiles,
-    check_types,
-    forget_statistics,
-)
+from abnn.store import integrity
 from abnn.train.trainable import History
 
 FORMAT, VERSION = "abnn-method", 2
@@ -90,8 +76,7 @@ class Trained:
         draws = check_draws(draws)
         x = check_inputs(self, x)  # type: ignore[arg-type]
         shown = score or self.score
-        if shown not in self.method.scores:
-            raise unknown(f"score of method {self.method.name!r}", shown, self.method.scores)
+        check_choice(f"score of method {self.method.name!r}", shown, self.method.scores)
         seed = int(torch.randint(2**62, ())) if seed is None else seed
         with torch.inference_mode(), evaluating(self.network):
             prediction = self.method.predict(self.network, x.to(device_of(self.network, x.device)), draws, seed)
@@ -102,7 +87,7 @@ class Trained:
     def save(self, path: str | Path) -> Path:
         """Write the folder ``path``, which is complete or absent at every moment."""
         path = Path(path)
-        check_replaceable(path, "method.json")
+        files.check_replaceable(path, "method.json")
         description = {
             "format": FORMAT,
             "version": VERSION,
@@ -117,19 +102,19 @@ class Trained:
         }
         if isinstance(self.network, Attached):
             description["views"] = self.network.views
-        with writing_directory(path) as folder:
-            write_json(folder / "method.json", description)
-            write_tensors(folder / "network.safetensors", state_of(self.network))
-            write_tensors(folder / "example.safetensors", {"example": self.example})
+        with files.writing_directory(path) as folder:
+            files.write_json(folder / "method.json", description)
+            files.write_tensors(folder / "network.safetensors", state_of(self.network))
+            files.write_tensors(folder / "example.safetensors", {"example": self.example})
         return path
 
 
 def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
     """What :meth:`Trained.save` wrote. ``backbone`` is needed if the model was not built by a backbone's name."""
     path = Path(path)
-    description = read_description(path / "method.json", "a saved method", FORMAT, VERSION)
-    check_fields(path, description, METHOD)
-    tensors = read_tensors(path / "network.safetensors")
+    description = files.read_description(path / "method.json", "a saved method", FORMAT, VERSION)
+    integrity.check_fields(path, description, integrity.METHOD)
+    tensors = files.read_tensors(path / "network.safetensors")
     recipe = description.get("backbone")
     if backbone is None and recipe is None:
         accepted = "the network that the model was trained with, or a function that makes it"
@@ -146,9 +131,9 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
         _fill(path, network, tensors)
         if isinstance(network, Attached):  # whose predictions had one view before there were more
             network.views = int(description.get("views") or config.get("views") or 1)
-            check_classes(path, description["classes"], network.classes)
+            integrity.check_classes(path, description["classes"], network.classes)
             if description["version"] < STATISTICS_SINCE:
-                forget_statistics(path, network.distance, "model.network.distance.fit(loader)")
+                integrity.forget_statistics(path, network.distance, "model.network.distance.fit(loader)")
         trained = Trained(method, network, example, description["classes"], recipe)
         trained.score, trained.extra = description["score"], description["extra"]
     except FileFormatError:
@@ -187,7 +172,7 @@ def _read_example(path: Path, description: Mapping[str, Any]) -> Tensor:
     shape, dtype = (1, *description["input_shape"]), getattr(torch, description["input_dtype"])
     if not (path / "example.safetensors").exists():
         return torch.zeros(shape, dtype=dtype)
-    example = read_tensors(path / "example.safetensors")["example"]
+    example = files.read_tensors(path / "example.safetensors")["example"]
     if example.shape != shape or example.dtype != dtype:
         raise KeyError(f"example has shape {tuple(example.shape)} and type {example.dtype}, not {shape} and {dtype}")
     return example
@@ -196,9 +181,11 @@ def _read_example(path: Path, description: Mapping[str, Any]) -> Tensor:
 def _fill(path: Path, network: nn.Module, tensors: dict[str, Tensor]) -> None:
     """The saved tensors, all of them; only statistics that were never gathered may be absent."""
     learned = {name for name, _ in network.named_parameters()}  # a network's buffers may hold infinity, as masks do
-    check_finite(path, {name: value for name, value in tensors.items() if name in learned or "distance." in name})
-    check_types(path, tensors, network.state_dict())
-    check_quantiles(path, tensors)
+    integrity.check_finite(
+        path, {name: value for name, value in tensors.items() if name in learned or "distance." in name}
+    )
+    integrity.check_types(path, tensors, network.state_dict())
+    integrity.check_quantiles(path, tensors)
     missing, unexpected = network.load_state_dict(tensors, strict=False)
     if not any(name.startswith("distance.") for name in tensors):
         missing = [name for name in missing if not name.startswith("distance.")]

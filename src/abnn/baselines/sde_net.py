@@ -59,12 +59,12 @@ class TimeConv(nn.Conv2d):
 
 
 class Drift(nn.Module):
-    """norm, ReLU, conv, norm, ReLU, conv, norm."""
+    """``convs`` times (norm, ReLU, conv), then norm."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, convs: int = 2) -> None:
         super().__init__()
-        self.norms = nn.ModuleList([group_norm(width) for _ in range(3)])
-        self.convs = nn.ModuleList([TimeConv(width) for _ in range(2)])
+        self.norms = nn.ModuleList([group_norm(width) for _ in range(convs + 1)])
+        self.convs = nn.ModuleList([TimeConv(width) for _ in range(convs)])
 
     def forward(self, t: float, x: Tensor) -> Tensor:
         for norm, conv in zip(self.norms, self.convs):
@@ -73,20 +73,15 @@ class Drift(nn.Module):
         return self.norms[-1](x)
 
 
-class Diffusion(nn.Module):
-    """``convs`` times (norm, ReLU, conv), then norm, ReLU, pool, linear; its output is the logit of g."""
+class Diffusion(Drift):
+    """The same at time 0, then ReLU, pool, linear; its output is the logit of g."""
 
     def __init__(self, width: int, convs: int) -> None:
-        super().__init__()
-        self.norms = nn.ModuleList([group_norm(width) for _ in range(convs + 1)])
-        self.convs = nn.ModuleList([TimeConv(width) for _ in range(convs)])
+        super().__init__(width, convs)
         self.head = nn.Linear(width, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        for norm, conv in zip(self.norms, self.convs):
-            assert isinstance(conv, TimeConv)
-            x = conv.at(0.0, F.relu(norm(x)))
-        return self.head(F.relu(self.norms[-1](x)).mean(dim=(2, 3)))[:, 0]
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.head(F.relu(super().forward(0.0, x)).mean(dim=(2, 3)))[:, 0]
 
 
 class SDENet(nn.Module):

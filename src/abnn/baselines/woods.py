@@ -211,21 +211,20 @@ class WildSteps(Minimise):
 
     def begin_epoch(self, epoch: int, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> None:
         """Before the first epoch, look at the network as it came; later, move the multipliers."""
+        method = self.method
         ce, inside, logsumexp = self.look(batches())
         if epoch == 0:
             if isinstance(self.network, EnergyUnit):
                 self.network.measure(logsumexp)
-            if self.method.ce_factor is not None:
-                self.ce_limit = self.method.ce_factor * ce
-            self.place()
-            return
-        constraints = {"in": inside - self.method.cutoff}
-        if self.method.ce_factor is not None:
-            constraints["ce"] = ce - self.ce_limit
-        for name, g in constraints.items():
-            self.multipliers[name], self.penalties[name] = update_constraint(
-                g, self.multipliers[name], self.penalties[name], self.method.rate, self.method.growth
-            )
+            if method.ce_factor is not None:
+                self.ce_limit = method.ce_factor * ce
+        else:
+            constraints = {"in": inside - method.cutoff}
+            if method.ce_factor is not None:
+                constraints["ce"] = ce - self.ce_limit
+            for name, g in constraints.items():
+                now = self.multipliers[name], self.penalties[name]
+                self.multipliers[name], self.penalties[name] = update_constraint(g, *now, method.rate, method.growth)
         self.place()
 
     @torch.no_grad()
@@ -244,8 +243,7 @@ class WildSteps(Minimise):
         return {"multipliers": self.multipliers, "penalties": self.penalties, "ce_limit": self.ce_limit}
 
     def restore_more(self, more: dict[str, Any]) -> None:
-        self.multipliers, self.penalties = more["multipliers"], more["penalties"]
-        self.ce_limit = more["ce_limit"]
+        self.multipliers, self.penalties, self.ce_limit = more["multipliers"], more["penalties"], more["ce_limit"]
         self.place()
 
     def end_epoch(self, epoch: int, means: dict[str, float]) -> dict[str, float]:

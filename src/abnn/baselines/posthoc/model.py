@@ -10,19 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from abnn import files
 from abnn._version import __version__
 from abnn.baselines.options import check_choice
 from abnn.baselines.posthoc.base import PostHoc, build_posthoc
 from abnn.baselines.posthoc.reader import MOST, Reader
 from abnn.errors import FileFormatError, InputError, NotFittedError, explain
-from abnn.files import (
-    check_replaceable,
-    read_description,
-    read_tensors,
-    write_json,
-    write_tensors,
-    writing_directory,
-)
 from abnn.model.attached import Attached
 from abnn.predict.prediction import Plain, Prediction, check_inputs
 from abnn.scores.formulas import SAMPLE_SCORES, SCORES
@@ -54,6 +47,7 @@ class PostHocModel:
     ) -> None:
         self.reader = Reader(model, of, at)
         self.model, self.of, self.at = model, of, at
+        self.input_shape, self.input_dtype, self.classes = model.input_shape, model.input_dtype, model.classes
         self.scores = _by_name(scores)
         for name, each in self.scores.items():
             for part in each.needs:
@@ -62,18 +56,6 @@ class PostHocModel:
                     raise InputError(explain("scores", lack, f"scores that do not need {part!r}"))
         self.score = next(iter(self.scores)) if score is None else score
         check_choice("score", self.score, (*self.scores, *SCORES, model.score))
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return self.model.input_shape
-
-    @property
-    def input_dtype(self) -> torch.dtype:
-        return self.model.input_dtype
-
-    @property
-    def classes(self) -> int:
-        return self.model.classes
 
     def fit(self, batches: Iterable[Any], draws: int = 10, seed: int = 0, most: int = MOST) -> PostHocModel:
         """Fit every score on the features of (x, y) training batches, in one pass; see :func:`gather`."""
@@ -115,7 +97,7 @@ class PostHocModel:
     def save(self, path: str | Path) -> Path:
         """Write the scores and what they learned into the folder ``path``; the model itself is saved by its own means."""
         path = Path(path)
-        check_replaceable(path, "posthoc.json", "holds no post-hoc scores", "a saved set of post-hoc scores")
+        files.check_replaceable(path, "posthoc.json", "holds no post-hoc scores", "a saved set of post-hoc scores")
         description = {
             "format": FORMAT,
             "version": VERSION,
@@ -127,17 +109,17 @@ class PostHocModel:
             "fingerprint": fingerprint(self.reader.network),
         }
         tensors = {f"{name}/{key}": value for name, each in self.scores.items() for key, value in each.state.items()}
-        with writing_directory(path) as folder:
-            write_json(folder / "posthoc.json", description)
-            write_tensors(folder / "scores.safetensors", tensors)
+        with files.writing_directory(path) as folder:
+            files.write_json(folder / "posthoc.json", description)
+            files.write_tensors(folder / "scores.safetensors", tensors)
         return path
 
     @classmethod
     def load(cls, path: str | Path, model: Attached | Plain) -> PostHocModel:
         """What :meth:`save` wrote, on the same model."""
         path = Path(path)
-        description = read_description(path / "posthoc.json", "a saved set of post-hoc scores", FORMAT, VERSION)
-        tensors = read_tensors(path / "scores.safetensors")
+        description = files.read_description(path / "posthoc.json", "a saved set of post-hoc scores", FORMAT, VERSION)
+        tensors = files.read_tensors(path / "scores.safetensors")
         try:
             scores = [build_posthoc(each["name"], **each["settings"]) for each in description["scores"]]
             loaded = cls(model, scores, description["of"], description["at"], description["score"])
