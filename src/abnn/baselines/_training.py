@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from abnn.baselines._trained import Backbone, Trained, maker
 from abnn.baselines.base import Method, Run, full_outliers, make_method
-from abnn.errors import InputError, explain, whole_seed
+from abnn.errors import InputError, at_least_one, explain, whole_seed
 from abnn.model.blocks import evaluating, logits_of, summary
 from abnn.outliers import Outliers, make_outliers
 from abnn.predict.compiling import compiled
@@ -131,9 +131,7 @@ def _training(
 ) -> Generator[None, None, Trained]:
     """:func:`train_method` in pieces, see :func:`abnn.train.loop.training`."""
     method = make_method(method) if isinstance(method, str) else method
-    if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
-        raise InputError(explain("epochs", repr(epochs), "a whole number of at least 1"))
-    seed = whole_seed(seed)
+    epochs, seed = at_least_one("epochs", epochs), whole_seed(seed)
     fabric = make_fabric(config.precision, config.accelerator, config.devices, config.num_nodes)
     example = first_inputs(loader)
     torch.manual_seed(number("init", seed))

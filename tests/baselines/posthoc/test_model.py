@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -272,3 +273,16 @@ def test_on_a_trained_method(small_net: nn.Module, attached: Attached, data: Any
     direct = PostHocModel(attached if method == "abnn" else Plain(small_net, images), scores)
     expected = direct.fit(data, draws=3).predict(images, draws=3)
     assert all(torch.equal(prediction.own[name], expected.own[name]) for name in scores)
+
+
+def test_threads_get_what_one_after_another_gets(small_net: nn.Module, data: Any) -> None:
+    """Every pass notes features of its own; the network is in eval mode, as it is in use."""
+    small_net.eval()
+    parts = [torch.randn(6, 1, 12, 12, generator=generator(seed)) for seed in range(24)]
+    names = ("energy", "mahalanobis", "mahalanobis-blocks", "vim", "adascale")
+    model = PostHocModel(Plain(small_net, parts[0]), names).fit(data)
+    expected = [model.predict(part).own for part in parts]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda part: model.predict(part).own, parts))
+    for left, right in zip(together, expected):
+        assert all(torch.equal(left[name], right[name]) for name in names)

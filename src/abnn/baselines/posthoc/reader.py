@@ -1,7 +1,7 @@
 """Read from a model what post-hoc scores need: logits, last features and block statistics, in one pass.
 
-The network is not changed: a second view of it (:mod:`abnn.model.graft`) notes what flows through its blocks and into its last
-linear layer. Of an attached model, everything is averaged over the draws, or read from its plain backbone.
+The network is not changed: every pass has a view of it of its own (:mod:`abnn.model.graft`), which notes what flows through its
+blocks and into its last linear layer. Of an attached model, everything is averaged over the draws, or read from its plain backbone.
 """
 
 from __future__ import annotations
@@ -53,29 +53,19 @@ class Reader:
         self.missing: dict[str, str] = {}
         example = self._example()
         structure = probe(plain, example)
-        blocks = self._blocks(structure, at)
-        head = _head(structure, model.classes)
-        self._short, self._head = self.network, None
-        if head is not None:
-            module = self.network.get_submodule(head.name)
-            self._head = Recorder(dataclasses.replace(head, module=module), first=True)
-            self._short = graft(self.network, {module: self._head})
-        # Around the blocks after that, for one of them may contain the last layer.
-        blocks = [dataclasses.replace(block, module=self._short.get_submodule(block.name)) for block in blocks]
-        recorders = {block.module: Recorder(block, first=index == 0) for index, block in enumerate(blocks)}
-        self._view, self._recorders = graft(self._short, recorders), list(recorders.values())
-        self.sketch = sketch_factor(widths_of(blocks))
-        self.linear = self._find_linear(head, example)
+        self._head, self._blocks = _head(structure, model.classes), self._find_blocks(structure, at)
+        self.sketch = sketch_factor(widths_of(self._blocks))
+        self.linear = self._find_linear(example)
 
     # -- what there is to read ----------------------------------------------------------------------------------------
 
     def _example(self) -> Tensor:
         shape, dtype = (2, *self.model.input_shape), self.model.input_dtype
-        if not dtype.is_floating_point:
-            return torch.zeros(shape, dtype=dtype, device=self.device)
+        if not dtype.is_floating_point:  # a model that knows an input may refuse one of padding alone
+            return getattr(self.model, "example", torch.zeros(1, dtype=dtype)).expand(shape).to(self.device)
         return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(self.device, dtype)
 
-    def _blocks(self, structure: Probe, at: str | Sequence[str] | None) -> list[Block]:
+    def _find_blocks(self, structure: Probe, at: str | Sequence[str] | None) -> list[Block]:
         if at is None and self.attached is not None:
             at = self.attached.block_names
         try:
@@ -86,31 +76,28 @@ class Reader:
             self.missing["blocks"] = "no repeated blocks and no linear or convolutional layers; name some with at=[...]"
             return []
 
-    def _find_linear(self, head: Block | None, example: Tensor) -> nn.Linear | None:
+    def _find_linear(self, example: Tensor) -> nn.Linear | None:
         """The last layer counts as the head only if the network's output is its output, unchanged."""
-        if head is None or self._head is None:
+        if self._head is None:
             self.missing["last"] = self.missing["head"] = (
                 f"no linear layer that is called once, on one vector per input, and gives {self.model.classes} numbers"
             )
             return None
-        module = self.network.get_submodule(head.name)
+        view, recorder, _ = self._recording(())
         with torch.no_grad():
-            output = self._pass(self._short, example).flatten(0, 1)
-        _, of_layer = self._head.take()
-        if isinstance(module, nn.Linear) and torch.equal(output, of_layer):
+            output = self._pass(view, example).flatten(0, 1)
+        module, name = self.network.get_submodule(self._head.name), self._head.name
+        if isinstance(module, nn.Linear) and recorder is not None and torch.equal(output, recorder.take()[1]):
             return module
-        self.missing["head"] = f"the output of its last linear layer, {head.name!r}, is changed before it is the logits"
+        self.missing["head"] = f"the output of its last linear layer, {name!r}, is changed before it is the logits"
         return None
 
     def head(self, device: torch.device | None = None) -> Head | None:
         """The last linear layer as it is now."""
         if self.linear is None:
             return None
-        weight, bias = (
-            None if each is None else each.detach().float() for each in (self.linear.weight, self.linear.bias)
-        )
-        assert weight is not None
-        return Head(weight.to(device), None if bias is None else bias.to(device))
+        weight, bias = self.linear.weight, self.linear.bias
+        return Head(weight.detach().float().to(device), None if bias is None else bias.detach().float().to(device))
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -120,20 +107,35 @@ class Reader:
         seed = int(torch.randint(2**62, ())) if seed is None else seed
 
         def network(inputs: Tensor) -> tuple[Tensor | None, Tensor]:
-            return self._last_and_logits(self._short, inputs, draws, seed)
+            return self._read(inputs, draws, seed, ())[:2]
 
         # Not in inference mode, for the model keeps the draws that it holds, and they may meet autograd later.
         with torch.inference_mode(False), torch.no_grad():
-            last, logits = self._last_and_logits(self._view, x.clone() if x.is_inference() else x, draws, seed)
-            notes = [_mean(rows, len(x)) for recorder in self._recorders for rows in recorder.take()]
+            last, logits, notes = self._read(x.clone() if x.is_inference() else x, draws, seed, self._blocks)
             blocks = torch.cat([sketch(rows.float(), self.sketch) for rows in notes], dim=1) if notes else None
         return Features(logits, last, blocks, None, self.head(), x, network)
 
-    def _last_and_logits(self, view: nn.Module, x: Tensor, draws: int, seed: int) -> tuple[Tensor | None, Tensor]:
-        """Last features and logits of the (averaged) prediction, differentiable in ``x``."""
+    def _read(
+        self, x: Tensor, draws: int, seed: int, blocks: Sequence[Block]
+    ) -> tuple[Tensor | None, Tensor, list[Tensor]]:
+        """Last features, logits and statistics of ``blocks``, averaged over the draws; differentiable in ``x``."""
+        view, head, recorders = self._recording(blocks)
         with self._drawn(draws, seed):
             logits = mean_logits(self._pass(view, x).float())
-        return None if self._head is None else _mean(self._head.take()[0].float(), len(x)), logits
+        last = None if head is None else _mean(head.take()[0].float(), len(x))
+        return last, logits, [_mean(rows, len(x)) for recorder in recorders for rows in recorder.take()]
+
+    def _recording(self, blocks: Sequence[Block]) -> tuple[nn.Module, Recorder | None, list[Recorder]]:
+        """A view of the network for one pass, which notes what goes into the last layer, and the statistics of ``blocks``."""
+        view, head = self.network, None
+        if self._head is not None:
+            module = view.get_submodule(self._head.name)
+            head = Recorder(dataclasses.replace(self._head, module=module), first=True)
+            view = graft(view, {module: head})
+        # Around the blocks after that, for one of them may contain the last layer.
+        placed = [dataclasses.replace(block, module=view.get_submodule(block.name)) for block in blocks]
+        recorders = {block.module: Recorder(block, first=index == 0) for index, block in enumerate(placed)}
+        return graft(view, recorders), head, list(recorders.values())
 
     def _pass(self, view: nn.Module, x: Tensor) -> Tensor:
         """The logits of every held draw, [S, B, K], while the recorders note what passes them."""
