@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from abnn.baselines import Method, Trained, make_method, train_method
+from abnn.baselines import Method, TrainConfig, Trained, make_method, train_method
 from abnn.baselines.posthoc import POSTHOC, PostHocModel, build_posthoc
 from abnn.errors import AbnnError, InputError, MissingExtraError, explain, unknown
 from abnn.evaluate.evaluation import Evaluation
@@ -52,21 +52,26 @@ def columns_of(task: Task) -> list[Column]:
 
 
 def run_method(
-    task: Task, method: Method, epochs: int | None = None, seed: int = 0, progress: bool = True, **options: Any
+    task: Task,
+    method: Method,
+    epochs: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    config: TrainConfig | None = None,
 ) -> tuple[Evaluation, Trained]:
-    """Train one method and evaluate it; further options are those of :func:`abnn.baselines.train_method`.
+    """Train one method and evaluate it.
 
     epochs  None: as many as the task says
     """
     epochs = task.epochs_of(method) if epochs is None else epochs
     started = time.perf_counter()
-    trained = train_method(method, task.backbone, task.loader(), epochs, seed=seed, progress=progress, **options)
+    trained = train_method(method, task.backbone, task.loader(), epochs, seed=seed, progress=progress, config=config)
     seconds = {"training": time.perf_counter() - started, **trained.again}
     started = time.perf_counter()
     sets = task.evaluate(trained)
     seconds["evaluation"] = time.perf_counter() - started
-    config = task.config(method, epochs)
-    return Evaluation(display_name(method), trained.score, sets, None, seed, config, seconds), trained
+    record = task.config(method, epochs)
+    return Evaluation(display_name(method), trained.score, sets, None, seed, record, seconds), trained
 
 
 def run_posthoc(task: Task, name: str, network: Callable[[], Trained], epochs: int, seed: int) -> Evaluation:

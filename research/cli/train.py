@@ -28,6 +28,7 @@ def train(
     quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
 ) -> None:
     """Train a method, evaluate it on all tiers, and save it. A run that was killed goes on when started again."""
+    from abnn.baselines import TrainConfig
     from abnn.evaluate.records import read_record, write_record
     from abnn.files import check_writable
     from research.compare import columns_of, run_method
@@ -39,17 +40,13 @@ def train(
     task = load_task(data, seed, root=data_root)
     chosen = task.method(method, variant, **parse_settings(set or []))
     unfinished = output / "unfinished"
-    evaluation, trained = run_method(
-        task,
-        chosen,
-        epochs,
-        seed,
-        not quiet,
+    config = TrainConfig(
         precision=precision,
         checkpoint=unfinished / "checkpoint.safetensors",
         log=log or (),
         log_dir=output / "logs",
     )
+    evaluation, trained = run_method(task, chosen, epochs, seed, not quiet, config)
     trained.extra["data"] = evaluation.config["data"]
     record = write_record(evaluation, output / "records", f"train-{data}", images=False, summary=summarise)
     model = trained.save(output / "model")

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from abnn.baselines import Trained, load_trained, make_method, train_seeds
+from abnn.baselines import TrainConfig, Trained, load_trained, make_method, train_seeds
 from abnn.baselines.deep_ensemble import Ensemble
 from abnn.baselines.posthoc import PostHocModel, build_posthoc
 from abnn.data import InputForm, open_source
@@ -161,12 +161,14 @@ class Runner:
                 self._epochs(cell),
                 seeds=wanted,
                 outliers="preset" if cell.outliers is None else self._outliers(cell)[0],
-                value_range=(0.0, 1.0),
-                precision=self.precision,
-                compile=self.compile,
-                accelerator=self.accelerator,
-                checkpoint=checkpoint,
                 progress=self.progress,
+                config=TrainConfig(
+                    value_range=(0.0, 1.0),
+                    precision=self.precision,
+                    compile=self.compile,
+                    accelerator=self.accelerator,
+                    checkpoint=checkpoint,
+                ),
             )
             seconds = {"training, all seeds at once": time.perf_counter() - started, "seeds at once": len(wanted)}
             for seed, each in zip(wanted, trained):

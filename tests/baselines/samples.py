@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from abnn.baselines import Method, Run, Trained, train_method
+from abnn.baselines import Method, Run, TrainConfig, Trained, train_method
 from abnn.baselines._training import choose_outliers
 from abnn.data.digits import Labelled, load_digits
 from abnn.outliers import measure_range
@@ -37,8 +37,11 @@ def loader(batch: int = 32, shuffle: bool = True) -> DataLoader:
 
 
 def quick(method: str | Method, epochs: int = 2, backbone: Any = None, **options: Any) -> Trained:
-    options = {"progress": False, "accelerator": "cpu", **options}
-    return train_method(method, TINY if backbone is None else backbone, loader(), epochs, **options)
+    """A trained method; ``options`` are those of train_method, or of its TrainConfig."""
+    direct = {name: options.pop(name) for name in ("classes", "outliers", "seed") if name in options}
+    config = TrainConfig(**{"accelerator": "cpu", **options})
+    start = TINY if backbone is None else backbone
+    return train_method(method, start, loader(), epochs, progress=False, config=config, **direct)
 
 
 def make_run(method: Method, network: nn.Module, epochs: int = 1) -> Run:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from abnn.attached import Attached
 from abnn.baselines import make_method
-from abnn.baselines._steps import Minimise
+from abnn.baselines.base import Minimise
 from abnn.baselines.bbp import elbo_terms
 from abnn.bayes.layers import BayesLinear, inverse_softplus
 from abnn.bayes.priors import Gaussian, ScaleMixture

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from abnn.baselines import Trained, load_trained, make_method, train_method
+from abnn.baselines import TrainConfig, Trained, load_trained, make_method, train_method
 from abnn.errors import FileFormatError, InputError
 from tests.baselines.samples import TINY, digits, loader, quick
 from tests.conftest import SmallBatchNormNet, alter, mlp
@@ -120,7 +120,8 @@ def test_saving_replaces_models_only(model: Trained, tmp_path: Path) -> None:
     model.save(tmp_path / "model")
     model.save(tmp_path / "model")
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["mine", "model"]
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["method.json", "network.safetensors"]
+    files = ["example.safetensors", "method.json", "network.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == files
 
 
 def test_damaged_and_foreign_files(model: Trained, tmp_path: Path) -> None:
@@ -190,6 +191,34 @@ def test_a_backbone_without_a_name_is_asked_for(tmp_path: Path) -> None:
     assert not torch.equal(loaded.network[1][0].weight, network[1][0].weight)  # type: ignore[index]
     with pytest.raises(FileFormatError, match="with the backbone that it was trained with"):
         load_trained(path, mlp(64, 10, width=3))
+
+
+class Padded(nn.Module):
+    """Reads words; 0 is padding, of which the average is empty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.body, self.head = nn.Embedding(9, 8), mlp(8, 8), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        real = (x > 0).sum(1)
+        if not bool((real > 0).all()):
+            raise ValueError("a sentence of padding alone")
+        words = self.words(x) * (x > 0)[..., None]
+        return self.head(self.body(words.sum(1) / real[:, None]))
+
+
+@pytest.mark.parametrize("method", ["threshold", "mc-dropout", "abnn"])
+def test_networks_that_refuse_zeros_are_loaded_with_the_saved_example(method: str, tmp_path: Path) -> None:
+    x = torch.randint(1, 9, (20, 5), generator=torch.Generator().manual_seed(0))
+    config = TrainConfig(accelerator="cpu")
+    trained = train_method(method, Padded(), [(x, x[:, 0] % 2)], 2, progress=False, config=config)
+    path = trained.save(tmp_path / "model")
+    loaded = load_trained(path, Padded())
+    assert torch.equal(loaded.predict(x).probs, trained.predict(x).probs)
+    save_file({"example": torch.ones(1, 4, dtype=torch.long)}, path / "example.safetensors")
+    with pytest.raises(FileFormatError, match="example has shape"):
+        load_trained(path, Padded())
 
 
 def test_loaders_are_checked() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from abnn.baselines import make_method
-from abnn.baselines._steps import Minimise
+from abnn.baselines.base import Minimise
 from abnn.baselines.oe import uniform_bce, uniform_cross_entropy
 from abnn.networks.by_name import build_backbone
 from tests.baselines.samples import TINY, digits, generator, make_run, quick

@@ -7,7 +7,7 @@ from torch.distributions import Normal, kl_divergence
 
 from abnn.attached import Attached
 from abnn.baselines import make_method
-from abnn.baselines._steps import Minimise
+from abnn.baselines.base import Minimise
 from abnn.baselines.vboe import BayesianHead, prior_sigma
 from abnn.networks.by_name import build_backbone
 from tests.baselines.samples import TINY, digits, generator, make_run

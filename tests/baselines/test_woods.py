@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from abnn.baselines import make_method
-from abnn.baselines._lagrangian import lagrangian, updated
-from abnn.baselines.woods import EnergyUnit, SecondHead, WildSteps, Woods
+from abnn.baselines.woods import EnergyUnit, SecondHead, WildSteps, Woods, lagrangian, update_constraint
 from abnn.networks.by_name import build_backbone
 from tests.baselines.samples import TINY, digits, generator, loader, make_run, quick
 
@@ -32,7 +31,7 @@ def solve(
 
         inner.step(closure)
         for i, g in enumerate(constraints(x)):  # type: ignore[operator]
-            multipliers[i], penalties[i] = updated(g.item(), multipliers[i], penalties[i], 1.0, 1.0)
+            multipliers[i], penalties[i] = update_constraint(g.item(), multipliers[i], penalties[i], 1.0, 1.0)
     return x.tolist(), multipliers
 
 
@@ -60,10 +59,12 @@ def test_the_term_is_smooth_where_it_changes_form() -> None:
 
 
 def test_multiplier_steps_and_growing_penalties() -> None:
-    assert updated(0.2, 1.0, 2.0, 1.0, 1.5) == pytest.approx((1.2, 3.0))  # violated: both grow
-    assert updated(-0.2, 1.0, 2.0, 1.0, 1.5) == pytest.approx((0.8, 2.0))  # kept, still pushing: the multiplier falls
-    assert updated(-2.0, 1.0, 2.0, 1.0, 1.5) == pytest.approx((0.5, 2.0))  # far inside: by -m/b
-    assert updated(-2.0, 0.0, 2.0, 1.0, 1.5) == pytest.approx((0.0, 2.0))
+    assert update_constraint(0.2, 1.0, 2.0, 1.0, 1.5) == pytest.approx((1.2, 3.0))  # violated: both grow
+    assert update_constraint(-0.2, 1.0, 2.0, 1.0, 1.5) == pytest.approx(
+        (0.8, 2.0)
+    )  # kept, still pushing: the multiplier falls
+    assert update_constraint(-2.0, 1.0, 2.0, 1.0, 1.5) == pytest.approx((0.5, 2.0))  # far inside: by -m/b
+    assert update_constraint(-2.0, 0.0, 2.0, 1.0, 1.5) == pytest.approx((0.0, 2.0))
 
 
 def energy_steps() -> tuple[WildSteps, EnergyUnit]:

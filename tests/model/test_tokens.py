@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
-from abnn.baselines import train_method
+from abnn.baselines import TrainConfig, train_method
 from abnn.triage import Triage
 
 WORDS, LENGTH = 30, 12
@@ -63,6 +61,6 @@ def test_default_fit_and_calibration_tell_scrambled_sentences_from_good_ones() -
 
 
 def test_methods_that_know_only_outside_get_tokens_without_content() -> None:
-    options: dict[str, Any] = {"progress": False, "accelerator": "cpu"}
-    model = train_method("oe", Classifier(), DataLoader(sentences(60, 0), 30), 1, **options)
+    config = TrainConfig(accelerator="cpu")
+    model = train_method("oe", Classifier(), DataLoader(sentences(60, 0), 30), 1, progress=False, config=config)
     assert model.history["train"].last["outliers"] > 0

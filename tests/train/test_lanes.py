@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from abnn.baselines import make_method, train_method, train_seeds
+from abnn.baselines import TrainConfig, make_method, train_method, train_seeds
 from abnn.errors import InputError
 from abnn.train.lanes import to_end, together
 
 BACKBONE = {"name": "paper-resnet", "classes": 3, "in_channels": 1, "width": 32, "blocks": 1, "stem": "small"}
 CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))
+CPU = TrainConfig(accelerator="cpu")
 
 
 def counting(upto: int, seen: list[int]) -> Generator[None, None, int]:
@@ -60,9 +61,9 @@ def test_an_error_of_one_run_closes_the_others(device: str) -> None:
 
 @pytest.mark.parametrize("method", ["threshold", "abnn"])
 def test_seeds_together_are_the_single_runs(method: str) -> None:
-    many = train_seeds(method, BACKBONE, loader(), 2, seeds=[3, 4], accelerator="cpu", progress=False)
+    many = train_seeds(method, BACKBONE, loader(), 2, seeds=[3, 4], config=CPU, progress=False)
     for seed, together_ in zip([3, 4], many):
-        alone = train_method(method, BACKBONE, loader(), 2, seed=seed, accelerator="cpu", progress=False)
+        alone = train_method(method, BACKBONE, loader(), 2, seed=seed, config=CPU, progress=False)
         for name, value in alone.network.state_dict().items():
             assert torch.equal(value, together_.network.state_dict()[name]), name
     first, second = (each.network.state_dict() for each in many)
@@ -70,9 +71,9 @@ def test_seeds_together_are_the_single_runs(method: str) -> None:
 
 
 def test_every_seed_may_start_from_a_network_of_its_own() -> None:
-    starts = train_seeds("threshold", BACKBONE, loader(), 1, seeds=[0, 1], accelerator="cpu", progress=False)
+    starts = train_seeds("threshold", BACKBONE, loader(), 1, seeds=[0, 1], config=CPU, progress=False)
     networks = [each.network for each in starts]
-    fitted = train_seeds("abnn", networks, loader(), 1, seeds=[0, 1], accelerator="cpu", progress=False)
+    fitted = train_seeds("abnn", networks, loader(), 1, seeds=[0, 1], config=CPU, progress=False)
     for start, end in zip(networks, fitted):
         for name, value in start.state_dict().items():
             assert torch.equal(value, end.network.backbone.state_dict()[name])

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import abnn
-from abnn.baselines import make_method, train_method
+from abnn.baselines import TrainConfig, make_method, train_method
 from abnn.config import Objective
 from abnn.errors import AbnnWarning
 from abnn.outliers import make_outliers
@@ -83,7 +83,14 @@ def test_a_fit_that_is_too_fast_begins_again() -> None:
 
 def test_the_method_does_so_too() -> None:
     with pytest.warns(AbnnWarning, match=AGAIN):
-        trained = train_method(make_method("abnn", pretrain=0.0, attachment_lr=0.3), backbone(), loader(), 4, **QUIET)
+        trained = train_method(
+            make_method("abnn", pretrain=0.0, attachment_lr=0.3),
+            backbone(),
+            loader(),
+            4,
+            progress=False,
+            config=TrainConfig(accelerator="cpu"),
+        )
     x, y = data()
     assert (trained.predict(x).label == y).float().mean() > 0.95
     assert trained.again == {"times it began again": 1}  # and so says its record

@@ -3,20 +3,17 @@
 Each file without an underscore is one method; a new one is found by being there (docs/adding-a-method.md).
 """
 
-from __future__ import annotations
-
-import importlib
-import pkgutil
-
 from abnn.baselines._trained import Trained, load_trained
-from abnn.baselines._training import train_method, train_seeds
+from abnn.baselines._training import TrainConfig, train_method, train_seeds
 from abnn.baselines.base import REGISTRY, Method, Run, Stage, make_method
+from abnn.baselines.options import import_all
 
 __all__ = [
     "REGISTRY",
     "Method",
     "Run",
     "Stage",
+    "TrainConfig",
     "Trained",
     "load_trained",
     "make_method",
@@ -24,6 +21,4 @@ __all__ = [
     "train_seeds",
 ]
 
-for _file in pkgutil.iter_modules(__path__):
-    if not _file.ispkg and not _file.name.startswith("_"):
-        importlib.import_module(f"{__name__}.{_file.name}")
+import_all(__name__, __path__)

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from abnn.attached import Attached
-from abnn.baselines._steps import state_of
-from abnn.baselines.base import Method, make_method
-from abnn.errors import AbnnError, FileFormatError, InputError, explain, unknown
+from abnn.baselines.base import Method, make_method, state_of
+from abnn.baselines.options import check_choice
+from abnn.errors import AbnnError, FileFormatError, InputError, explain
 from abnn.files import read_tensors
 from abnn.model.blocks import evaluating
 from abnn.model.network import check_draws
@@ -78,8 +78,7 @@ class Trained:
         draws = check_draws(draws)
         x = check_inputs(self, x)  # type: ignore[arg-type]
         shown = score or self.score
-        if shown not in self.method.scores:
-            raise unknown(f"score of method {self.method.name!r}", shown, self.method.scores)
+        check_choice(f"score of method {self.method.name!r}", shown, self.method.scores)
         number = int(torch.randint(2**62, ())) if seed is None else seed
         device = next((parameter.device for parameter in self.network.parameters()), x.device)
         with torch.inference_mode(), evaluating(self.network):

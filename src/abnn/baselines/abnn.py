@@ -13,32 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from abnn.attached import Attached, attach
-from abnn.baselines._steps import Minimise
-from abnn.baselines.base import (
-    AUTHORS_NOISE,
-    OPTIMIZERS,
-    Method,
-    Run,
-    Stage,
-    check_choice,
-    check_positive,
-    check_share,
-)
-from abnn.baselines.threshold import plain_losses
+from abnn.baselines.base import AUTHORS_NOISE, Method, Run, Stage
+from abnn.baselines.options import check_choice, check_positive, check_share, one_of, option
 from abnn.config import PRESETS, AttachConfig, Objective, preset
 from abnn.errors import InputError, explain
 from abnn.model.views import check_number
 from abnn.predict import Prediction
 from abnn.scores import SCORES
 from abnn.train.knowledge import warn_if_lost
-from abnn.train.optimizers import SCHEDULES, make_optimizer
+from abnn.train.optimizers import OPTIMIZERS, SCHEDULES, make_optimizer
 from abnn.train.steps import Steps
-from abnn.train.trainable import Trainable
 
 JOINT = {
     "pretrain": 0.0,
@@ -74,11 +64,11 @@ class Attachments(Method):
     uses_outliers: ClassVar[str] = "may"
 
     score: str = "gated"
-    preset: str = "default"
-    pretrain: float = 0.5
-    attachment_lr: float = PRESETS["default"].lr
-    attachment_optimizer: str = "adam"
-    attachment_schedule: str = PRESETS["default"].schedule
+    preset: str = option("default", one_of(PRESETS))
+    pretrain: float = option(0.5, check_share)
+    attachment_lr: float = option(PRESETS["default"].lr, check_positive)
+    attachment_optimizer: str = option("adam", one_of(OPTIMIZERS))
+    attachment_schedule: str = option(PRESETS["default"].schedule, one_of(SCHEDULES))
     outliers: Any = "auto"
     objective: dict[str, Any] = field(default_factory=dict)
     attach: dict[str, Any] = field(default_factory=dict)
@@ -86,19 +76,13 @@ class Attachments(Method):
     views: int | None = None
 
     def __post_init__(self) -> None:
-        check_choice("preset", self.preset, PRESETS)
-        known = [each.name for each in fields(Objective)]
-        for option in self.objective:
-            check_choice("objective of method 'abnn'", option, known)
-        assert self.goal  # wrong values are errors now, not after the backbone was trained
         super().__post_init__()
-        check_share("pretrain", self.pretrain)
-        check_positive("attachment_lr", self.attachment_lr)
-        check_choice("attachment_optimizer", self.attachment_optimizer, OPTIMIZERS)
-        check_choice("attachment_schedule", self.attachment_schedule, SCHEDULES)
+        for changed in self.objective:
+            check_choice("objective of method 'abnn'", changed, [each.name for each in fields(Objective)])
+        assert self.goal  # wrong values are errors now, not after the backbone was trained
         if self.views is not None:
             check_number(self.views)
-        if self.freeze is not None and not isinstance(self.freeze, bool):
+        if not isinstance(self.freeze, bool | None):
             raise InputError(explain("freeze", repr(self.freeze), "True, False or None", "None: what the preset says."))
         if self.frozen and self.goal.outliers_update == "all":
             raise InputError(explain("freeze", self.freeze, "False with outliers_update='all'", "Set freeze=False."))
@@ -124,10 +108,7 @@ class Attachments(Method):
 
     def to_config(self) -> dict[str, Any]:
         config = super().to_config()
-        for option in ("freeze", "views"):
-            if config[option] is None:
-                del config[option]
-        return config
+        return {name: value for name, value in config.items() if value is not None or name not in ("freeze", "views")}
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> Attached:
         options = {"views": self.views, **self.attach}
@@ -139,17 +120,14 @@ class Attachments(Method):
         assert isinstance(model, Attached)
         first = round(self.pretrain * run.epochs) if run.epochs > 1 else 0
 
-        def plain() -> Trainable:
-            optimizer = self.make_optimizer(model.backbone.parameters())
-            return Minimise(run, plain_losses(run, model.backbone), optimizer, "training the backbone", model.backbone)
-
-        def attachments() -> Trainable:
+        def attachments() -> Steps:
             parts = (parameter for _, parameter in model.attachment_parameters())
             optimizers = {"attachments": make_optimizer(self.attachment_optimizer, parts, self.attachment_lr)}
             if not self.frozen:
                 optimizers["backbone"] = self.make_optimizer(model.learning_backbone_parameters())
             return Steps(model, self.goal, run.outliers, run.fabric, optimizers)
 
+        plain = partial(self.minimise_plain, run, model.backbone, "training the backbone")
         return [
             Stage("backbone", first, plain, self.schedule),
             Stage("attachments", run.epochs - first, attachments, self.attachment_schedule),

@@ -1,42 +1,46 @@
 """What a method is: it builds a network, says how it is trained, and predicts.
 
-A method is a frozen dataclass whose fields are its hyper-parameters, with the defaults of its reference. It has
+A method is a frozen dataclass whose fields are its hyper-parameters, with the defaults of its reference. It may have
 
     build(make_backbone, example)          the network, or networks, as one module that holds all that prediction needs
-    stages(run)                            how it is trained: one or several stages of :mod:`abnn.train.loop`
+    losses(run, x, y, generator)           named losses of a batch, whose sum is minimised
+    stages(run)                            how it is trained, if that is more than one stage that minimises the losses
+    finish(run)                            what is left to do after the last stage
     predict(network, x, draws, seed)       class probabilities of every draw, and scores that only this method can give
 
-and may have ``finish(run)``, called after the last stage. ``variants`` names sets of changed hyper-parameters:
-"reference" is the method as its own paper or code has it, "authors" as the authors of the attachments ran it.
+and is a plain network, trained by the cross-entropy, where it has none of them. ``variants`` names sets of changed
+hyper-parameters: "reference" is the method as its own paper or code has it, "authors" as the authors of the attachments ran it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from abnn import config
 from abnn.attached import Attached
-from abnn.errors import InputError, explain, unknown
+from abnn.baselines.options import check_choice, check_options, check_positive, register
 from abnn.model.blocks import evaluating
 from abnn.outliers import OutlierBatch, Outliers
 from abnn.outliers.mixtures import CONTENT
 from abnn.predict import Prediction
 from abnn.scores import ONE_DRAW_SCORES, SAMPLE_SCORES
 from abnn.train.batches import Batches
-from abnn.train.optimizers import OPTIMIZERS, SCHEDULES, Schedule, make_optimizer
+from abnn.train.optimizers import OPTIMIZERS, SCHEDULES, Schedule, can_follow, make_optimizer
+from abnn.train.steps import average_gradients
 from abnn.train.trainable import Trainable
 
 REGISTRY: dict[str, type[Method]] = {}
 # x + 16 N(0, 1), one noise map for all channels, not clipped: the outliers of the authors' own runs.
 AUTHORS_NOISE: dict[str, Any] = {"name": "noise", **config.AUTHORS_NOISE, "severity": [1.0, 1.0]}
+Losses = Callable[[Tensor, Tensor, torch.Generator | None], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Stage:
-    """One pass through :func:`abnn.train.loop.training`; what is trained is made when the stages before have ended."""
+    """One pass through :func:`abnn.train.loop.training`; ``make`` is called when the stages before have ended."""
 
     name: str
     epochs: int
@@ -77,8 +81,41 @@ class Stage:
     schedule: str | Schedule = "constant"
 
 
+class Minimise(Trainable):
+    """Minimises the sum of ``losses(x, y, generator)`` over the parameters that its optimiser holds.
+
+    ``network`` is what is trained and put into checkpoints: the run's, or a part of it.
+    """
+
+    def __init__(
+        self, run: Run, losses: Losses, optimizer: torch.optim.Optimizer, title: str, network: nn.Module | None = None
+    ) -> None:
+        self.run, self.losses, self.title = run, losses, title
+        self.network = network or run.network
+        self.optimizers = {"network": optimizer}
+        self.capturable = can_follow([optimizer])
+
+    def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+        self.network.train()
+        losses = self.losses(x, y, generator)
+        self.update(torch.stack(list(losses.values())).sum(), "network")
+        return {name: loss.detach() for name, loss in losses.items()}
+
+    def update(self, loss: Tensor, name: str) -> None:
+        """One step of the named optimiser down the gradient of ``loss``; no gradient stays behind anywhere."""
+        optimizer = self.optimizers[name]
+        self.run.fabric.backward(loss)
+        average_gradients([each for group in optimizer.param_groups for each in group["params"]], self.run.fabric)
+        optimizer.step()
+        for parameter in self.network.parameters():
+            parameter.grad = None
+
+    def values(self) -> dict[str, Tensor]:
+        return state_of(self.network)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Method(ABC):
+class Method:
     """Hyper-parameters that every method has.
 
     score      the score that predictions show first
@@ -90,6 +127,8 @@ class Method(ABC):
     """
 
     name: ClassVar[str] = ""
+    title: ClassVar[str] = "training"
+    """What the progress bar shows."""
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"reference": {}, "authors": {}}
     own_scores: ClassVar[tuple[str, ...]] = ()
     random: ClassVar[bool] = False
@@ -108,20 +147,13 @@ class Method(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "name" in vars(cls):
-            other = REGISTRY.get(cls.name)
-            if other is not None and other.__module__ != cls.__module__:
-                taken = f"{cls.name!r}, in {cls.__module__} and {other.__module__}"
-                raise InputError(explain("name", taken, "a name that no other method has", "Rename one of them."))
-            REGISTRY[cls.name] = cls
+        register(REGISTRY, "method", cls)
 
     def __post_init__(self) -> None:
-        if self.score not in self.scores:
-            raise unknown(f"score of method {self.name!r}", self.score, self.scores)
-        if self.optimizer not in self.optimizers:
-            raise unknown(f"optimizer of method {self.name!r}", self.optimizer, self.optimizers)
-        if self.schedule not in SCHEDULES:
-            raise unknown("schedule", self.schedule, SCHEDULES)
+        check_options(self)
+        check_choice(f"score of method {self.name!r}", self.score, self.scores)
+        check_choice(f"optimizer of method {self.name!r}", self.optimizer, self.optimizers)
+        check_choice("schedule", self.schedule, SCHEDULES)
         check_positive("lr", self.lr)
 
     @property
@@ -129,16 +161,32 @@ class Method(ABC):
         """Every score that this method can give."""
         return (*(SAMPLE_SCORES if self.random else ONE_DRAW_SCORES), *self.own_scores)
 
-    @abstractmethod
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> nn.Module:
         """The network with everything that prediction needs in its ``state_dict``."""
+        return make_backbone()
 
-    @abstractmethod
+    def losses(self, run: Run, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+        """The losses of a batch by name; their sum is minimised."""
+        return {"cross_entropy": F.cross_entropy(run.logits(x), y)}
+
     def stages(self, run: Run) -> list[Stage]:
         """How the network is trained, in order."""
+        return [Stage("train", run.epochs, lambda: self.minimise(run, partial(self.losses, run)), self.schedule)]
 
     def finish(self, run: Run) -> None:
         """What has to be gathered once the network is trained."""
+
+    def minimise(
+        self, run: Run, losses: Losses, title: str | None = None, network: nn.Module | None = None
+    ) -> Minimise:
+        """Steps that minimise ``losses`` over all parameters of the network, or of a part of it."""
+        optimizer = self.make_optimizer((network or run.network).parameters())
+        return Minimise(run, losses, optimizer, title or self.title, network)
+
+    def minimise_plain(self, run: Run, network: nn.Module, title: str) -> Minimise:
+        """Steps that train a part of the network, which is a classifier itself, by the cross-entropy."""
+        losses: Losses = lambda x, y, _: {"cross_entropy": F.cross_entropy(run.logits(x, network), y)}
+        return self.minimise(run, losses, title, network)
 
     def compilable(self, network: nn.Module) -> list[nn.Module]:
         """The modules that training calls as a whole, which can be compiled for its time."""
@@ -161,15 +209,12 @@ class Method(ABC):
 
 def make_method(name: str, variant: str = "reference", **options: Any) -> Method:
     """A method by name, with the hyper-parameters of a variant and changes to them."""
-    if name not in REGISTRY:
-        raise unknown("method", name, REGISTRY)
+    check_choice("method", name, REGISTRY)
     kind = REGISTRY[name]
-    if variant not in kind.variants:
-        raise unknown(f"variant of method {name!r}", variant, kind.variants)
-    known = [each.name for each in dataclasses.fields(kind) if each.name != "variant"]
+    check_choice(f"variant of method {name!r}", variant, kind.variants)
+    accepted = [each.name for each in dataclasses.fields(kind) if each.name != "variant"]
     for option in options:
-        if option not in known:
-            raise unknown(f"option of method {name!r}", option, known)
+        check_choice(f"option of method {name!r}", option, accepted)
     return kind(**{**kind.variants[variant], **options, "variant": variant})
 
 
@@ -182,21 +227,8 @@ def full_outliers(example: Tensor) -> dict[str, Any]:
     return {"name": "mixed", "parts": list(CONTENT), "severity": [1.0, 1.0]}
 
 
-def check_positive(argument: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise InputError(explain(argument, repr(value), "a positive number"))
-
-
-def check_share(argument: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise InputError(explain(argument, repr(value), "a number from 0 to below 1"))
-
-
-def check_count(argument: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(explain(argument, repr(value), "a whole number of at least 1"))
-
-
-def check_choice(argument: str, value: object, accepted: Any) -> None:
-    if value not in accepted:
-        raise unknown(argument, value, accepted)
+def state_of(network: nn.Module) -> dict[str, Any]:
+    """All tensors of a network that mean something, each where it lives; statistics not yet gathered mean nothing."""
+    empty = isinstance(network, Attached) and not network.distance.fitted
+    state = network.state_dict(keep_vars=True)
+    return {name: value for name, value in state.items() if not (empty and name.startswith("distance."))}

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from abnn.attached import Attached, attach
-from abnn.baselines._steps import Minimise
-from abnn.baselines.base import Method, Run, Stage, check_count, check_positive
+from abnn.baselines.base import Method, Run
+from abnn.baselines.options import check_count, check_positive, option
 from abnn.bayes.priors import Gaussian, Prior, ScaleMixture
 from abnn.config import AttachConfig
 from abnn.predict import Prediction
@@ -37,14 +37,16 @@ def bayesian_blocks(make_backbone: Callable[[], nn.Module], example: Tensor, pri
     return attach(make_backbone(), example, kind="replace", config=AttachConfig(prior=prior, views=1))
 
 
-def draw_nll(run: Run, x: Tensor, y: Tensor, draws: int) -> Tensor:
-    """The cross-entropy with fresh draws, averaged over them."""
-    model = run.network
-    assert isinstance(model, Attached)
-    model.resample(draws)
+def draw_logits(run: Run, x: Tensor) -> Tensor:
+    """[S, B, K] for the draws that the network holds, in the run's precision, as float32."""
+    network: Any = run.network
     with run.fabric.autocast():
-        logits = model.draw_logits(x)
-    logits = logits.float()
+        return network.draw_logits(x).float()
+
+
+def draw_nll(run: Run, x: Tensor, y: Tensor) -> Tensor:
+    """The cross-entropy, averaged over the draws that the network holds."""
+    logits = draw_logits(run, x)
     return draw_cross_entropy(logits, nn.functional.one_hot(y, logits.shape[2]).to(logits))
 
 
@@ -59,6 +61,7 @@ class BayesByBackprop(Method):
     """
 
     name: ClassVar[str] = "bbp"
+    title: ClassVar[str] = "training by the ELBO"
     variants: ClassVar[dict[str, dict[str, Any]]] = {
         "reference": {},
         "authors": {"kl_size": 50_000, "sampled_kl": True},
@@ -68,22 +71,17 @@ class BayesByBackprop(Method):
     lr: float = 1e-3
     optimizer: str = "adam"
     kaiming: bool = False
-    prior_sigma: float = 0.1
+    prior_sigma: float = option(0.1, check_positive)
     prior_sigma2: float | None = None
     prior_pi: float = 0.5
-    draws: int = 3
-    temperature: float = 1.0
-    kl_size: int | None = None
+    draws: int = option(3, check_count)
+    temperature: float = option(1.0, check_positive)
+    kl_size: int | None = option(None, check_count, none=True)
     sampled_kl: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("prior_sigma", self.prior_sigma)
         _ = self.prior  # which checks its numbers
-        check_positive("temperature", self.temperature)
-        check_count("draws", self.draws)
-        if self.kl_size is not None:
-            check_count("kl_size", self.kl_size)
 
     @property
     def prior(self) -> Prior:
@@ -94,18 +92,11 @@ class BayesByBackprop(Method):
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> Attached:
         return bayesian_blocks(make_backbone, example, self.prior)
 
-    def stages(self, run: Run) -> list[Stage]:
-        model = run.network
-        assert isinstance(model, Attached)
-
-        def losses(x: Tensor, y: Tensor, _: torch.Generator | None) -> dict[str, Tensor]:
-            nll = draw_nll(run, x, y, self.draws)
-            return elbo_terms(nll, model.kl(self.sampled_kl), self.kl_size or run.size, self.temperature)
-
-        def make() -> Minimise:
-            return Minimise(run, losses, self.make_optimizer(model.parameters()), "training by the ELBO")
-
-        return [Stage("train", run.epochs, make, self.schedule)]
+    def losses(self, run: Run, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+        assert isinstance(run.network, Attached)
+        run.network.resample(self.draws)
+        nll = draw_nll(run, x, y)
+        return elbo_terms(nll, run.network.kl(self.sampled_kl), self.kl_size or run.size, self.temperature)
 
     def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
         assert isinstance(network, Attached)

@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from abnn.baselines._steps import Minimise
-from abnn.baselines.base import Method, Run, Stage, check_count
+from abnn.baselines.base import Method, Run
+from abnn.baselines.options import check_count, option
 from abnn.errors import InputError, explain
 from abnn.predict import Prediction
 
@@ -54,33 +54,23 @@ class DeepEnsemble(Method):
     """members: how many; stacked: run them as one network (True), one after another (False), or as the device likes."""
 
     name: ClassVar[str] = "deep-ensemble"
+    title: ClassVar[str] = "training members"
     random: ClassVar[bool] = True
 
-    members: int = 5
+    members: int = option(5, check_count)
     stacked: bool | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("members", self.members)
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> Ensemble:
         members = [make_backbone() for _ in range(self.members)]
         first = [torch.cat([value.flatten() for value in member.parameters()]) for member in members]
         if any(torch.equal(first[0], other) for other in first[1:]):
             fix = "Pass a name such as 'paper-resnet', or a function that builds a network with new random weights."
-            given = "something that makes networks with equal weights"
-            raise InputError(explain("backbone", given, "different initial weights for every member", fix))
+            equal = "something that makes networks with equal weights"
+            raise InputError(explain("backbone", equal, "different initial weights for every member", fix))
         return Ensemble(members, self.stacked)
 
-    def stages(self, run: Run) -> list[Stage]:
-        def losses(x: Tensor, y: Tensor, _: torch.Generator | None) -> dict[str, Tensor]:
-            logits = run.logits(x)
-            return {f"member_{number}": F.cross_entropy(member, y) for number, member in enumerate(logits)}
-
-        def make() -> Minimise:
-            return Minimise(run, losses, self.make_optimizer(run.network.parameters()), "training members")
-
-        return [Stage("train", run.epochs, make, self.schedule)]
+    def losses(self, run: Run, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+        return {f"member_{number}": F.cross_entropy(member, y) for number, member in enumerate(run.logits(x))}
 
     def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
         """One draw for each member, whatever ``draws`` says."""

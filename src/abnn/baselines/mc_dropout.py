@@ -19,10 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.baselines._head import split_head
-from abnn.baselines._steps import Minimise
-from abnn.baselines.base import Method, Run, Stage, check_share
-from abnn.baselines.threshold import plain_losses
+from abnn.baselines.base import Method
+from abnn.baselines.options import check_share, option
+from abnn.errors import InputError, explain
+from abnn.model.blocks import evaluating, probe
+from abnn.model.graft import graft
 from abnn.predict import Prediction
 from abnn.train.randomness import seeded
 
@@ -43,6 +44,26 @@ class DropoutHead(nn.Module):
         return self.head(features * masks[:, None].to(features) / (1 - self.rate))
 
 
+def split_head(backbone: nn.Module, example: Tensor) -> tuple[nn.Module, nn.Linear]:
+    """(trunk, head) with backbone(x) = head(trunk(x)); both share the backbone's parameters."""
+    network = probe(backbone, example)
+    linear = [
+        name for name, call in network.calls.items() if isinstance(network.modules[name], nn.Linear) and call.output
+    ]
+    if linear:
+        head = network.modules[max(linear, key=lambda name: network.calls[name].order)]
+        assert isinstance(head, nn.Linear)
+        trunk = graft(backbone, {head: nn.Identity()})
+        with torch.no_grad(), evaluating(backbone):
+            features = trunk(example)
+            fits = isinstance(features, Tensor) and features.shape == (len(example), head.in_features)
+            if fits and torch.equal(head(features), backbone(example)):
+                return trunk, head
+    other = f"{type(backbone).__name__}, whose output is not that of a linear layer"
+    fix = "Wrap it so that its last operation is a linear layer on one feature vector per input."
+    raise InputError(explain("backbone", other, "a network that ends with nn.Linear", fix))
+
+
 def draw_masks(draws: int, features: int, rate: float, seed: int) -> Tensor:
     """[S, F] of 0 and 1; draw s depends on (seed, s) alone."""
     return torch.stack(
@@ -55,20 +76,10 @@ class MCDropout(Method):
     name: ClassVar[str] = "mc-dropout"
     random: ClassVar[bool] = True
 
-    rate: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share("rate", self.rate)
+    rate: float = option(0.1, check_share)
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> DropoutHead:
         return DropoutHead(*split_head(make_backbone(), example), self.rate)
-
-    def stages(self, run: Run) -> list[Stage]:
-        def make() -> Minimise:
-            return Minimise(run, plain_losses(run), self.make_optimizer(run.network.parameters()), "training")
-
-        return [Stage("train", run.epochs, make, self.schedule)]
 
     def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
         assert isinstance(network, DropoutHead)

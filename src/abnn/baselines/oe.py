@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from abnn.baselines._steps import Minimise
-from abnn.baselines.base import AUTHORS_NOISE, Method, Run, Stage, check_choice, check_positive
+from abnn.baselines.base import AUTHORS_NOISE, Method, Run
+from abnn.baselines.options import check_positive, one_of, option
 
 
 def uniform_cross_entropy(logits: Tensor) -> Tensor:
@@ -41,31 +41,18 @@ class OutlierExposure(Method):
     """weight and loss of the outlier term; outliers as :func:`abnn.outliers.make_outliers` takes them, or "full"."""
 
     name: ClassVar[str] = "oe"
+    title: ClassVar[str] = "training with outliers"
     variants: ClassVar[dict[str, dict[str, Any]]] = {
         "reference": {},
         "authors": {"weight": 1.0, "loss": "bce", "outliers": AUTHORS_NOISE},
     }
     uses_outliers: ClassVar[str] = "must"
 
-    weight: float = 0.5
-    loss: str = "cross-entropy"
+    weight: float = option(0.5, check_positive)
+    loss: str = option("cross-entropy", one_of(UNIFORM_LOSSES))
     outliers: Any = "full"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("weight", self.weight)
-        check_choice("loss", self.loss, UNIFORM_LOSSES)
-
-    def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> nn.Module:
-        return make_backbone()
-
-    def stages(self, run: Run) -> list[Stage]:
-        def losses(x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
-            made = run.make_outliers(x, y, generator)
-            outlier_term = UNIFORM_LOSSES[self.loss](run.outlier_logits(made.x))
-            return {"cross_entropy": F.cross_entropy(run.logits(x), y), "outliers": self.weight * outlier_term}
-
-        def make() -> Minimise:
-            return Minimise(run, losses, self.make_optimizer(run.network.parameters()), "training with outliers")
-
-        return [Stage("train", run.epochs, make, self.schedule)]
+    def losses(self, run: Run, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+        outlier_logits = run.outlier_logits(run.make_outliers(x, y, generator).x)
+        outlier_term = UNIFORM_LOSSES[self.loss](outlier_logits)
+        return {"cross_entropy": F.cross_entropy(run.logits(x), y), "outliers": self.weight * outlier_term}

@@ -17,7 +17,7 @@ sharpens it, without which networks with far more weights than inputs hardly lea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,8 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.baselines._steps import Minimise
-from abnn.baselines.base import Method, Run, Stage, check_count, check_positive, check_share
+from abnn.baselines.base import Losses, Method, Minimise, Run, Stage
+from abnn.baselines.options import check_count, check_positive, check_share, option
 from abnn.predict import Prediction
 from abnn.train.batches import Batches
 
@@ -123,9 +123,9 @@ def prior_centres(network: nn.Module) -> list[float]:
 class Collect(Minimise):
     """Langevin steps; keeps a sample whenever its time has come."""
 
-    def __init__(self, *arguments: Any, length: int, burn_in: float, most: int) -> None:
-        super().__init__(*arguments)
-        self.wanted = set(sample_steps(self.run.epochs * length, burn_in, most))
+    def __init__(self, run: Run, losses: Losses, optimizer: torch.optim.Optimizer, steps: Sequence[int]) -> None:
+        super().__init__(run, losses, optimizer, "sampling weights")
+        self.sample_steps = set(steps)
         self.done = 0
 
     def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
@@ -134,7 +134,7 @@ class Collect(Minimise):
 
     def after_step(self) -> None:
         assert isinstance(self.network, Samples)
-        if self.done in self.wanted:
+        if self.done in self.sample_steps:
             self.network.keep()
         self.done += 1
 
@@ -158,19 +158,11 @@ class PSGLD(Method):
     lr: float = 1e-3
     optimizer: str = "langevin"
     schedule: str = "constant"
-    prior_sigma: float = 0.1
-    decay: float = 0.99
-    samples: int = 20
-    burn_in: float = 0.5
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("prior_sigma", self.prior_sigma)
-        check_positive("temperature", self.temperature)
-        check_share("decay", self.decay)
-        check_count("samples", self.samples)
-        check_share("burn_in", self.burn_in)
+    prior_sigma: float = option(0.1, check_positive)
+    decay: float = option(0.99, check_share)
+    samples: int = option(20, check_count)
+    burn_in: float = option(0.5, check_share)
+    temperature: float = option(1.0, check_positive)
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> Samples:
         return Samples(make_backbone(), self.samples)
@@ -187,10 +179,8 @@ class PSGLD(Method):
 
         def make() -> Collect:
             optimizer = Langevin(parameters, self.lr, self.decay, run.fabric)
-            length = count_batches(run.batches)
-            return Collect(
-                run, losses, optimizer, "sampling weights", length=length, burn_in=self.burn_in, most=self.samples
-            )
+            steps = sample_steps(run.epochs * count_batches(run.batches), self.burn_in, self.samples)
+            return Collect(run, losses, optimizer, steps)
 
         return [Stage("train", run.epochs, make, self.schedule)]
 

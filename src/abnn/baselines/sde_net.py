@@ -26,8 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.baselines._steps import Minimise
-from abnn.baselines.base import AUTHORS_NOISE, Method, Run, Stage, check_count, check_positive
+from abnn.baselines.base import AUTHORS_NOISE, Method, Minimise, Run, Stage
+from abnn.baselines.options import check_count, check_positive, option
 from abnn.errors import InputError, explain
 from abnn.model.blocks import evaluating
 from abnn.networks.by_name import PaperResNet, group_norm
@@ -59,12 +59,12 @@ class TimeConv(nn.Conv2d):
 
 
 class Drift(nn.Module):
-    """norm, ReLU, conv, norm, ReLU, conv, norm."""
+    """``convs`` times (norm, ReLU, conv), then norm."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, convs: int = 2) -> None:
         super().__init__()
-        self.norms = nn.ModuleList([group_norm(width) for _ in range(3)])
-        self.convs = nn.ModuleList([TimeConv(width) for _ in range(2)])
+        self.norms = nn.ModuleList([group_norm(width) for _ in range(convs + 1)])
+        self.convs = nn.ModuleList([TimeConv(width) for _ in range(convs)])
 
     def forward(self, t: float, x: Tensor) -> Tensor:
         for norm, conv in zip(self.norms, self.convs):
@@ -73,20 +73,15 @@ class Drift(nn.Module):
         return self.norms[-1](x)
 
 
-class Diffusion(nn.Module):
-    """``convs`` times (norm, ReLU, conv), then norm, ReLU, pool, linear; its output is the logit of g."""
+class Diffusion(Drift):
+    """The same at time 0, then ReLU, pool, linear; its output is the logit of g."""
 
     def __init__(self, width: int, convs: int) -> None:
-        super().__init__()
-        self.norms = nn.ModuleList([group_norm(width) for _ in range(convs + 1)])
-        self.convs = nn.ModuleList([TimeConv(width) for _ in range(convs)])
+        super().__init__(width, convs)
         self.head = nn.Linear(width, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        for norm, conv in zip(self.norms, self.convs):
-            assert isinstance(conv, TimeConv)
-            x = conv.at(0.0, F.relu(norm(x)))
-        return self.head(F.relu(self.norms[-1](x)).mean(dim=(2, 3)))[:, 0]
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.head(F.relu(super().forward(0.0, x)).mean(dim=(2, 3)))[:, 0]
 
 
 class SDENet(nn.Module):
@@ -138,17 +133,14 @@ class SDENetMethod(Method):
     own_scores: ClassVar[tuple[str, ...]] = ("logit-std", "diffusion")
     uses_outliers: ClassVar[str] = "must"
 
-    sigma: float = 20.0
-    test_sigma: float = 500.0
-    diffusion_convs: int = 2
-    diffusion_lr: float = 0.01
+    sigma: float = option(20.0, check_positive)
+    test_sigma: float = option(500.0, check_positive)
+    diffusion_convs: int = option(2, check_count)
+    diffusion_lr: float = option(0.01, check_positive)
     outliers: Any = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option in ("sigma", "test_sigma", "diffusion_lr"):
-            check_positive(option, getattr(self, option))
-        check_count("diffusion_convs", self.diffusion_convs)
         if self.outliers is None:
             object.__setattr__(self, "outliers", {**AUTHORS_NOISE, "scale": 2.0})
 
@@ -196,10 +188,10 @@ class SDESteps(Minimise):
 
     def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         losses = super().step(x, y, generator)
-        made = self.run.make_outliers(x, y, generator)
+        outliers = self.run.make_outliers(x, y, generator).x
         inside = self.diffusion_loss(x, 0.0)
         with evaluating(self.net):
-            outside = self.diffusion_loss(made.x, 1.0)
+            outside = self.diffusion_loss(outliers, 1.0)
         self.update(inside + outside, "diffusion")
         return {**losses, "diffusion_id": inside.detach(), "diffusion_outliers": outside.detach()}
 

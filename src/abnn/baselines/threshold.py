@@ -10,31 +10,12 @@ tenth of it after each quarter.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch.nn.functional as F
-from torch import Tensor, nn
-
-from abnn.baselines._steps import Losses, Minimise
-from abnn.baselines.base import Method, Run, Stage
-
-
-def plain_losses(run: Run, network: nn.Module | None = None) -> Losses:
-    """Cross-entropy alone."""
-    return lambda x, y, _: {"cross_entropy": F.cross_entropy(run.logits(x, network), y)}
+from abnn.baselines.base import Method
 
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold(Method):
     name: ClassVar[str] = "threshold"
-
-    def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> nn.Module:
-        return make_backbone()
-
-    def stages(self, run: Run) -> list[Stage]:
-        def make() -> Minimise:
-            return Minimise(run, plain_losses(run), self.make_optimizer(run.network.parameters()), "training")
-
-        return [Stage("train", run.epochs, make, self.schedule)]

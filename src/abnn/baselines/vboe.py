@@ -20,16 +20,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from abnn.attached import Attached
-from abnn.baselines._head import split_head
-from abnn.baselines._steps import Minimise
-from abnn.baselines.base import AUTHORS_NOISE, Method, Run, Stage, check_choice, check_count, check_positive
-from abnn.baselines.bbp import bayesian_blocks
+from abnn.baselines.base import AUTHORS_NOISE, Method, Run
+from abnn.baselines.bbp import bayesian_blocks, draw_logits, draw_nll
+from abnn.baselines.mc_dropout import split_head
 from abnn.baselines.oe import UNIFORM_LOSSES
+from abnn.baselines.options import check_count, check_positive, one_of, option
 from abnn.bayes.layers import BayesLinear, Init
 from abnn.bayes.priors import Gaussian, gaussian_kl
 from abnn.model.blocks import evaluating
 from abnn.predict import Prediction
-from abnn.tasks.classification import draw_cross_entropy
 from abnn.train.randomness import seeded
 
 
@@ -77,6 +76,7 @@ class VBOE(Method):
     """
 
     name: ClassVar[str] = "vboe"
+    title: ClassVar[str] = "training by the ELBO with outliers"
     variants: ClassVar[dict[str, dict[str, Any]]] = {
         "reference": {},
         "authors": {
@@ -99,63 +99,36 @@ class VBOE(Method):
     lr: float = 1e-3
     optimizer: str = "adam-l2"
     schedule: str = "cosine"
-    layers: str = "last"
-    draws: int = 5
-    outlier_draws: int = 5
-    temper: float = 0.1
-    decay: float = 5e-4
-    prior_sigma: float = 0.1
-    kl_size: int | None = None
-    weight: float = 0.5
-    loss: str = "cross-entropy"
+    layers: str = option("last", one_of(("last", "blocks")))
+    draws: int = option(5, check_count)
+    outlier_draws: int = option(5, check_count)
+    temper: float = option(0.1, check_positive)
+    decay: float = option(5e-4, check_positive)
+    prior_sigma: float = option(0.1, check_positive)
+    kl_size: int | None = option(None, check_count, none=True)
+    weight: float = option(0.5, check_positive)
+    loss: str = option("cross-entropy", one_of(UNIFORM_LOSSES))
     outliers: Any = "full"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("layers", self.layers, ("last", "blocks"))
-        check_choice("loss", self.loss, UNIFORM_LOSSES)
-        for option in ("temper", "decay", "prior_sigma", "weight"):
-            check_positive(option, getattr(self, option))
-        for option in ("draws", "outlier_draws", *(["kl_size"] if self.kl_size is not None else [])):
-            check_count(option, getattr(self, option))
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> nn.Module:
         if self.layers == "blocks":
             return bayesian_blocks(make_backbone, example, Gaussian(self.prior_sigma))
         return BayesianHead(*split_head(make_backbone(), example), sigma=0.05)
 
-    def stages(self, run: Run) -> list[Stage]:
+    def losses(self, run: Run, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         network: Any = run.network
-        factor = self.temper / (self.kl_size or run.size)
-
-        def draw_logits(x: Tensor) -> Tensor:
-            with run.fabric.autocast():
-                return network.draw_logits(x).float()
-
-        def kl() -> Tensor:
-            # The authors' KL is that of the same draws as the likelihood; the reference's is exact.
-            return (
-                network.kl(sampled=True) if self.layers == "blocks" else network.kl(prior_sigma(run.size, self.decay))
-            )
-
-        def losses(x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
-            network.resample(self.draws)
-            logits = draw_logits(x)
-            nll = draw_cross_entropy(logits, F.one_hot(y, logits.shape[2]).to(logits))
-            weighted_kl = factor * kl()
-            made = run.make_outliers(x, y, generator)
-            if self.outlier_draws != self.draws:  # else the draws at hand serve both terms
-                network.resample(self.outlier_draws)
-            with evaluating(network):
-                outside = UNIFORM_LOSSES[self.loss](draw_logits(made.x).flatten(0, 1))
-            return {"nll": nll, "weighted_kl": weighted_kl, "outliers": self.weight * outside}
-
-        def make() -> Minimise:
-            return Minimise(
-                run, losses, self.make_optimizer(network.parameters()), "training by the ELBO with outliers"
-            )
-
-        return [Stage("train", run.epochs, make, self.schedule)]
+        network.resample(self.draws)
+        nll = draw_nll(run, x, y)
+        # The authors' KL is that of the same draws as the likelihood; the reference's is exact.
+        blocks = self.layers == "blocks"
+        kl = network.kl(sampled=True) if blocks else network.kl(prior_sigma(run.size, self.decay))
+        weighted_kl = self.temper / (self.kl_size or run.size) * kl
+        outliers = run.make_outliers(x, y, generator).x
+        if self.outlier_draws != self.draws:  # else the draws at hand serve both terms
+            network.resample(self.outlier_draws)
+        with evaluating(network):
+            outlier_term = UNIFORM_LOSSES[self.loss](draw_logits(run, outliers).flatten(0, 1))
+        return {"nll": nll, "weighted_kl": weighted_kl, "outliers": self.weight * outlier_term}
 
     def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
         if isinstance(network, Attached):

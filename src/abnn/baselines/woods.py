@@ -29,29 +29,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.baselines._lagrangian import lagrangian, updated
-from abnn.baselines._steps import Minimise
-from abnn.baselines.base import (
-    AUTHORS_NOISE,
-    Method,
-    Run,
-    Stage,
-    check_choice,
-    check_positive,
-    check_share,
-)
-from abnn.baselines.threshold import plain_losses
+from abnn.baselines.base import AUTHORS_NOISE, Method, Minimise, Run, Stage
+from abnn.baselines.options import check_positive, check_share, one_of, option
 from abnn.errors import InputError, explain
 from abnn.model.blocks import evaluating
 from abnn.networks.by_name import PaperResNet, group_norm
 from abnn.predict import Prediction
 from abnn.train.optimizers import SCHEDULES, Schedule, make_optimizer
-from abnn.train.trainable import Trainable
 
 TUNE_SCHEDULES: dict[str, Schedule] = {
     **SCHEDULES,
     "halving": lambda progress: 0.5 ** sum(progress >= bound for bound in (0.5, 0.75, 0.9)),
 }
+
+
+def lagrangian(g: Tensor, multiplier: Tensor | float, penalty: Tensor | float) -> Tensor:
+    """The augmented Lagrangian term of the constraint g <= 0."""
+    active = multiplier * g + 0.5 * penalty * g**2
+    return torch.where(penalty * g + multiplier >= 0, active, -(multiplier**2) / (2 * penalty))
+
+
+def update_constraint(g: float, multiplier: float, penalty: float, rate: float, growth: float) -> tuple[float, float]:
+    """Multiplier and penalty after a look at the constraint: a step up the gradient of the term in the multiplier."""
+    slope = g if penalty * g + multiplier >= 0 else -multiplier / penalty
+    return multiplier + rate * slope, penalty * growth if g > 0 else penalty
 
 
 class EnergyUnit(nn.Module):
@@ -122,24 +123,16 @@ class Woods(Method):
     uses_outliers: ClassVar[str] = "must"
 
     score: str = "energy"
-    form: str = "energy"
-    pretrain: float = 0.5
-    tune_lr: float = 1e-3
-    tune_schedule: str = "halving"
-    share: float = 0.1
-    cutoff: float = 0.05
-    ce_factor: float | None = 2.0
-    rate: float = 1.0
-    growth: float = 1.5
+    form: str = option("energy", one_of(("energy", "head")))
+    pretrain: float = option(0.5, check_share)
+    tune_lr: float = option(1e-3, check_positive)
+    tune_schedule: str = option("halving", one_of(TUNE_SCHEDULES))
+    share: float = option(0.1, check_positive)
+    cutoff: float = option(0.05, check_positive)
+    ce_factor: float | None = option(2.0, check_positive, none=True)
+    rate: float = option(1.0, check_positive)
+    growth: float = option(1.5, check_positive)
     outliers: Any = "full"
-
-    def __post_init__(self) -> None:
-        check_choice("form", self.form, ("energy", "head"))
-        check_choice("tune_schedule", self.tune_schedule, TUNE_SCHEDULES)
-        super().__post_init__()
-        check_share("pretrain", self.pretrain)
-        for option in ("tune_lr", "share", "cutoff", "rate", "growth", *(["ce_factor"] if self.ce_factor else [])):
-            check_positive(option, getattr(self, option))
 
     @property
     def scores(self) -> tuple[str, ...]:
@@ -156,15 +149,9 @@ class Woods(Method):
 
     def stages(self, run: Run) -> list[Stage]:
         first = round(self.pretrain * run.epochs) if run.epochs > 1 else 0
-        network = run.network.network
-        assert isinstance(network, nn.Module)
-
-        def plain() -> Trainable:
-            optimizer = self.make_optimizer(network.parameters())
-            return Minimise(run, plain_losses(run, network), optimizer, "training the network", network)
-
+        plain: Any = run.network.network
         return [
-            Stage("pretrain", first, plain, self.schedule),
+            Stage("pretrain", first, lambda: self.minimise_plain(run, plain, "training the network"), self.schedule),
             Stage("wild", run.epochs - first, lambda: WildSteps(run, self), TUNE_SCHEDULES[self.tune_schedule]),
         ]
 
@@ -210,10 +197,10 @@ class WildSteps(Minimise):
         losses = {"in": self.term("in", self.method.detector_losses(id_logit)[0].mean() - self.method.cutoff)}
         losses["ce"] = ce if self.method.ce_factor is None else self.term("ce", ce - self.placed[4])
         if len(wild):
-            made = self.run.make_outliers(wild, wild_y, generator).x
+            outliers = self.run.make_outliers(wild, wild_y, generator).x
             place = x.device if generator is None else generator.device
             chosen = torch.rand(len(wild), generator=generator, device=place) < self.method.share
-            wild = torch.where(chosen.to(x.device).view(-1, *[1] * (x.ndim - 1)), made, wild)
+            wild = torch.where(chosen.to(x.device).view(-1, *[1] * (x.ndim - 1)), outliers, wild)
             with evaluating(self.network):  # outliers must not reach normalisation statistics
                 losses["wild"] = self.method.detector_losses(self.outputs(wild)[1])[1].mean()
         return losses
@@ -224,21 +211,20 @@ class WildSteps(Minimise):
 
     def begin_epoch(self, epoch: int, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> None:
         """Before the first epoch, look at the network as it came; later, move the multipliers."""
+        method = self.method
         ce, inside, logsumexp = self.look(batches())
         if epoch == 0:
             if isinstance(self.network, EnergyUnit):
                 self.network.measure(logsumexp)
-            if self.method.ce_factor is not None:
-                self.ce_limit = self.method.ce_factor * ce
-            self.place()
-            return
-        found = {"in": inside - self.method.cutoff}
-        if self.method.ce_factor is not None:
-            found["ce"] = ce - self.ce_limit
-        for name, g in found.items():
-            self.multipliers[name], self.penalties[name] = updated(
-                g, self.multipliers[name], self.penalties[name], self.method.rate, self.method.growth
-            )
+            if method.ce_factor is not None:
+                self.ce_limit = method.ce_factor * ce
+        else:
+            constraints = {"in": inside - method.cutoff}
+            if method.ce_factor is not None:
+                constraints["ce"] = ce - self.ce_limit
+            for name, g in constraints.items():
+                now = self.multipliers[name], self.penalties[name]
+                self.multipliers[name], self.penalties[name] = update_constraint(g, *now, method.rate, method.growth)
         self.place()
 
     @torch.no_grad()
@@ -257,8 +243,7 @@ class WildSteps(Minimise):
         return {"multipliers": self.multipliers, "penalties": self.penalties, "ce_limit": self.ce_limit}
 
     def restore_more(self, more: dict[str, Any]) -> None:
-        self.multipliers, self.penalties = more["multipliers"], more["penalties"]
-        self.ce_limit = more["ce_limit"]
+        self.multipliers, self.penalties, self.ce_limit = more["multipliers"], more["penalties"], more["ce_limit"]
         self.place()
 
     def end_epoch(self, epoch: int, means: dict[str, float]) -> dict[str, float]:

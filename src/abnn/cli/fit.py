@@ -236,12 +236,11 @@ def _loader(dataset: Any, batch_size: int, shuffle: bool = False, drop_last: boo
 def _train_backbone(
     network: Any, loader: Any, epochs: int, lr: float, seed: int, accelerator: str, checkpoint: Path | None, bar: bool
 ) -> Any:
-    from abnn.baselines import make_method, train_method
+    from abnn.baselines import TrainConfig, make_method, train_method
 
     method = make_method("threshold", optimizer="adamw", lr=lr, schedule="cycle", kaiming=False)
-    trained = train_method(
-        *(method, network, loader, epochs), seed=seed, accelerator=accelerator, checkpoint=checkpoint, progress=bar
-    )
+    config = TrainConfig(accelerator=accelerator, checkpoint=checkpoint)
+    trained = train_method(method, network, loader, epochs, seed=seed, progress=bar, config=config)
     recipe = getattr(network, "abnn_recipe", None)
     if recipe is not None:
         trained.network.__dict__["abnn_recipe"] = recipe

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ def test_one_pass_for_all_scores(small_net: nn.Module, data: Any, images: Tensor
         return read(self, x, draws, seed)
 
     monkeypatch.setattr(Reader, "read", counting)
-    model = PostHocModel(Plain(small_net, images), [name for name in NAMES if name != "odin"])
+    names = [name for name in NAMES if name not in ("odin", "adascale")]
+    model = PostHocModel(Plain(small_net, images), names)
     model.fit(data)
     assert passes == [20, 20, 20]
     model.predict(images)
@@ -180,7 +182,7 @@ def test_files_of_another_model_or_kind(small_net: nn.Module, data: Any, images:
         small_net.head.weight.sub_(1)  # type: ignore[union-attr,operator]
     model = PostHocModel(Plain(small_net, images)).fit(data)
     description = json.loads((model.save(path) / "posthoc.json").read_text())
-    with pytest.raises(FileFormatError, match="holds tensors of 'knn'"):
+    with pytest.raises(FileFormatError, match="holds tensors of 'mahalanobis"):
         load_with(scores=[{"name": "energy", "settings": {}}])
 
 
@@ -270,3 +272,16 @@ def test_on_a_trained_method(small_net: nn.Module, attached: Attached, data: Any
     direct = PostHocModel(attached if method == "abnn" else Plain(small_net, images), scores)
     expected = direct.fit(data, draws=3).predict(images, draws=3)
     assert all(torch.equal(prediction.own[name], expected.own[name]) for name in scores)
+
+
+def test_threads_get_what_one_after_another_gets(small_net: nn.Module, data: Any) -> None:
+    """Every pass notes features of its own; the network is in eval mode, as it is in use."""
+    small_net.eval()
+    parts = [torch.randn(6, 1, 12, 12, generator=generator(seed)) for seed in range(24)]
+    names = ("energy", "mahalanobis", "mahalanobis-blocks", "vim", "adascale")
+    model = PostHocModel(Plain(small_net, parts[0]), names).fit(data)
+    expected = [model.predict(part).own for part in parts]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda part: model.predict(part).own, parts))
+    for left, right in zip(together, expected):
+        assert all(torch.equal(left[name], right[name]) for name in names)

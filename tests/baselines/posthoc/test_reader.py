@@ -12,8 +12,7 @@ from torch import Tensor, nn
 import abnn
 from abnn.attached import Attached
 from abnn.baselines.posthoc import Features, gather
-from abnn.baselines.posthoc.reader import Reader
-from abnn.baselines.posthoc.sample import Sample
+from abnn.baselines.posthoc.reader import Reader, Sample
 from abnn.errors import AttachError, InputError
 from abnn.model.network import mean_logits
 from abnn.predict import Plain

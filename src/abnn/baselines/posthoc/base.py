@@ -1,21 +1,32 @@
 """What a post-hoc score is: a number per input from what a trained network already computes.
 
 A score sees :class:`Features` only, never the network's code, so it works on a plain network, on an attached model and on
-arrays from elsewhere. To add one: one file with one pure function and one :class:`PostHoc` around it, and its line in
-``registry.py``.
+arrays from elsewhere. To add one, write one file with one pure function and one :class:`PostHoc` around it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from abnn.baselines.options import check_choice, check_options, register
 from abnn.errors import InputError, NotFittedError, explain
+
+POSTHOC: dict[str, type[PostHoc]] = {}
+"""Every score by its name."""
+PARTS = {
+    "last": "the input of the last linear layer",
+    "blocks": "the statistics of all blocks",
+    "labels": "the true classes",
+    "head": "the last linear layer, with the logits as its output",
+    "network": "the inputs and the network itself",
+}
+"""The parts of Features that a score may need beside the logits."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +37,20 @@ class Head:
     bias: Tensor | None = None
 
     def __call__(self, last: Tensor) -> Tensor:
-        return torch.nn.functional.linear(last, self.weight, self.bias)
+        return nn.functional.linear(last, self.weight, self.bias)
 
     @property
     def shift(self) -> Tensor:
         """b, zero if the layer has none."""
         return self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
+
+    def layer(self) -> nn.Linear:
+        """The same as a module, which shares the weights."""
+        classes, width = self.weight.shape
+        layer = nn.Linear(width, classes, bias=self.bias is not None, device="meta")
+        layer.weight = nn.Parameter(self.weight)
+        layer.bias = None if self.bias is None else nn.Parameter(self.bias)  # type: ignore[assignment]
+        return layer
 
 
 @dataclass(frozen=True)
@@ -44,7 +63,8 @@ class Features:
     labels   true classes, [N], for fitting
     head     the last linear layer, if the logits are its output
     inputs   what the network was given, and
-    network  inputs to logits, differentiable: for scores that follow the gradient
+    network  inputs to (last, logits), differentiable: for scores that change the input
+    noted    what single scores note of each input when it is read, by their names, [N, ...]
     """
 
     logits: Tensor
@@ -53,7 +73,8 @@ class Features:
     labels: Tensor | None = None
     head: Head | None = None
     inputs: Tensor | None = None
-    network: Callable[[Tensor], Tensor] | None = None
+    network: Callable[[Tensor], tuple[Tensor | None, Tensor]] | None = None
+    noted: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("last", "blocks", "labels", "inputs"):
@@ -64,15 +85,18 @@ class Features:
     def __len__(self) -> int:
         return len(self.logits)
 
+    def part(self, name: str) -> Any:
+        """A part that has been checked to be there."""
+        value = getattr(self, name)
+        assert value is not None
+        return value
 
-PARTS = {
-    "last": "the input of the last linear layer",
-    "blocks": "the statistics of all blocks",
-    "labels": "the true classes",
-    "head": "the last linear layer, with the logits as its output",
-    "network": "the inputs and the network itself",
-}
-"""The parts of Features that a score may need beside the logits."""
+    def differentiable(self, score: str) -> tuple[Tensor, Callable[[Tensor], tuple[Any, Tensor]]]:
+        """The inputs and the network for a score that follows the gradient, which whole numbers have not."""
+        x: Tensor = self.part("inputs")
+        if not x.is_floating_point():
+            raise InputError(explain("x", f"dtype {x.dtype}", f"for {score!r}: real numbers, which have a gradient"))
+        return x, self.part("network")
 
 
 @dataclass
@@ -83,13 +107,22 @@ class PostHoc(ABC):
     needs    the parts of Features that fitting and scoring use, beside the logits
     learns   whether there is anything to fit
     by_class whether fitting needs labels
+    notes    whether it notes something of each training input while the network is at hand, see :meth:`note`
     """
 
     name: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()
     learns: ClassVar[bool] = True
     by_class: ClassVar[bool] = False
+    notes: ClassVar[bool] = False
     state: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        register(POSTHOC, "score", cls)
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     def prepare(self) -> None:
         """Raise now what would make :meth:`fit` fail after a long pass over the data: a missing extra."""
@@ -97,14 +130,16 @@ class PostHoc(ABC):
     def fit(self, features: Features) -> None:
         """Learn from the features of training data; what was learned before is forgotten."""
         self.prepare()
-        self._check(features, (*self.needs, "labels") if self.by_class else self.needs)
+        noted = self.notes and self.name in features.noted
+        needs = [part for part in self.needs if not (noted and part == "network")]
+        self._check(features, [*needs, "labels"] if self.by_class else needs)
         if self.learns:
             with torch.no_grad():
-                kept = self.learn(features)
-                # Laid out as files keep them, so that a loaded score rounds like the fitted one.
-                self.state = {
-                    name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in kept.items()
-                }
+                state = self.learn(features)
+            # Laid out as files keep them, so that a loaded score rounds like the fitted one.
+            self.state = {
+                name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in state.items()
+            }
 
     def score(self, features: Features) -> Tensor:
         """One number per input, larger = more uncertain, [N]."""
@@ -125,6 +160,10 @@ class PostHoc(ABC):
         """The settings by name, as JSON can hold them."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
 
+    def note(self, features: Features) -> Tensor:
+        """What to keep of each input for :meth:`learn`, [N, ...]; called with the network at hand."""
+        raise NotImplementedError
+
     def learn(self, features: Features) -> dict[str, Tensor]:
         """What to keep of the training data."""
         raise NotImplementedError
@@ -133,17 +172,21 @@ class PostHoc(ABC):
     def values(self, features: Features) -> Tensor:
         """The score, with everything that it needs at hand."""
 
-    def _check(self, features: Features, needs: tuple[str, ...]) -> None:
+    def _check(self, features: Features, needs: Any) -> None:
         if features.logits.ndim != 2 or len(features) == 0:
-            given = f"logits of shape {tuple(features.logits.shape)}"
-            raise InputError(explain("features", given, "logits of shape [N, classes], with at least one input"))
+            shape = f"logits of shape {tuple(features.logits.shape)}"
+            raise InputError(explain("features", shape, "logits of shape [N, classes], with at least one input"))
         for part in needs:
-            missing = getattr(features, part) is None or (part == "network" and features.inputs is None)
-            if missing:
+            if getattr(features, part) is None or (part == "network" and features.inputs is None):
                 raise InputError(explain("features", f"none with {part!r}", f"for {self.name!r}: {PARTS[part]}"))
 
 
-def part(tensor: Tensor | None) -> Tensor:
-    """A part of Features that has been checked to be there."""
-    assert tensor is not None
-    return tensor
+def build_posthoc(name: str, **settings: Any) -> PostHoc:
+    """A score by name, with its settings: ``build_posthoc("knn", neighbours=10)``."""
+    check_choice("scores", name, POSTHOC)
+    accepted = POSTHOC[name]().settings
+    for setting in settings:
+        if setting not in accepted:
+            names = ", ".join(accepted) or "none"
+            raise InputError(explain("settings", repr(setting), f"the settings of {name!r}: {names}"))
+    return POSTHOC[name](**settings)

@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from abnn.baselines.posthoc.base import Features, Head, PostHoc, part
-from abnn.baselines.posthoc.entropy import entropy
-from abnn.errors import MissingExtraError, unknown
+from abnn.baselines.options import one_of, option
+from abnn.baselines.posthoc.base import Features, Head, PostHoc
+from abnn.baselines.posthoc.logits import entropy
+from abnn.errors import MissingExtraError
 from abnn.networks.vision import torchvision
 
-STRUCTURES = ("kron", "full")
 NUMBERS = 2**26  # of the Jacobians that the library holds at a time
 
 
@@ -51,24 +51,19 @@ class Laplace(PostHoc):
     name: ClassVar[str] = "laplace"
     needs: ClassVar[tuple[str, ...]] = ("last", "head")
     by_class: ClassVar[bool] = True
-    structure: str = "kron"
-
-    def __post_init__(self) -> None:
-        if self.structure not in STRUCTURES:
-            raise unknown("structure", self.structure, STRUCTURES)
+    structure: str = option("kron", one_of(("kron", "full")))
 
     def prepare(self) -> None:
         library()
 
     def learn(self, features: Features) -> dict[str, Tensor]:
-        assert features.head is not None
-        posterior = fit_posterior(features.head, part(features.last), part(features.labels), self.structure)
-        return posterior_tensors(posterior, features.head, self.structure)
+        head = features.part("head")
+        posterior = fit_posterior(head, features.part("last"), features.part("labels"), self.structure)
+        return posterior_tensors(posterior, head, self.structure)
 
     def values(self, features: Features) -> Tensor:
-        last = part(features.last)
         variances = full_variances if self.structure == "full" else kron_variances
-        return entropy(probit_logits(features.logits, variances(last, **self.state)))
+        return entropy(probit_logits(features.logits, variances(features.part("last"), **self.state)))
 
 
 def library() -> Any:
@@ -84,13 +79,11 @@ def library() -> Any:
 def fit_posterior(head: Head, last: Tensor, labels: Tensor, structure: str) -> Any:
     """The library's posterior of the last layer alone, with the last features as its inputs."""
     classes, width = head.weight.shape
-    layer = nn.Linear(width, classes, bias=head.bias is not None)
-    layer.load_state_dict({"weight": head.weight, **({} if head.bias is None else {"bias": head.bias})})
     rows = max(1, NUMBERS // (classes * classes * width))
     loader = DataLoader(TensorDataset(last.float().cpu(), labels.cpu()), batch_size=min(rows, 1024))
     with torch.enable_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        posterior = library()(layer, "classification", subset_of_weights="all", hessian_structure=structure)
+        posterior = library()(head.layer(), "classification", subset_of_weights="all", hessian_structure=structure)
         posterior.fit(loader)
         posterior.optimize_prior_precision(method="marglik")
     return posterior

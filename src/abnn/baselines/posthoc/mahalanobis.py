@@ -1,11 +1,16 @@
-"""Mahalanobis distance to the nearest class, on the last features or over all blocks.
+"""Mahalanobis distance to the nearest class, or relative to all data: on the last features, normalised ones, or all blocks.
 
-    s(x) = min_c sqrt(d_c / D),   d_c = (f - m_c)^T C^-1 (f - m_c)
+    mahalanobis            min_c sqrt(d_c / D),       d_c = (f - m_c)^T C^-1 (f - m_c)
+    relative-mahalanobis   (min_c d_c - d_0) / D,     d_0 under one Gaussian fitted to everything
 
-with class means m_c and one covariance C of all classes, shrunk towards its diagonal as in :mod:`abnn.bayes.gaussians`. Lee et al.
-2018, "A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial Attacks", arXiv:1807.03888, without
-its input perturbation and its regression on outliers. f are the last features, or the means and standard deviations of the
-channels of all blocks side by side.
+with class means m_c and one covariance C of all classes, shrunk towards its diagonal as in :mod:`abnn.bayes.gaussians`, without
+which it is of no use where there are hardly more inputs than features. f are the last features; with "-l2" divided by their
+length; with "-blocks" the means and standard deviations of the channels of all blocks side by side. In the relative distance,
+directions in which all inputs vary alike, whatever their class, cancel.
+
+Lee et al. 2018, "A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial Attacks", arXiv:1807.03888,
+without its input perturbation and its regression on outliers. Ren et al. 2021, "A Simple Fix to Mahalanobis Distance for
+Improving Near-OOD Detection", arXiv:2106.09022. Mueller and Hein 2025, "Mahalanobis++", arXiv:2505.18032, for "-l2".
 """
 
 from __future__ import annotations
@@ -14,17 +19,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from abnn.baselines.posthoc.base import Features, PostHoc, part
+from abnn.baselines.posthoc.base import Features, PostHoc
 from abnn.bayes.gaussians import Moments
 
 
 def squared_distances(features: Tensor, means: Tensor, whitening: Tensor) -> Tensor:
     """(f - m_c)^T W^T W (f - m_c) for every class, [N, C]; W^T W is the inverse covariance."""
-    return torch.cdist(
-        features @ whitening.T, means @ whitening.T, compute_mode="donot_use_mm_for_euclid_dist"
-    ).square()
+    left, right = features @ whitening.T, means @ whitening.T
+    return torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
 def gaussians(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -38,26 +43,56 @@ def gaussians(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, T
 
 @dataclass
 class Mahalanobis(PostHoc):
-    """On the last features."""
+    """relative: less the distance to all data; unit: features are divided by their length."""
 
     name: ClassVar[str] = "mahalanobis"
     needs: ClassVar[tuple[str, ...]] = ("last",)
     by_class: ClassVar[bool] = True
+    relative: ClassVar[bool] = False
+    unit: ClassVar[bool] = False
+
+    def rows(self, features: Features) -> Tensor:
+        """f, [N, D]."""
+        rows = features.part(self.needs[0])
+        return F.normalize(rows, dim=1) if self.unit else rows
 
     def learn(self, features: Features) -> dict[str, Tensor]:
-        rows = getattr(features, self.needs[0])
-        means, whitening = gaussians(rows, part(features.labels), features.logits.shape[1])
-        return {"means": means, "whitening": whitening}
+        rows, labels = self.rows(features), features.part("labels")
+        means, whitening = gaussians(rows, labels, features.logits.shape[1])
+        state = {"means": means, "whitening": whitening}
+        if self.relative:
+            state["all_mean"], state["all_whitening"] = gaussians(rows, torch.zeros_like(labels), 1)
+        return state
 
     def values(self, features: Features) -> Tensor:
-        rows = getattr(features, self.needs[0])
-        squares = squared_distances(rows, self.state["means"], self.state["whitening"])
-        return (squares.amin(1) / rows.shape[1]).sqrt()
+        rows = self.rows(features)
+        to_classes = squared_distances(rows, self.state["means"], self.state["whitening"])
+        if not self.relative:
+            return (to_classes.amin(1) / rows.shape[1]).sqrt()
+        to_all = squared_distances(rows, self.state["all_mean"], self.state["all_whitening"])
+        return (to_classes - to_all).amin(1) / rows.shape[1]
 
 
-@dataclass
 class MahalanobisBlocks(Mahalanobis):
-    """On the statistics of all blocks."""
-
     name: ClassVar[str] = "mahalanobis-blocks"
     needs: ClassVar[tuple[str, ...]] = ("blocks",)
+
+
+class MahalanobisUnit(Mahalanobis):
+    name: ClassVar[str] = "mahalanobis-l2"
+    unit: ClassVar[bool] = True
+
+
+class RelativeMahalanobis(Mahalanobis):
+    name: ClassVar[str] = "relative-mahalanobis"
+    relative: ClassVar[bool] = True
+
+
+class RelativeMahalanobisBlocks(RelativeMahalanobis):
+    name: ClassVar[str] = "relative-mahalanobis-blocks"
+    needs: ClassVar[tuple[str, ...]] = ("blocks",)
+
+
+class RelativeMahalanobisUnit(RelativeMahalanobis):
+    name: ClassVar[str] = "relative-mahalanobis-l2"
+    unit: ClassVar[bool] = True

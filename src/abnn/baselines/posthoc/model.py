@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from abnn.attached import Attached
-from abnn.baselines.posthoc.base import PostHoc
+from abnn.baselines.options import check_choice
+from abnn.baselines.posthoc.base import PostHoc, build_posthoc
 from abnn.baselines.posthoc.reader import MOST, Reader
-from abnn.baselines.posthoc.registry import build_posthoc
-from abnn.errors import FileFormatError, InputError, NotFittedError, explain, unknown
+from abnn.errors import FileFormatError, InputError, NotFittedError, explain
 from abnn.files import read_tensors
 from abnn.predict import Plain, Prediction
 from abnn.predict.inputs import check_inputs
@@ -22,14 +22,14 @@ from abnn.scores import SAMPLE_SCORES, SCORES
 from abnn.store.folder import fingerprint, read_folder, write_folder
 from abnn.store.schema import PostHocScores
 
-DEFAULT = ("energy", "knn", "mahalanobis-blocks")
+DEFAULT = ("energy", "mahalanobis", "mahalanobis-blocks")  # these need no extra
 
 
 class PostHocModel:
     """A plain network or an attached model whose predictions also carry post-hoc scores, in ``Prediction.own``.
 
     model   a network as abnn.predict.Plain(network, x[:1]), or an attached model
-    scores  names from abnn.methods.posthoc.POSTHOC, or PostHoc objects with settings of their own
+    scores  names from abnn.baselines.posthoc.POSTHOC, or PostHoc objects with settings of their own
     of      where the features of an attached model come from: "model" (averaged over its draws) or "backbone"
     at      names of the blocks whose statistics are read; None finds them
     score   the score that ``Prediction.score`` shows; default: the first of ``scores``
@@ -47,28 +47,15 @@ class PostHocModel:
     ) -> None:
         self.reader = Reader(model, of, at)
         self.model, self.of, self.at = model, of, at
+        self.input_shape, self.input_dtype, self.classes = model.input_shape, model.input_dtype, model.classes
         self.scores = _by_name(scores)
         for name, each in self.scores.items():
             for part in each.needs:
                 if part in self.reader.missing:
-                    given = f"{name!r} for a network with {self.reader.missing[part]}"
-                    raise InputError(explain("scores", given, f"scores that do not need {part!r}"))
+                    lack = f"{name!r} for a network with {self.reader.missing[part]}"
+                    raise InputError(explain("scores", lack, f"scores that do not need {part!r}"))
         self.score = next(iter(self.scores)) if score is None else score
-        known = (*self.scores, *SCORES, model.score)
-        if self.score not in known:
-            raise unknown("score", self.score, known)
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return self.model.input_shape
-
-    @property
-    def input_dtype(self) -> torch.dtype:
-        return self.model.input_dtype
-
-    @property
-    def classes(self) -> int:
-        return self.model.classes
+        check_choice("score", self.score, (*self.scores, *SCORES, model.score))
 
     def fit(self, batches: Iterable[Any], draws: int = 10, seed: int = 0, most: int = MOST) -> PostHocModel:
         """Fit every score on the features of (x, y) training batches, in one pass; see :func:`gather`."""
@@ -77,7 +64,7 @@ class PostHocModel:
         learning = [each for each in self.scores.values() if each.learns]
         if learning:
             keep = {part for each in learning for part in each.needs}
-            features = self.reader.gather(batches, draws, seed, most, keep)
+            features = self.reader.gather(batches, draws, seed, most, keep, [each for each in learning if each.notes])
             for each in learning:
                 each.fit(features)
         return self

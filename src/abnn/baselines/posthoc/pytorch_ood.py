@@ -1,0 +1,193 @@
+"""Scores of the library pytorch-ood (https://github.com/kkirchheim/pytorch-ood), which has its formulas and references.
+
+Each class below names the library's class, its settings here and what it learns; the library fits and scores. It is imported when
+it is needed, and installed with abnn[posthoc]. A model with several draws is read as one network: features are averaged over
+the draws, and what the library says of logits it says of W h + b.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from abnn.baselines.options import check_count, check_not_negative, check_positive, check_share, option
+from abnn.baselines.posthoc.base import Features, PostHoc
+from abnn.errors import MissingExtraError
+from abnn.networks.vision import torchvision
+
+
+def detectors() -> Any:
+    """The module pytorch_ood.detector, after torchvision, which it imports."""
+    try:
+        torchvision()
+        from pytorch_ood import detector  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError:
+        raise MissingExtraError("pytorch-ood", "posthoc") from None
+    return detector
+
+
+def choose(rows: Tensor, most: int, seed: int) -> Tensor:
+    """All rows, or a random choice of ``most`` of them that belongs to the seed."""
+    if len(rows) <= most:
+        return rows
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    return rows[order[:most].to(rows.device)]
+
+
+@dataclass
+class LibraryScore(PostHoc):
+    """A score of the library on the last features.
+
+    detector   the name of the library's class
+    arguments  the names of its settings there, by their names here
+    reads      what its methods are called after: "features" [N, D] or "feature_maps" [N, D, 1, 1]
+    learned    where its object keeps what it has learned, by the name in ``state``
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("last", "head")
+    detector: ClassVar[str]
+    arguments: ClassVar[dict[str, str]] = {}
+    reads: ClassVar[str] = "features"
+    learned: ClassVar[dict[str, str]] = {}
+
+    def prepare(self) -> None:
+        detectors()
+
+    def make(self, head: Any, **changes: Any) -> Any:
+        """The library's object, not yet fitted."""
+        settings = {there: getattr(self, here) for here, there in self.arguments.items()}
+        return getattr(detectors(), self.detector)(None, head, **{**settings, **changes})
+
+    def place(self, features: Features) -> tuple[Tensor, Any]:
+        """The last features in the shape that is read, and the last layer that takes it."""
+        last, head = features.part("last"), features.part("head")
+        if self.reads == "features":
+            return last, head.layer()
+
+        def on_maps(maps: Tensor) -> Tensor:  # features that are all zero have no scale, 0 / 0, and stay zero
+            return head(maps.flatten(1).masked_fill(maps.flatten(1).isnan(), 0.0))
+
+        return last[:, :, None, None], on_maps
+
+    def learn(self, features: Features) -> dict[str, Tensor]:
+        rows, head = self.place(features)
+        detector = self.make(head)
+        getattr(detector, f"fit_{self.reads}")(rows, torch.zeros(len(rows)))
+        return {name: torch.as_tensor(getattr(detector, there)) for name, there in self.learned.items()}
+
+    def values(self, features: Features) -> Tensor:
+        rows, head = self.place(features)
+        detector = self.make(head)
+        for name, there in self.learned.items():
+            setattr(detector, there, self.state[name])
+        return getattr(detector, f"predict_{self.reads}")(rows)
+
+
+class FDBD(LibraryScore):
+    """Mean distance to the decision boundaries, over that to the training mean. Liu and Qin 2024, arXiv:2312.11536."""
+
+    name: ClassVar[str] = "fdbd"
+    detector: ClassVar[str] = "fDBD"
+    learned: ClassVar[dict[str, str]] = {"mean": "train_mean", "gaps": "_denom_matrix"}
+
+
+@dataclass
+class NCI(LibraryScore):
+    """Nearness to the weights of the predicted class, and length of the features. Liu and Qin 2025, arXiv:2311.01479."""
+
+    name: ClassVar[str] = "nci"
+    detector: ClassVar[str] = "NCI"
+    arguments: ClassVar[dict[str, str]] = {"alpha": "alpha"}
+    learned: ClassVar[dict[str, str]] = {"mean": "global_mean"}
+    alpha: float = option(1e-4, check_not_negative)
+
+
+@dataclass
+class ReAct(LibraryScore):
+    """Energy of W min(h, c) + b, c a quantile of the training features. Sun et al. 2021, arXiv:2111.12797."""
+
+    name: ClassVar[str] = "react"
+    detector: ClassVar[str] = "ReAct"
+    arguments: ClassVar[dict[str, str]] = {"quantile": "percentile"}
+    reads: ClassVar[str] = "feature_maps"
+    learned: ClassVar[dict[str, str]] = {"ceiling": "threshold"}
+    quantile: float = option(0.9, check_share)
+
+
+@dataclass
+class ASH(LibraryScore):
+    """ASH-S: energy of the largest features, scaled up by what was cut. Djurisic et al. 2023, arXiv:2209.09858."""
+
+    name: ClassVar[str] = "ash"
+    detector: ClassVar[str] = "ASH"
+    arguments: ClassVar[dict[str, str]] = {"pruned": "percentile"}
+    reads: ClassVar[str] = "feature_maps"
+    learns: ClassVar[bool] = False
+    pruned: float = option(0.65, check_share)
+
+
+@dataclass
+class SCALE(ASH):
+    """Energy of all features, scaled up as ASH-S does it. Xu et al. 2024, arXiv:2310.00227; 0.85 there for ImageNet."""
+
+    name: ClassVar[str] = "scale"
+    detector: ClassVar[str] = "SCALE"
+    pruned: float = option(0.85, check_share)
+
+
+@dataclass
+class KNN(LibraryScore):
+    """Distance of h / |h| to the k-th nearest of at most ``stored`` training inputs. Sun et al. 2022, arXiv:2204.06507."""
+
+    name: ClassVar[str] = "knn"
+    needs: ClassVar[tuple[str, ...]] = ("last",)
+    neighbours: int = option(50, check_count)
+    stored: int = option(10_000, check_count)
+    seed: int = 0
+
+    def learn(self, features: Features) -> dict[str, Tensor]:
+        return {"stored": choose(features.part("last"), self.stored, self.seed)}
+
+    def values(self, features: Features) -> Tensor:
+        stored = self.state["stored"].cpu()
+        detector = detectors().KNN(None, k=min(self.neighbours, len(stored)))
+        detector.fit_features(stored, torch.zeros(len(stored)))
+        return detector.predict_features(features.part("last")).to(features.logits)
+
+
+@dataclass
+class NNGuide(LibraryScore):
+    """The energy times the mean similarity to the k nearest training inputs. Park et al. 2023, arXiv:2309.14888."""
+
+    name: ClassVar[str] = "nnguide"
+    detector: ClassVar[str] = "NNGuide"
+    arguments: ClassVar[dict[str, str]] = {"neighbours": "k"}
+    learned: ClassVar[dict[str, str]] = {"bank": "_scaled_features"}
+    neighbours: int = option(10, check_count)
+    stored: int = option(10_000, check_count)
+    seed: int = 0
+
+    def learn(self, features: Features) -> dict[str, Tensor]:
+        rows = choose(features.part("last"), self.stored, self.seed)
+        detector = self.make(features.part("head"), k=1)  # whatever k, the bank is the same
+        return {"bank": detector.fit_features(rows, torch.zeros(len(rows)))._scaled_features}
+
+
+@dataclass
+class ODIN(LibraryScore):
+    """-max_k softmax(z(x') / T)_k after a step x' towards the predicted class. Liang et al. 2018, arXiv:1706.02690."""
+
+    name: ClassVar[str] = "odin"
+    needs: ClassVar[tuple[str, ...]] = ("network",)
+    learns: ClassVar[bool] = False
+    temperature: float = option(1000.0, check_positive)
+    step: float = option(0.0014, check_not_negative)
+
+    def values(self, features: Features) -> Tensor:
+        x, network = features.differentiable(self.name)
+        with torch.inference_mode(False):
+            odin = detectors().ODIN(lambda x: network(x)[1], eps=self.step, temperature=self.temperature)
+            return odin.predict(x.clone())
