@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from abnn.outliers.base import Change, Exchange, positive
+from abnn.outliers.base import Change, Exchange, check_positive
 from abnn.outliers.random import Rng
 
 
@@ -22,7 +22,7 @@ class FeatureNoise(Change):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("scale", self.scale)
+        check_positive("scale", self.scale)
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         _, span = self.value_range(x)

@@ -19,6 +19,7 @@ from torch import Tensor
 from abnn.errors import AbnnWarning
 from abnn.model.attached import Attached
 from abnn.model.blocks import evaluating, logits_of
+from abnn.model.objective import log_mean_prediction
 
 BATCHES, DRAWS, TOLERANCE = 10, 4, 0.02
 LOST, LOST_JOINT = "The attachments cost accuracy", "Training the backbone with the attachments cost accuracy"
@@ -66,6 +67,11 @@ def most_frequent(labels: Tensor | np.ndarray) -> float:
     return torch.as_tensor(labels).bincount().max().item() / len(labels)
 
 
+def share_right(draw_logits: Tensor, y: Tensor) -> Tensor:
+    """The share of inputs that the mean over the draws classifies right."""
+    return (log_mean_prediction(draw_logits.detach()).argmax(1) == y).float().mean()
+
+
 @torch.no_grad()
 def recall(model: Attached, batches: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
     """Which inputs of the first batches the network classifies right without attachments, to :func:`compare` with later."""
@@ -83,19 +89,15 @@ def compare(
 ) -> Knowledge:
     """Look at all batches, or at the first ones. ``known``: which the network had right before, looked at here unless given."""
     device = model.layers[0].weight_mean.device
-    inputs = plain = attached = forgotten = learnt = 0
+    counts = torch.zeros(5, dtype=torch.int64)
     with evaluating(model), evaluating(model.backbone):
-        for number, (x, y) in enumerate(islice(batches, most)):
+        for index, (x, y) in enumerate(islice(batches, most)):
             x, y = x.to(device), y.to(device)
-            before = _right(model, x, y) if known is None else known[number].to(device)
+            before = _right(model, x, y) if known is None else known[index].to(device)
             after = model.predict(x, draws=DRAWS, score="max-probability", replay=False).label == y
-            inputs += len(y)
-            plain += int(before.sum())
-            attached += int(after.sum())
-            forgotten += int((before & ~after).sum())
-            learnt += int((after & ~before).sum())
-    changed = known is not None and model.backbone_changed
-    return Knowledge(inputs, plain, attached, forgotten, learnt, changed)
+            groups = (torch.ones_like(after), before, after, before & ~after, after & ~before)
+            counts += torch.stack(groups).sum(1).cpu()
+    return Knowledge(*counts.tolist(), changed=known is not None and model.backbone_changed)
 
 
 def _right(model: Attached, x: Tensor, y: Tensor) -> Tensor:
@@ -108,7 +110,7 @@ def warn_if_lost(
     model: Attached, batches: Iterable[tuple[Tensor, Tensor]], known: Sequence[Tensor] | None = None
 ) -> None:
     """Warn where attachments, or with ``known`` training both, cost accuracy on the first batches of training data."""
-    found = compare(model, batches, BATCHES, known)
-    if found.lost:
-        text = f"{found.complaint('training inputs,')} {ADVICE_JOINT if found.changed else ADVICE}"
+    result = compare(model, batches, BATCHES, known)
+    if result.lost:
+        text = f"{result.complaint('training inputs,')} {ADVICE_JOINT if result.changed else ADVICE}"
         warnings.warn(text, AbnnWarning, stacklevel=3)
