@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from abnn.errors import InputError, NotFittedError
-from abnn.outliers import REGISTRY, Noise, Outliers, make_outliers, measure_range
+from abnn.outliers import DEFAULT, REGISTRY, Noise, Outliers, make_outliers, measure_range
 from abnn.outliers.fields import border_level, object_mask
 from abnn.outliers.mixtures import SCENERY
 from abnn.outliers.patches import shuffle_patches
@@ -359,7 +359,7 @@ def test_auto_follows_the_shape() -> None:
     for x, name, options in ((flat, "tabular", {}), (signal, "two-tier", {}), (image, "two-tier", leaves)):
         a, b = prepared("auto", x)(x, x[:, 0], generator()), prepared(name, x, **options)(x, x[:, 0], generator())
         assert torch.equal(a.x, b.x) and torch.equal(a.severity, b.severity)
-    assert make_outliers(None).name == "auto"
+    assert make_outliers().name == DEFAULT == "auto"
 
 
 def words(batch: int = 12, length: int = 10) -> Tensor:

@@ -18,7 +18,8 @@ from abnn.bayes.priors import Gaussian
 from abnn.model.attached import Attached
 from abnn.model.objective import Objective, preset
 from abnn.outliers import OutlierBatch
-from abnn.train.steps import EXPLODED, Steps, average_gradients, touching
+from abnn.train.loss import touching
+from abnn.train.steps import EXPLODED, Steps, average_gradients
 from tests.conftest import SmallBatchNormNet, generator, one_draw_at_a_time, randomise_attachments, same_state
 
 CLASSES = 3
@@ -343,7 +344,7 @@ def test_compiled_losses_teach_the_same(
         return graph.forward
 
     monkeypatch.setattr(torch, "compile", lambda function, **_: original(function, backend=count, fullgraph=True))
-    monkeypatch.setattr("abnn.train.steps.is_compiled", lambda network: True)
+    monkeypatch.setattr("abnn.train.loss.is_compiled", lambda network: True)
     monkeypatch.setattr("abnn.predict.compiling.is_compiled", lambda network: True)
     steps = make(preset(name).objective, **options)
     check(updates(steps, lambda: steps.step(*batch, None)), expected)

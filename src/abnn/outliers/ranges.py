@@ -32,13 +32,13 @@ def layout_of(model: Any) -> str:
         return FIRST
     network = getattr(model, "backbone", None) or model.network
     for layer in network.modules():
-        if isinstance(layer, nn.Conv1d):
-            return LAST if layer.in_channels == shape[1] != shape[0] else FIRST
         if isinstance(layer, nn.Conv2d | nn.Conv3d):
             return FIRST
+        if isinstance(layer, nn.Conv1d):
+            return LAST if layer.in_channels == shape[1] != shape[0] else FIRST
         if isinstance(layer, nn.Linear | nn.LayerNorm | nn.RNNBase):
-            width = {nn.Linear: "in_features", nn.LayerNorm: "normalized_shape"}.get(type(layer), "input_size")
-            return LAST if getattr(layer, width) in (shape[1], (shape[1],)) else FIRST
+            widths = (getattr(layer, name, None) for name in ("in_features", "normalized_shape", "input_size"))
+            return LAST if any(width in (shape[1], (shape[1],)) for width in widths) else FIRST
     return FIRST
 
 
