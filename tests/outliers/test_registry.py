@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from abnn.outliers import DEFAULT, PRESET, REGISTRY, make_outliers
-from abnn.model.objective import PRESETS
 from abnn.errors import InputError
+from abnn.model.objective import PRESETS
+from abnn.outliers import DEFAULT, PRESET, REGISTRY, make_outliers
 
 FILE = '''
 from dataclasses import dataclass

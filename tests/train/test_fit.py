@@ -34,7 +34,6 @@ from abnn.train.loop import make_fabric
 from tests.conftest import SmallBatchNormNet, mlp
 
 
-
 def quiet(**options: Any) -> dict[str, Any]:
     """Arguments of a fit without a progress bar, on the CPU; those that fit() itself does not take go into its config."""
     own = {name: options.pop(name) for name in list(options) if name in inspect.signature(abnn.fit).parameters}
@@ -440,7 +439,9 @@ def test_divergence_after_going_on_keeps_the_state_of_the_last_whole_epoch(
     monkeypatch.setattr(Poisoned, "left", 10**9)
     before = 6  # batches that say what the network knows
     with pytest.raises(KeyboardInterrupt):
-        abnn.fit(attached(), Interrupted(before + 9), **quiet(epochs=2, checkpoint=file, checkpoint_every=1, **settings))
+        abnn.fit(
+            attached(), Interrupted(before + 9), **quiet(epochs=2, checkpoint=file, checkpoint_every=1, **settings)
+        )
     monkeypatch.setattr(Poisoned, "left", 1)
     model = attached()
     with pytest.raises(DivergedError, match="epoch 2, step 5: .* set back to its state after 1 complete epochs"):

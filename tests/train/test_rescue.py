@@ -84,7 +84,14 @@ def test_a_fit_that_is_too_fast_begins_again() -> None:
 
 def test_the_method_does_so_too() -> None:
     with pytest.warns(AbnnWarning, match=AGAIN):
-        trained = train_method(make_method("abnn", pretrain=0.0, attachment_lr=0.3), backbone(), loader(), 4, accelerator="cpu", progress=False)
+        trained = train_method(
+            make_method("abnn", pretrain=0.0, attachment_lr=0.3),
+            backbone(),
+            loader(),
+            4,
+            accelerator="cpu",
+            progress=False,
+        )
     x, y = data()
     assert (trained.predict(x).label == y).float().mean() > 0.95
     assert trained.again == {"times it began again": 1}  # and so says its record
@@ -122,7 +129,9 @@ def known(goal: Objective, outliers: Any = None, rows: Any = slice(None)) -> tup
     x, y = data()
     model = attached()
     optimizer = torch.optim.Adam([parameter for _, parameter in model.attachment_parameters()])
-    steps = Steps(model, goal, outliers, SimpleNamespace(world_size=1, autocast=nullcontext), {"attachments": optimizer})
+    steps = Steps(
+        model, goal, outliers, SimpleNamespace(world_size=1, autocast=nullcontext), {"attachments": optimizer}
+    )
     return steps.known(lambda: iter([(x[rows], y[rows])]))
 
 

@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorD
 import abnn
 from abnn.bayes.noise import hold_noise, parts_of
 from abnn.errors import InputError
+from abnn.model.objective import preset
+from abnn.train.batches import Batches
 from abnn.train.lanes import to_end, together
 from abnn.train.loop import make_fabric, training
 from abnn.train.steps import Steps
-from abnn.model.objective import preset
-from abnn.train.batches import Batches
 from tests.conftest import mlp
 from tests.train.test_fit import QUIET, attached, data, equal, loader, quiet, values
 
@@ -140,7 +140,9 @@ def test_runs_that_take_turns_leave_the_flag_of_cudnn_alone(monkeypatch: pytest.
 def without_spread(scale: float = 1.0) -> tuple[nn.Module, Tensor, Tensor]:
     """A network with activations of a size, and data of which every class is one point."""
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 16, 3)).eval()
+    network = nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 16, 3)
+    ).eval()
     with torch.no_grad():
         network[0].weight.mul_(scale)
         network[-1].weight.div_(scale)

@@ -28,10 +28,10 @@ from abnn.outliers.tabular import FeatureNoise, FeatureShuffle
 from abnn.outliers.tokens import Tokens
 
 __all__ = [
-    *("DEFAULT", "PRESET", "REGISTRY", "Auto", "Backgrounds", "Blend", "Blobs", "Change", "FeatureNoise"),
-    *("FeatureShuffle", "FromData", "Graded", "Invert", "Leaves", "Mixed", "Noise", "OutlierBatch", "Outliers"),
-    *("Patches", "Style", "Tabular", "Tokens", "TwoTier", "layout_of", "make_outliers", "measure_range"),
-]
+    "DEFAULT", "PRESET", "REGISTRY", "Auto", "Backgrounds", "Blend", "Blobs", "Change", "FeatureNoise", "FeatureShuffle",
+    "FromData", "Graded", "Invert", "Leaves", "Mixed", "Noise", "OutlierBatch", "Outliers", "Patches", "Style", "Tabular",
+    "Tokens", "TwoTier", "layout_of", "make_outliers", "measure_range",
+]  # fmt: skip
 
 DEFAULT = PRESETS["default"].outliers
 """The name of the outliers that are used where nothing else is said."""

@@ -18,7 +18,15 @@ from abnn.outliers.ranges import LAYOUTS, Range, channels_back, channels_first, 
 
 REGISTRY: dict[str, type[Outliers]] = {}
 """Generators by name; a subclass of :class:`Outliers` that sets ``name`` is added by being defined."""
-SHAPES = {0: "[B, F]", 1: "[B, C, L]", 2: "[B, C, H, W]", 3: "[B, C, D, H, W]"}
+FORMS = {
+    "flat": "floating-point values [B, F]",
+    "signal": "[B, C, L]",
+    "image": "[B, C, H, W]",
+    "volume": "[B, C, D, H, W]",
+    "tokens": "whole numbers [B, L]",
+}
+POSITIVE = (1e-9, 1e9)
+SPATIAL, VALUES = ("signal", "image", "volume"), ("flat", "signal", "image", "volume")
 
 
 @dataclass(frozen=True)
@@ -46,12 +54,13 @@ class Outliers(ABC):
     """
 
     name: ClassVar[str] = ""
-    ranks: ClassVar[tuple[int, ...] | None] = None
-    """Accepted numbers of spatial dimensions (0: flat features ``[B, F]``); None: any."""
-    takes_values: ClassVar[bool] = True
-    """Whether inputs may be floating-point values."""
-    takes_tokens: ClassVar[bool] = False
-    """Whether inputs may be whole numbers, which name things and have no range."""
+    forms: ClassVar[tuple[str, ...] | None] = VALUES
+    """Accepted forms of inputs, see ``FORMS``; None: those that all parts accept."""
+
+    limits: ClassVar[tuple[tuple[str, float, float], ...]] = ()
+    """Options that are numbers, and their least and largest value."""
+    choices: ClassVar[tuple[tuple[str, tuple[Any, ...]], ...]] = ()
+    """Other options, and their accepted values."""
 
     severity: tuple[float, float] = (0.0, 1.0)
     layout: str | None = None
@@ -63,8 +72,14 @@ class Outliers(ABC):
 
     def __post_init__(self) -> None:
         self.severity = severity_pair(self.severity)
-        if self.layout not in (None, *LAYOUTS):
-            raise unknown("layout", self.layout, LAYOUTS)
+        for option, least, most in self.limits:
+            value, kind = getattr(self, option), int if isinstance(getattr(type(self), option), int) else (int, float)
+            if not isinstance(value, kind) or not least <= value <= most:
+                number = "a whole number" if kind is int else "a number"
+                raise InputError(explain(option, repr(value), f"{number} from {least:g} to {most:g}"))
+        for option, accepted in (*self.choices, ("layout", (None, *LAYOUTS))):
+            if getattr(self, option) not in accepted:
+                raise unknown(option, getattr(self, option), accepted)
         self._range: Range | None = None
         self._placed: Range | None = None  # the same where the inputs are, and of their type
 
@@ -82,7 +97,7 @@ class Outliers(ABC):
         if not isinstance(y, Tensor) or y.ndim < 1 or len(y) != len(x):
             given = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
             raise InputError(explain("y", given, f"a tensor with one label for each of the {len(x)} inputs"))
-        self.check_rank(x)
+        self.check_form(x)
         # Half precision has too few digits for sums of fields and for counting patches.
         work = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         like = work if work.is_floating_point() else torch.empty(0, device=work.device)
@@ -167,22 +182,18 @@ class Outliers(ABC):
 
     # -- which inputs, and what to remember ----------------------------------------------------------------------------
 
-    def check_rank(self, x: Tensor) -> None:
+    def check_form(self, x: Tensor) -> None:
         """Raise an error for inputs of a form that this kind does not take."""
-        for part in self.parts_of():
-            part.check_rank(x)
-        if self.parts_of():
-            return
-        argument, given = f"x for outliers {self.name!r}", f"{x.dtype} of shape {tuple(x.shape)}"
-        if x.is_floating_point() and not self.takes_values:
-            fix = "Use 'auto' to choose by the form of the inputs."
-            raise InputError(explain(argument, given, "whole numbers", fix))
-        if not x.is_floating_point() and not self.takes_tokens:
-            fix = "Use 'tokens' for whole numbers [B, L], or a data set of real outliers."
-            raise InputError(explain(argument, given, "floating-point values", fix))
-        if self.ranks is not None and x.ndim - 2 not in self.ranks:
-            fix = "Use 'tabular' for flat features." if x.ndim == 2 else "Use 'auto' to choose by the shape of the inputs."
-            raise InputError(explain(argument, given, " or ".join(SHAPES[rank] for rank in self.ranks), fix))
+        if self.forms is None:
+            for part in self.parts_of():
+                part.check_form(x)
+        elif form_of(x) not in self.forms:
+            given, accepted = f"{x.dtype} of shape {tuple(x.shape)}", " or ".join(FORMS[form] for form in self.forms)
+            fix = (
+                "Use 'tokens' for whole numbers, 'tabular' for flat features, 'auto' to choose by the form of the inputs, "
+                "or a data set of real outliers."
+            )
+            raise InputError(explain(f"x for outliers {self.name!r}", given, accepted, fix))
 
     def chosen_for(self, x: Tensor) -> Outliers:
         """What makes outliers from inputs like these: this generator, unless it chooses another one by their form."""
@@ -248,11 +259,8 @@ class Blend(Change):
     to the power of ``fade``, so that 4 counts a dial of 1/2 as a severity of 1/16.
     """
 
+    limits = (("fade", *POSITIVE),)
     fade: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("fade", self.fade)
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         low, span = self.value_range(x)
@@ -280,16 +288,18 @@ class Exchange(Change):
         return made, severity.masked_fill(same, 0.0)
 
 
+def form_of(x: Tensor) -> str | None:
+    """The form of inputs, a name in ``FORMS``; None for others."""
+    if not x.is_floating_point():
+        return "tokens" if x.ndim == 2 else None
+    return VALUES[x.ndim - 2] if x.ndim - 2 < len(VALUES) else None
+
+
 def lookup(name: object) -> type[Outliers]:
     """The kind of a name, or an error with the names there are."""
     if not isinstance(name, str) or name not in REGISTRY:
         raise unknown("outliers", name, REGISTRY)
     return REGISTRY[name]
-
-
-def check_positive(argument: str, value: float) -> None:
-    if not (isinstance(value, int | float) and 0 < value < float("inf")):
-        raise InputError(explain(argument, repr(value), "a positive finite number"))
 
 
 def severity_pair(value: Any) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from abnn.outliers.base import Blend
+from abnn.outliers.base import SPATIAL, Blend
 from abnn.outliers.fields import smooth_background, smooth_field
 from abnn.outliers.random import Rng
 
@@ -21,7 +21,7 @@ class Blobs(Blend):
     """
 
     name: ClassVar[str] = "blobs"
-    ranks: ClassVar[tuple[int, ...] | None] = (1, 2, 3)
+    forms = SPATIAL
 
     def other(self, x: Tensor, rng: Rng) -> Tensor:
         per_sample = (len(x), *[1] * (x.ndim - 1))
@@ -34,7 +34,7 @@ class Backgrounds(Blend):
     """Bare smooth random backgrounds in place of the content."""
 
     name: ClassVar[str] = "backgrounds"
-    ranks: ClassVar[tuple[int, ...] | None] = (1, 2, 3)
+    forms = SPATIAL
 
     def other(self, x: Tensor, rng: Rng) -> Tensor:
         return smooth_background(x.shape, rng)

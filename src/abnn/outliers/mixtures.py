@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain
-from abnn.outliers.base import Outliers, lookup
+from abnn.outliers.base import FORMS, Outliers, form_of, lookup
 from abnn.outliers.random import Rng
 from abnn.outliers.tokens import Tokens
 
@@ -28,6 +28,7 @@ class Mixed(Outliers):
     """
 
     name: ClassVar[str] = "mixed"
+    forms: ClassVar[tuple[str, ...] | None] = None
     severity: tuple[float, float] = (1.0, 1.0)
     parts: tuple[Any, ...] = ("noise", "patches", "invert", "blobs")
 
@@ -92,7 +93,9 @@ class TwoTier(Mixed):
 
     def __post_init__(self) -> None:
         severity = self.style_severity
-        style = [{"name": part, "severity": severity} if isinstance(part, str) else part for part in as_parts(self.style)]
+        style = [
+            {"name": part, "severity": severity} if isinstance(part, str) else part for part in as_parts(self.style)
+        ]
         upper = Graded(parts=tuple(style), severity=severity)
         lower = Graded(parts=as_parts(self.content), severity=self.content_severity)
         self.style_severity, self.content_severity = upper.severity, lower.severity
@@ -127,22 +130,17 @@ class Auto(Mixed):
     """
 
     name: ClassVar[str] = "auto"
+    forms = tuple(FORMS)
     severity: tuple[float, float] = field(default=(0.0, 1.0), init=False)
     parts: tuple[Any, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         images = TwoTier(content=SCENERY, content_severity=SCENERY_SEVERITY)
-        self.parts = (Tabular(), TwoTier(), images, TwoTier(), Tokens())  # by number of dimensions; the last for tokens
+        self.parts = (Tabular(), TwoTier(), images, TwoTier(), Tokens())  # in the order of the forms
         super().__post_init__()
 
     def chosen_for(self, x: Tensor) -> Outliers:
-        return self.parts[x.ndim - 2 if x.is_floating_point() else -1]
-
-    def check_rank(self, x: Tensor) -> None:
-        if x.ndim > 5 or (x.ndim > 2 and not x.is_floating_point()):
-            given, accepted = f"{x.dtype} of shape {tuple(x.shape)}", "floating-point values, or tokens [B, L]"
-            fix = "Convert the inputs, or pass a data set of real outliers."
-            raise InputError(explain("x for outliers 'auto'", given, accepted, fix))
+        return self.parts[list(FORMS).index(str(form_of(x)))]
 
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
         return self.chosen_for(x).generate(x, severity, rng)

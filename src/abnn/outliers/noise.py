@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from abnn.errors import unknown
-from abnn.outliers.base import Change, check_positive
+from abnn.outliers.base import POSITIVE, Change
 from abnn.outliers.random import Rng
 
 
@@ -22,16 +21,12 @@ class Noise(Change):
     """
 
     name: ClassVar[str] = "noise"
+    limits = (("scale", *POSITIVE),)
+    choices = (("units", ("range", "raw")),)
     scale: float = 2.0
     units: Literal["range", "raw"] = "range"
     clip: bool = False
     shared_channels: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("scale", self.scale)
-        if self.units not in ("range", "raw"):
-            raise unknown("units", self.units, ("range", "raw"))
 
     @property
     def uses_range(self) -> bool:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from abnn.errors import InputError, explain
 from abnn.files import rows_digest
-from abnn.outliers.base import Change
+from abnn.outliers.base import VALUES, Change
 from abnn.outliers.random import Rng
 from abnn.outliers.ranges import channels_back, channels_first
 
@@ -29,7 +29,7 @@ class FromData(Change):
     """
 
     name: ClassVar[str] = "dataset"
-    takes_tokens: ClassVar[bool] = True
+    forms = (*VALUES, "tokens")
     uses_range = False
     severity: tuple[float, float] = (1.0, 1.0)
     data: Any = None

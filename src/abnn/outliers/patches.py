@@ -9,8 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from abnn.errors import unknown
-from abnn.outliers.base import Change
+from abnn.outliers.base import SPATIAL, Change
 from abnn.outliers.random import Rng
 
 
@@ -23,14 +22,10 @@ class Patches(Change):
     """
 
     name: ClassVar[str] = "patches"
-    ranks: ClassVar[tuple[int, ...] | None] = (1, 2, 3)
+    forms = SPATIAL
+    choices = (("finest", (2, 4, 8, 16, 32)),)
     uses_range = False
     finest: int = 8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.finest not in (2, 4, 8, 16, 32):
-            raise unknown("finest", self.finest, (2, 4, 8, 16, 32))
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         share, levels = dial.flatten(), self.finest.bit_length() - 2

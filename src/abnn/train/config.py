@@ -66,5 +66,8 @@ class FitConfig:
 
 def check_rate(argument: str, rate: Any) -> None:
     """Raise an error for a learning rate that is neither None nor a positive number."""
-    if rate is not None and not (isinstance(rate, Real) and 0 < rate < math.inf and rate is not True):
+    if rate is not None and not (isinstance(rate, Real) and 0 < float(rate) < math.inf and rate is not True):
         raise InputError(explain(argument, repr(rate), "a positive number, or None for the preset's"))
+
+
+DEFAULTS = FitConfig()

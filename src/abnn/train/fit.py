@@ -11,13 +11,13 @@ import torch
 
 from abnn.bayes.noise import changed, hold_noise, set_noise
 from abnn.errors import InputError, explain, whole_seed
+from abnn.files import tensor_digest
 from abnn.model.attached import Attached
 from abnn.model.objective import Objective, preset
 from abnn.outliers import PRESET, Outliers
 from abnn.predict.compiling import compiled
-from abnn.store.folder import fingerprint
 from abnn.train.batches import Batches, generators_of
-from abnn.train.config import FitConfig, check_rate
+from abnn.train.config import DEFAULTS, FitConfig, check_rate
 from abnn.train.knowledge import recall, warn_if_lost
 from abnn.train.lanes import to_end
 from abnn.train.loop import make_fabric, training
@@ -37,7 +37,7 @@ def fit(
     seed: int = 0,
     checkpoint: str | Path | None = None,
     progress: bool = True,
-    config: FitConfig = FitConfig(),
+    config: FitConfig = DEFAULTS,
 ) -> History:
     """Fit the attachments of ``model`` to ordinary data plus made-up outliers; returns the losses of every epoch.
 
@@ -80,10 +80,14 @@ def fit(
             maker = maker.with_range(config.value_range, lambda: batches.value_range(layout), layout)
         known = None if freeze else recall(model, batches.once())
         stack.enter_context(compiled([model.net], config.compile))
-        optimizers = {"attachments": make_optimizer(config.optimizer, (p for _, p in model.attachment_parameters()), lr)}
+        optimizers = {
+            "attachments": make_optimizer(config.optimizer, (p for _, p in model.attachment_parameters()), lr)
+        }
         if not freeze:
             optimizers["backbone"] = make_optimizer(config.optimizer, model.learning_backbone_parameters(), backbone_lr)
-        settings = _identity(model, goal, maker, freeze, {"lr": lr, "backbone_lr": backbone_lr}, config, checkpoint)
+        settings: dict[str, Any] = {}
+        if checkpoint is not None:
+            settings = {"lr": lr, "backbone_lr": backbone_lr, **_identity(model, goal, maker, freeze, config)}
         steps = Steps(model, goal, maker, fabric, optimizers)
         model.triage = None  # thresholds and statistics are of attachments as they were
         model.distance.forget()
@@ -100,32 +104,23 @@ def fit(
 
 
 def _identity(
-    model: Attached,
-    goal: Objective,
-    maker: Outliers | None,
-    freeze: bool,
-    rates: dict[str, float],
-    config: FitConfig,
-    checkpoint: str | Path | None,
+    model: Attached, goal: Objective, maker: Outliers | None, freeze: bool, config: FitConfig
 ) -> dict[str, Any]:
     """What tells this run from others, so that it goes on from no other's checkpoint."""
-    settings: dict[str, Any] = {
-        **rates,
+    digests = [] if maker is None else maker.data_digests()
+    return {
         "objective": goal.to_dict(),
         "outliers": maker.to_config() if maker is not None else None,
+        **({"outlier_data": digests} if digests else {}),
         "freeze_backbone": freeze,
         "precision": config.precision,
         "at": model.block_names,
         "kind": model.spec.kind,
-    }
-    if checkpoint is not None:
-        settings["optimizer"] = name_of(config.optimizer)
-        settings["attachments"] = [[name, list(value.shape)] for name, value in model.attachment_parameters()]
+        "optimizer": name_of(config.optimizer),
+        "attachments": [[name, list(value.shape)] for name, value in model.attachment_parameters()],
         # A backbone that is trained as well has changed when an interrupted run goes on with the same model.
-        settings["backbone"] = fingerprint(model.backbone) if freeze else None
-        if maker is not None and (digests := maker.data_digests()):
-            settings["outlier_data"] = digests
-    return settings
+        "backbone": tensor_digest(model.backbone.state_dict()) if freeze else None,
+    }
 
 
 @contextmanager

@@ -97,7 +97,8 @@ def compare(
             after = model.predict(x, draws=DRAWS, score="max-probability", replay=False).label == y
             groups = (torch.ones_like(after), before, after, before & ~after, after & ~before)
             counts += torch.stack(groups).sum(1).cpu()
-    return Knowledge(*counts.tolist(), changed=known is not None and model.backbone_changed)
+    inputs, plain, attached, forgotten, learnt = counts.tolist()
+    return Knowledge(inputs, plain, attached, forgotten, learnt, known is not None and model.backbone_changed)
 
 
 def _right(model: Attached, x: Tensor, y: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from abnn.errors import DivergedError, InputError, at_least_one, explain, unknow
 from abnn.train.batches import Batches
 from abnn.train.capture import CapturedStep
 from abnn.train.checkpoint import Run
-from abnn.train.config import FitConfig
+from abnn.train.config import DEFAULTS, FitConfig
 from abnn.train.optimizers import SCHEDULES, Rates, Schedule, name_of
 from abnn.train.processor import check_bfloat16
 from abnn.train.randomness import seeded
@@ -72,7 +72,7 @@ def training(
     seed: int = 0,
     checkpoint: str | Path | None = None,
     progress: bool = True,
-    config: FitConfig = FitConfig(),
+    config: FitConfig = DEFAULTS,
 ) -> Generator[None, None, History]:
     """Train for ``epochs`` epochs, and pause after every step, so that several runs can take turns; see :mod:`abnn.train.lanes`.
 
