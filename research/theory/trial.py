@@ -28,6 +28,7 @@ from abnn.model.attached import Attached
 from abnn.model.objective import PRESETS, Objective
 from abnn.outliers import make_outliers
 from abnn.scores.formulas import entropy, mutual_information
+from abnn.train.config import FitConfig
 from abnn.train.fit import fit
 from research.tables import MISSING, markdown_table
 
@@ -124,15 +125,17 @@ def run_goal(backbone: nn.Module, data: DigitsData, goal: Goal, seed: int, epoch
         model,
         DataLoader(TensorDataset(*data.train), BATCH, shuffle=True),
         maker,
-        objective=goal.objective,
         epochs=epochs,
         lr=LR,
-        schedule="constant",
-        value_range=(0.0, 1.0),
-        gather_distance=False,
         seed=seed,
-        accelerator="cpu",
         progress=False,
+        config=FitConfig(
+            objective=goal.objective,
+            schedule="constant",
+            value_range=(0.0, 1.0),
+            gather_distance=False,
+            accelerator="cpu",
+        ),
     )
     new_means, new_sigmas = _posterior(model)
     id_samples, outlier_samples = (model.predict(part.x, draws=DRAWS).samples for part in (data.test, data.full))

@@ -14,10 +14,11 @@ from abnn.baselines._trained import Backbone, Trained, maker
 from abnn.baselines.base import Method, Run, full_outliers, make_method
 from abnn.errors import InputError, explain, whole_seed
 from abnn.model.blocks import evaluating, logits_of, summary
-from abnn.outliers import Outliers, make_outliers
+from abnn.outliers import PRESET, Outliers, make_outliers
 from abnn.predict.compiling import compiled
 from abnn.store.folder import fingerprint
-from abnn.train.batches import Batches
+from abnn.train.batches import Batches, generators_of
+from abnn.train.config import FitConfig
 from abnn.train.lanes import to_end, together
 from abnn.train.loop import make_fabric, training
 from abnn.train.randomness import number, preserved_random_state
@@ -30,7 +31,7 @@ def train_method(
     epochs: int = 40,
     *,
     classes: int | None = None,
-    outliers: str | Outliers | Any | None = "preset",
+    outliers: str | Outliers | Any | None = PRESET,
     value_range: tuple[Any, Any] | None = None,
     seed: int = 0,
     precision: str = "32-true",
@@ -63,7 +64,7 @@ def train_method(
     """
     settings = (classes, outliers, value_range, seed, precision, compile, accelerator, devices, num_nodes)
     watching = (checkpoint, checkpoint_every, log, log_dir, progress)
-    with preserved_random_state():
+    with preserved_random_state(*generators_of(loader)):
         return to_end(_training(method, backbone, loader, epochs, *settings, *watching))
 
 
@@ -75,7 +76,7 @@ def train_seeds(
     *,
     seeds: Sequence[int] = range(5),
     classes: int | None = None,
-    outliers: str | Outliers | Any | None = "preset",
+    outliers: str | Outliers | Any | None = PRESET,
     value_range: tuple[Any, Any] | None = None,
     precision: str = "32-true",
     compile: bool = False,
@@ -103,7 +104,7 @@ def train_seeds(
 
     device = make_fabric(precision, accelerator, 1, 1).device
     runs = [run(seed, start, progress and seed == seeds[0]) for seed, start in zip(seeds, backbones)]
-    with preserved_random_state():
+    with preserved_random_state(*generators_of(loader)):
         return together(runs, device)
 
 
@@ -150,7 +151,8 @@ def _training(
     batches = Batches(loader, trained, fabric, seed)
     outlier_maker = choose_outliers(chosen, outliers, example)
     if outlier_maker is not None:
-        outlier_maker = outlier_maker.with_range(value_range, batches.value_range)
+        layout = outlier_maker.layout_for(trained)
+        outlier_maker = outlier_maker.with_range(value_range, lambda: batches.value_range(layout), layout)
     run = Run(network, fabric, batches, outlier_maker, epochs, _inputs(loader))
     settings: dict[str, Any] = {
         "method": chosen.to_config(),
@@ -177,10 +179,8 @@ def _training(
                 stage.schedule,
                 seed,
                 _stage_file(checkpoint, stage.name, len(stages)),
-                checkpoint_every,
-                log,
-                log_dir,
                 progress,
+                FitConfig(checkpoint_every=checkpoint_every, log=log, log_dir=log_dir),
             )
     chosen.finish(run)
     network.eval()
@@ -189,7 +189,7 @@ def _training(
 
 def choose_outliers(method: Method, outliers: Any, example: Tensor) -> Outliers | None:
     """The generator for a method: what the caller gave, or what its hyper-parameters say."""
-    given = getattr(method, "outliers", None) if isinstance(outliers, str) and outliers == "preset" else outliers
+    given = getattr(method, "outliers", None) if isinstance(outliers, str) and outliers == PRESET else outliers
     if method.uses_outliers == "never":
         if given is not None:
             fix = "Leave it out, or choose a method that learns from outliers, such as 'oe' or 'abnn'."

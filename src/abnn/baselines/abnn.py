@@ -34,6 +34,7 @@ from abnn.model.attach import attach
 from abnn.model.attached import Attached
 from abnn.model.objective import PRESETS, Objective, preset
 from abnn.model.views import check_number
+from abnn.outliers import DEFAULT
 from abnn.predict.prediction import Prediction
 from abnn.scores.formulas import SCORES
 from abnn.train.knowledge import warn_if_lost
@@ -80,7 +81,7 @@ class Attachments(Method):
     attachment_lr: float = PRESETS["default"].lr
     attachment_optimizer: str = "adam"
     attachment_schedule: str = PRESETS["default"].schedule
-    outliers: Any = "auto"
+    outliers: Any = DEFAULT
     objective: dict[str, Any] = field(default_factory=dict)
     attach: dict[str, Any] = field(default_factory=dict)
     freeze: bool | None = None

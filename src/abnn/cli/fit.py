@@ -75,7 +75,9 @@ def fit(
     from abnn.cli._image_data import check_share, look, open_folders, read_outliers
     from abnn.files import check_replaceable, check_writable
     from abnn.model.attach import attach, detach
+    from abnn.outliers import DEFAULT
     from abnn.predict.prediction import Plain, device_of
+    from abnn.train.config import FitConfig
     from abnn.train.fit import fit as fit_attachments
     from abnn.train.knowledge import ADVICE, LOST, LOST_JOINT, compare
     from abnn.train.loop import plan_fabric
@@ -103,7 +105,7 @@ def fit(
         warnings.simplefilter("ignore", AbnnWarning)  # said when it is attached to stay
         example = torch.rand(1, *form.shape, generator=torch.Generator().manual_seed(seed))
         detach(attach(network, example, kind=kind, last=last, views=views))
-    strange, unreadable = ("auto", ()) if outliers is None else read_outliers(outliers, form, skip_unreadable)
+    strange, unreadable = (DEFAULT, ()) if outliers is None else read_outliers(outliers, form, skip_unreadable)
     images = _read(source, given, form, held_out, seed, skip_unreadable, quiet)
     needed = least_count(noticed) * (len(names) if per_class else 1)
     if len(images.held_out_labels) < needed:
@@ -149,14 +151,12 @@ def fit(
         warnings.filterwarnings("ignore", LOST_JOINT)
         fit_attachments(
             *(model, loader),
-            freeze_backbone=not joint,
             epochs=epochs or min(20, max(3, math.ceil(400 / steps))),
             lr=lr,
-            backbone_lr=backbone_lr,
             seed=seed,
-            accelerator=accelerator,
             checkpoint=checkpoint,
             progress=not quiet,
+            config=FitConfig(freeze_backbone=not joint, backbone_lr=backbone_lr, accelerator=accelerator),
         )
     kept = compare(model, _loader(images.held_out, 256), known=right)
     say(f"Of the held-out images {kept}")

@@ -218,7 +218,7 @@ class Attached(nn.Module):
         minute; so does the first of another batch size, after which sizes do not matter. Draws and results are the same
         up to rounding. On CUDA predictions are one graph with and without compiling, so that modes which add graphs
         ("reduce-overhead", "max-autotune") do so for ``model(x)`` alone. Copies of the model compile anew, and
-        nothing of it is saved. Training has an option of its own, ``abnn.fit(..., compile=True)``.
+        nothing of it is saved. Training has an option of its own, ``abnn.FitConfig(compile=True)``.
         """
         if disable:
             self._compiled_call_impl = self.compiled = None

@@ -259,7 +259,7 @@ class Blend(Change):
     to the power of ``fade``, so that 4 counts a dial of 1/2 as a severity of 1/16.
     """
 
-    limits = (("fade", *POSITIVE),)
+    limits: ClassVar[tuple[tuple[str, float, float], ...]] = (("fade", *POSITIVE),)
     fade: float = 1.0
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from abnn.errors import InputError, explain, whole_seed
 from abnn.model.attached import check_draws
-from abnn.outliers import make_outliers, measure_range
+from abnn.outliers import DEFAULT, make_outliers, measure_range
 from abnn.predict.prediction import Plain
 from abnn.triage.drift import LEAST_SCORES, split_reference
 from abnn.triage.temperature import choose_temperature
@@ -64,7 +64,7 @@ class Gathered:
 def gather(
     model: Attached | Plain,
     loader: Iterable[Any],
-    outliers: Any = "auto",
+    outliers: Any = DEFAULT,
     draws: int = 10,
     seed: int = 0,
     score: str | None = None,
@@ -98,7 +98,13 @@ def gather(
             rows.append((scores, predicted.numpy(), (predicted == labels).numpy(), log_probs, labels.numpy()))
             yield x
 
-    maker = make_outliers(outliers).with_range(value_range, lambda: measure_range(_checked_first(first_pass())))
+    if outliers is None:
+        raise InputError(
+            explain("outliers", "None", "some, from which the threshold of reject follows", "Leave it out.")
+        )
+    chosen = make_outliers(outliers)
+    layout = chosen.layout_for(model)
+    maker = chosen.with_range(value_range, lambda: measure_range(_checked_first(first_pass()), layout), layout)
     if not rows:
         for _ in _checked_first(first_pass()):
             pass

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from abnn.errors import AbnnWarning, FileFormatError, InputError, NotFittedError, explain
-from abnn.outliers import Outliers
+from abnn.outliers import DEFAULT, Outliers
 from abnn.predict.prediction import Plain, Prediction
 from abnn.triage.stored import check_stored
 from abnn.triage.temperature import rescale
@@ -87,7 +87,7 @@ class Triage:
         loader: Iterable[Any],
         noticed: float = 0.05,
         rejected: float = 0.01,
-        outliers: str | Outliers | Any = "auto",
+        outliers: str | Outliers | Any = DEFAULT,
         draws: int = 10,
         seed: int = 0,
         *,
