@@ -130,6 +130,13 @@ def test_a_fit_measures_features_and_a_caller_may_know_better(monkeypatch: pytes
     assert seen.pop() == x.amin((0, 2)).tolist()
 
 
+def test_a_config_says_nothing_of_the_usual_layout() -> None:
+    """So that checkpoints and records of images are those of before."""
+    plain = make_outliers("noise").with_range((0.0, 1.0), lambda: (torch.zeros(1), torch.ones(1)), FIRST)
+    assert "layout" not in plain.to_config()
+    assert make_outliers("noise").with_range((0.0, 1.0), plain.with_range, LAST).to_config()["layout"] == LAST  # type: ignore[arg-type]
+
+
 def test_a_spectrogram_is_no_image() -> None:
     """Three dimensions with the batch: no scenes of leaves, and nothing that turns or stretches both axes."""
     chosen = make_outliers("auto").chosen_for(sequences())

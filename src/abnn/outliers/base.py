@@ -14,7 +14,7 @@ from torch import Tensor
 
 from abnn.errors import InputError, NotFittedError, explain, unknown
 from abnn.outliers.random import Rng
-from abnn.outliers.ranges import LAYOUTS, Range, channels_back, channels_first, check_range, layout_of
+from abnn.outliers.ranges import FIRST, LAYOUTS, Range, channels_back, channels_first, check_range, layout_of
 
 REGISTRY: dict[str, type[Outliers]] = {}
 """Generators by name; a subclass of :class:`Outliers` that sets ``name`` is added by being defined."""
@@ -102,8 +102,8 @@ class Outliers(ABC):
         work = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         like = work if work.is_floating_point() else torch.empty(0, device=work.device)
         dial = _severity_tensor(severity, x)
-        made, counted = self.generate(channels_first(work, self.layout), dial, Rng(generator, like, self.layout))
-        return OutlierBatch(x=channels_back(made, self.layout).to(x.dtype), severity=counted, y=y)
+        result, counted = self.generate(channels_first(work, self.layout), dial, Rng(generator, like, self.layout))
+        return OutlierBatch(x=channels_back(result, self.layout).to(x.dtype), severity=counted, y=y)
 
     @abstractmethod
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
@@ -113,10 +113,10 @@ class Outliers(ABC):
         """The generators that this one is made of."""
         return ()
 
-    def choose_severity(self, batch: int, given: Tensor | None, rng: Rng) -> Tensor:
+    def choose_severity(self, batch: int, severity: Tensor | None, rng: Rng) -> Tensor:
         # Numbers are drawn in both cases: with one seed, different severities then show the same outliers by degrees.
         own = rng.between(*self.severity, batch).float()
-        return own if given is None else given.clamp(max=self.severity[1])
+        return own if severity is None else severity.clamp(max=self.severity[1])
 
     # -- the range of values -------------------------------------------------------------------------------------------
 
@@ -150,16 +150,16 @@ class Outliers(ABC):
         return self.layout or layout_of(model)
 
     def with_range(
-        self, given: tuple[Any, Any] | None, measure: Callable[[], Range], layout: str | None = None
+        self, value_range: tuple[Any, Any] | None, measure: Callable[[], Range], layout: str | None = None
     ) -> Outliers:
-        """A copy that has its range: ``given``, else its own, else what ``measure()`` finds; and a layout."""
-        made = self.copied()
-        made.layout = self.layout or layout
-        if given is not None and made.uses_range:
-            made.prepare(*given)
-        if made.needs_range:
-            made.prepare_missing(*measure())
-        return made
+        """A copy that has its range: ``value_range``, else its own, else what ``measure()`` finds; and a layout."""
+        result = self.copied()
+        result.layout = self.layout or (layout if layout != FIRST else None)  # a config names what is not usual
+        if value_range is not None and result.uses_range:
+            result.prepare(*value_range)
+        if result.needs_range:
+            result.prepare_missing(*measure())
+        return result
 
     def copied(self) -> Outliers:
         """A copy whose range can be set without changing this generator."""
@@ -283,9 +283,9 @@ class Exchange(Change):
     uses_range = False
 
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
-        made, severity = super().generate(x, severity, rng)
-        same = (made == x).flatten(1).all(1)  # also one that met a copy of itself, as mixtures make them to fill up
-        return made, severity.masked_fill(same, 0.0)
+        result, severity = super().generate(x, severity, rng)
+        same = (result == x).flatten(1).all(1)  # also one that met a copy of itself, as mixtures make them to fill up
+        return result, severity.masked_fill(same, 0.0)
 
 
 def form_of(x: Tensor) -> str | None:
@@ -328,11 +328,11 @@ def _severity_tensor(severity: float | Tensor | None, x: Tensor) -> Tensor | Non
     return severity.detach().to(x.device, torch.float32).expand(len(x))
 
 
-def _plain(value: Any, known: Range | None) -> Any:
+def _plain(value: Any, bounds: Range | None) -> Any:
     """An option as JSON can hold it. A mixture hands its own range on; a part that was given another one keeps it."""
     if isinstance(value, Outliers):
         config = value.to_config()
-        if known is not None and config.get("range") == [bound.tolist() for bound in known]:
+        if bounds is not None and config.get("range") == [bound.tolist() for bound in bounds]:
             del config["range"]
         return config
-    return [_plain(item, known) for item in value] if isinstance(value, tuple | list) else value
+    return [_plain(item, bounds) for item in value] if isinstance(value, tuple | list) else value

@@ -40,9 +40,9 @@ class Mixed(Outliers):
         return self.parts
 
     def copied(self) -> Outliers:
-        made = copy.copy(self)
-        made.parts = tuple(part.copied() for part in self.parts)
-        return made
+        result = copy.copy(self)
+        result.parts = tuple(part.copied() for part in self.parts)
+        return result
 
     def part_severity(self, batch: int, severity: Tensor | None, rng: Rng) -> Tensor | None:
         """What the parts are told; None: they draw their own."""
@@ -55,14 +55,14 @@ class Mixed(Outliers):
         slots = -(-len(x) // len(self.parts))
         slot_of_sample = rng.permutations(slots * len(self.parts))
         samples = (slot_of_sample.argsort() % len(x)).split(slots)
-        made, severities = zip(
+        result, severities = zip(
             *(
                 part.generate(x.index_select(0, own), None if severity is None else severity.index_select(0, own), rng)
                 for part, own in zip(self.parts, samples, strict=True)
             )
         )
         chosen = slot_of_sample[: len(x)]
-        return torch.cat(made).index_select(0, chosen), torch.cat(severities).index_select(0, chosen)
+        return torch.cat(result).index_select(0, chosen), torch.cat(severities).index_select(0, chosen)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -107,10 +107,10 @@ class TwoTier(Mixed):
         return severity
 
     def copied(self) -> Outliers:
-        made = super().copied()
-        assert isinstance(made, TwoTier)
-        made.style, made.content = (part.parts for part in made.parts)
-        return made
+        result = super().copied()
+        assert isinstance(result, TwoTier)
+        result.style, result.content = (part.parts for part in result.parts)
+        return result
 
 
 @dataclass(kw_only=True, eq=False)

@@ -38,8 +38,8 @@ class Noise(Change):
         if not self.uses_range:
             return x + dial * self.scale * noise
         low, span = self.value_range(x)
-        made = x + dial * self.scale * (span if self.units == "range" else 1.0) * noise
-        return made.clamp(low, low + span) if self.clip else made
+        result = x + dial * self.scale * (span if self.units == "range" else 1.0) * noise
+        return result.clamp(low, low + span) if self.clip else result
 
 
 @dataclass(kw_only=True, eq=False)

@@ -54,8 +54,8 @@ class FromData(Change):
         return torch.lerp(x, items, dial) if x.is_floating_point() else torch.where(dial > 0, items, x)
 
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
-        made, severity = super().generate(x, severity, rng)
-        return made, severity if x.is_floating_point() else (severity > 0).to(severity.dtype)
+        result, severity = super().generate(x, severity, rng)
+        return result, severity if x.is_floating_point() else (severity > 0).to(severity.dtype)
 
     def to_config(self) -> dict[str, Any]:
         """Which kind of data it was; the data itself has to be given again."""

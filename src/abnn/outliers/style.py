@@ -121,5 +121,5 @@ def recompose(x: Tensor, amount: Tensor, rng: Rng, scenes: float = 0.0) -> Tenso
         depth = contrast * rng.between(0.2, 0.9, *per_sample)
         cluttered = new_background + depth * (scene - scene.mean(places, keepdim=True))
         field = torch.where(rng.uniform(*per_sample) < scenes, cluttered, field)
-    made = x + amount * ((1 - mask) * (field - background) + mask * (new_level - level))
-    return made.clamp(0, 1)
+    result = x + amount * ((1 - mask) * (field - background) + mask * (new_level - level))
+    return result.clamp(0, 1)

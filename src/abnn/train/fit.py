@@ -78,7 +78,7 @@ def fit(
         if maker is not None:
             layout = maker.layout_for(model)
             maker = maker.with_range(config.value_range, lambda: batches.value_range(layout), layout)
-        known = None if freeze else recall(model, batches.once())
+        right_before = None if freeze else recall(model, batches.once())
         stack.enter_context(compiled([model.net], config.compile))
         optimizers = {
             "attachments": make_optimizer(config.optimizer, (p for _, p in model.attachment_parameters()), lr)
@@ -98,7 +98,7 @@ def fit(
         stack.close()  # compiled for training alone
         if chosen.gathers(freeze) if config.gather_distance is None else config.gather_distance:
             model.distance.fit(batches.once(), fabric)
-        warn_if_lost(model, batches.once(), known)
+        warn_if_lost(model, batches.once(), right_before)
     model.eval()
     return history
 

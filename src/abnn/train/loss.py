@@ -61,9 +61,9 @@ def loss(
         if maker is None:
             return data_loss + kl
         layout = maker.layout_for(model)
-        made = maker.with_range(value_range, lambda: measure_range([x], layout), layout)(x, y, generator)
+        batch = maker.with_range(value_range, lambda: measure_range([x], layout), layout)(x, y, generator)
         with fresh_draws(model, goal.draws[2]), evaluating(model):
-            outlier_loss, outlier_kl = losses.of_outliers(made.x, made.y, made.severity, generator)
+            outlier_loss, outlier_kl = losses.of_outliers(batch.x, batch.y, batch.severity, generator)
     return data_loss + kl + goal.alpha * (outlier_loss + outlier_kl)
 
 
@@ -103,9 +103,9 @@ class Losses:
             logits = self.model.draw_logits(x)
         return logits.float()
 
-    def _kl(self, x: Tensor, wanted: bool) -> Tensor:
+    def _kl(self, x: Tensor, with_kl: bool) -> Tensor:
         """The weighted KL term, or 0."""
-        if not wanted:
+        if not with_kl:
             return x.new_zeros((), dtype=torch.float32)
         return self.objective.kl_factor(len(x)) * kl_of(self.model.layers, self.objective.sampled_kl)
 
@@ -136,10 +136,10 @@ def fresh_draws(model: Attached, draws: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def touching(wanted: Iterable[nn.Parameter], all_parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-    """Inside, gradients reach exactly the wanted parameters."""
+def touching(learning: Iterable[nn.Parameter], all_parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Inside, gradients reach exactly the parameters ``learning``."""
     flags = [(parameter, parameter.requires_grad) for parameter in all_parameters]
-    chosen = {id(parameter) for parameter in wanted}
+    chosen = {id(parameter) for parameter in learning}
     try:
         for parameter, _ in flags:
             parameter.requires_grad_(id(parameter) in chosen)

@@ -92,11 +92,11 @@ class Steps(Trainable):
         """3. Teach what outliers deserve; normalisation statistics never see them."""
         assert self.outliers is not None
         goal = self.objective
-        made = self.outliers(x, y, generator)
+        batch = self.outliers(x, y, generator)
         self.model.resample(goal.draws[2])
         everything = self.at_once or (goal.outliers_update == "all" and self.backbone_optimizer is not None)
         with touching(self._all if everything else self.attachments, self._all), evaluating(self.model):
-            loss, kl = self.losses.of_outliers(made.x, made.y, made.severity, generator)
+            loss, kl = self.losses.of_outliers(batch.x, batch.y, batch.severity, generator)
             self.fabric.backward((-1 if goal.maximise else 1) * goal.alpha * (loss + kl))
         self._learn(everything)
         return loss.detach()
