@@ -32,7 +32,7 @@ from abnn.data.digits import Labelled, load_digits
 from abnn.errors import InputError, explain, unknown
 from abnn.evaluate.collect import evaluate_set
 from abnn.evaluate.evaluation import SetResult
-from abnn.outliers import make_outliers
+from abnn.outliers import DEFAULT, make_outliers
 from abnn.scores import GATED
 from research import settings
 
@@ -101,8 +101,8 @@ class Task:
             "epochs": epochs,
             "draws": DRAWS,
         }
-        if getattr(method, "outliers", None) == "auto":
-            config["outliers"] = make_outliers("auto").chosen_for(self.train.x[:1]).to_config()
+        if getattr(method, "outliers", None) == DEFAULT:
+            config["outliers"] = make_outliers().chosen_for(self.train.x[:1]).to_config()
         if method.score == "gated":
             config["gated"] = GATED
         if isinstance(method, Attachments) and method.gathers:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from abnn.attached import Attached, attach
-from abnn.config import PRESETS, Objective
+from abnn.config import PRESETS, FitConfig, Objective
 from abnn.data.digits import DigitsData, load_digits
 from abnn.evaluate.records import find_records
 from abnn.metrics import auroc
@@ -123,15 +123,17 @@ def run_goal(backbone: nn.Module, data: DigitsData, goal: Goal, seed: int, epoch
         model,
         DataLoader(TensorDataset(*data.train), BATCH, shuffle=True),
         maker,
-        objective=goal.objective,
         epochs=epochs,
         lr=LR,
-        schedule="constant",
-        value_range=(0.0, 1.0),
-        gather_distance=False,
         seed=seed,
-        accelerator="cpu",
         progress=False,
+        config=FitConfig(
+            objective=goal.objective,
+            schedule="constant",
+            value_range=(0.0, 1.0),
+            gather_distance=False,
+            accelerator="cpu",
+        ),
     )
     new_means, new_sigmas = _posterior(model)
     id_samples, outlier_samples = (model.predict(part.x, draws=DRAWS).samples for part in (data.test, data.full))

@@ -11,16 +11,18 @@ if TYPE_CHECKING:
     from abnn.attached import Attached, attach, detach, load
     from abnn.bayes.layers import Init
     from abnn.bayes.priors import Gaussian, ScaleMixture
-    from abnn.config import AttachConfig, Objective, TriageConfig, preset
+    from abnn.config import AttachConfig, FitConfig, Objective, TriageConfig, preset
     from abnn.networks.by_name import build_backbone
     from abnn.predict import Prediction
     from abnn.train.fit import fit
+    from abnn.train.loss import loss
     from abnn.train.trainable import History
     from abnn.triage import Triage, calibrate
 
 _PLACES = {
     "AttachConfig": "abnn.config",
     "Attached": "abnn.attached",
+    "FitConfig": "abnn.config",
     "Gaussian": "abnn.bayes.priors",
     "History": "abnn.train.trainable",
     "Init": "abnn.bayes.layers",
@@ -35,12 +37,14 @@ _PLACES = {
     "detach": "abnn.attached",
     "fit": "abnn.train.fit",
     "load": "abnn.attached",
+    "loss": "abnn.train.loss",
     "preset": "abnn.config",
 }
 """Where the public names live. They are imported when first used: ``import abnn`` costs next to nothing."""
 __all__ = [
     "AttachConfig",
     "Attached",
+    "FitConfig",
     "Gaussian",
     "History",
     "Init",
@@ -56,6 +60,7 @@ __all__ = [
     "detach",
     "fit",
     "load",
+    "loss",
     "preset",
 ]
 

@@ -35,12 +35,10 @@ from abnn.triage import Triage
 class Attached(AttachedNetwork):
     """A backbone with attachments: made by :func:`attach`, undone by :func:`detach`.
 
-    triage  thresholds, set by abnn.calibrate(); they are saved with the model
-    extra   further notes that are saved with the model, as JSON can hold them
+    ``triage`` has its thresholds, once abnn.calibrate() has set them; they are saved with the model.
     """
 
-    triage: Triage | None = None
-    extra: dict[str, Any]
+    triage: Triage | None
 
     def predict(
         self,
@@ -171,7 +169,6 @@ def attach(
         output = found.calls[""].output
         classes = None if output is None else task.check_outputs(output, found.batch, found.logits)
         model = Attached(backbone, example, blocks, spec, found)
-        model.extra = {}
         model.task, model.classes = task, classes or model.classes
         model.preset, model.score, model.views = preset, chosen.score, views
         choose_fold(model, example)

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
 from abnn.baselines import TrainConfig, train_method
+from abnn.config import FitConfig
 from abnn.triage import Triage
 
 WORDS, LENGTH = 30, 12
@@ -45,10 +46,10 @@ def trained() -> Classifier:
 
 
 def test_default_fit_and_calibration_tell_scrambled_sentences_from_good_ones() -> None:
-    network, options = trained(), {"progress": False, "accelerator": "cpu"}
+    network, config = trained(), FitConfig(accelerator="cpu")
     known, held_out, fresh = (sentences(120, seed) for seed in (0, 1, 2))
     model = abnn.attach(network, known.tensors[0][:1])
-    history = abnn.fit(model, DataLoader(known, 30, shuffle=True), epochs=3, **options)  # type: ignore[arg-type]
+    history = abnn.fit(model, DataLoader(known, 30, shuffle=True), epochs=3, progress=False, config=config)
     assert history.last["outliers"] > 0
     triage = Triage.calibrate(model, DataLoader(held_out, 30), draws=3)
     good = model.predict(fresh.tensors[0], draws=3)

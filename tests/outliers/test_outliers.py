@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from abnn.errors import InputError, NotFittedError
-from abnn.outliers import REGISTRY, Noise, Outliers, make_outliers, measure_range
+from abnn.outliers import DEFAULT, REGISTRY, Noise, Outliers, make_outliers, measure_range
 from abnn.outliers.fields import border_level, object_mask
 from abnn.outliers.mixtures import SCENERY
 from abnn.outliers.patches import shuffle_patches
@@ -359,7 +359,7 @@ def test_auto_follows_the_shape() -> None:
     for x, name, options in ((flat, "tabular", {}), (signal, "two-tier", {}), (image, "two-tier", leaves)):
         a, b = prepared("auto", x)(x, x[:, 0], generator()), prepared(name, x, **options)(x, x[:, 0], generator())
         assert torch.equal(a.x, b.x) and torch.equal(a.severity, b.severity)
-    assert make_outliers(None).name == "auto"
+    assert make_outliers().name == DEFAULT == "auto"
 
 
 def words(batch: int = 12, length: int = 10) -> Tensor:
@@ -439,7 +439,7 @@ def test_whole_numbers_have_one_range_whatever_their_length() -> None:
         ("tabular", words(), "outliers 'feature-noise'.*Use 'tokens'"),
         ("auto", torch.zeros(2, 1, 4, 4, dtype=torch.uint8), "outliers 'auto'.*uint8.*real outliers"),
         ("tokens", torch.zeros(2, 4), "outliers 'tokens'.*whole numbers.*'auto'"),
-        ("tokens", torch.zeros(2, 4, 4, dtype=torch.long), r"outliers 'tokens'.*\[B, F\]"),
+        ("tokens", torch.zeros(2, 4, 4, dtype=torch.long), r"outliers 'tokens'.*\[B, L\]"),
     ],
 )
 def test_generators_say_which_inputs_they_take(name: str, x: Tensor, said: str) -> None:
@@ -570,21 +570,21 @@ def test_constant_channel_is_harmless() -> None:
     [
         (lambda: make_outliers("patchs"), "patches"),
         (lambda: make_outliers("noise", scal=2.0), "scale"),
-        (lambda: make_outliers("noise", scale=-1.0), "positive"),
-        (lambda: make_outliers("feature-noise", scale=float("nan")), "positive"),
+        (lambda: make_outliers("noise", scale=-1.0), "scale: got .*a number from 1e-09 to 1e\\+09"),
+        (lambda: make_outliers("feature-noise", scale=float("nan")), "scale: got .*a number from 1e-09 to 1e\\+09"),
         (lambda: make_outliers("noise", units="sigma"), "raw"),
         (lambda: make_outliers("noise", severity=(0.5, 0.2)), "pair"),
         (lambda: make_outliers("noise", severity="high"), "pair"),
         (lambda: make_outliers("patches", finest=5), "finest"),
-        (lambda: make_outliers("style", flip=2), "share"),
-        (lambda: make_outliers("style", size=2), "logarithm"),
+        (lambda: make_outliers("style", flip=2), "flip: got 2; accepted: a number from 0 to 1"),
+        (lambda: make_outliers("style", size=2), "size: got 2"),
         (lambda: make_outliers("mixed", parts=[]), "not empty"),
         (lambda: make_outliers("mixed", parts="noise"), "list"),
         (lambda: make_outliers("mixed", parts=["nois"]), "noise"),
         (lambda: make_outliers("two-tier", severity=0.5), "content_severity"),
         (lambda: make_outliers(Noise(), scale=1.0), "finished"),
         (
-            lambda: make_outliers(3),  # type: ignore[arg-type]
+            lambda: make_outliers(3),  # type: ignore[call-overload]
             "one of",
         ),
         (lambda: make_outliers({"scale": 1.0}), "None"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import math
 import signal
 import subprocess
@@ -9,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 import abnn
-from abnn.config import PRESETS
+from abnn.config import PRESETS, FitConfig
 from abnn.errors import AbnnWarning, DivergedError, FileFormatError, InputError
 from abnn.files import write_tree
 from abnn.networks.by_name import PaperResNet
@@ -29,7 +32,14 @@ from abnn.train.checkpoint import Run
 from abnn.train.loop import make_fabric
 from tests.conftest import SmallBatchNormNet, attach_with, mlp
 
-QUIET: dict[str, Any] = {"progress": False, "accelerator": "cpu"}
+
+def quiet(**options: Any) -> dict[str, Any]:
+    """Arguments of a fit without a progress bar, on the CPU; those that fit() itself does not take go into its config."""
+    own = {name: options.pop(name) for name in list(options) if name in inspect.signature(abnn.fit).parameters}
+    return {"progress": False, **own, "config": FitConfig(**{"accelerator": "cpu", **options})}
+
+
+QUIET = quiet()
 # A few steps of the authors' preset cost a trained network its accuracy, which is said.
 may_forget = pytest.mark.filterwarnings("ignore:Training the backbone with the attachments cost accuracy")
 
@@ -49,6 +59,11 @@ def loader(batch: int = 16, shuffle: bool = True) -> DataLoader:
 
 
 def backbone(trained: bool = True) -> PaperResNet:
+    return copy.deepcopy(_backbone(trained))
+
+
+@cache
+def _backbone(trained: bool) -> PaperResNet:
     torch.manual_seed(0)
     network = PaperResNet(1, 3, width=8, blocks=2, stem="small", kaiming=False)
     if trained:
@@ -130,12 +145,12 @@ def test_what_was_frozen_before_stays_so_in_joint_training() -> None:
     first, *others = (parameter for _, parameter in model.backbone_parameters())
     first.requires_grad_(False)
     before = [parameter.detach().clone() for parameter in (first, *others)]
-    abnn.fit(model, loader(), epochs=1, freeze_backbone=False, **QUIET)
+    abnn.fit(model, loader(), **quiet(epochs=1, freeze_backbone=False))
     assert torch.equal(first, before[0]) and not first.requires_grad
     assert not any(torch.equal(parameter, value) for parameter, value in zip(others, before[1:]))
     model.backbone.requires_grad_(False)
     with pytest.raises(InputError, match="backbone: got .* no parameter requires gradients"):
-        abnn.fit(model, loader(), epochs=1, freeze_backbone=False, **QUIET)
+        abnn.fit(model, loader(), **quiet(epochs=1, freeze_backbone=False))
 
 
 def test_a_seed_is_its_number_whatever_its_type() -> None:
@@ -186,26 +201,29 @@ class Interrupted:
             yield batch
 
 
+@cache
+def uninterrupted(preset: str) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
+    """What a run of three epochs ends with."""
+    model = attached(preset=preset)
+    history = abnn.fit(model, loader(), **quiet(epochs=3, seed=4))
+    return values(model), [{**row, "seconds": 0} for row in history.rows]
+
+
 @may_forget
 @pytest.mark.parametrize("preset", ["default", "authors"])
 @pytest.mark.parametrize("after", [3, 12, 17])
 def test_an_interrupted_run_ends_bit_identical(tmp_path: Path, preset: str, after: int) -> None:
-    settings: dict[str, Any] = {"epochs": 3, "seed": 4, **QUIET}
-    whole = attached(preset=preset)
-    history = abnn.fit(whole, loader(), **settings)
     file = tmp_path / "fit.safetensors"
+    settings = quiet(epochs=3, seed=4, checkpoint=file, checkpoint_every=2)
     cut = attached(preset=preset)
     before = 12 if preset == "default" else 6  # batches that go into the range of values, and what the backbone knows
     with pytest.raises(KeyboardInterrupt):
-        abnn.fit(cut, Interrupted(before + after), checkpoint=file, checkpoint_every=2, **settings)
+        abnn.fit(cut, Interrupted(before + after), **settings)
     assert file.exists()
     resumed = attached(preset=preset)
-    again = abnn.fit(resumed, loader(), checkpoint=file, checkpoint_every=2, **settings)
-    assert equal(values(whole), values(resumed))
-    dropped = {"seconds"}
-    assert [{k: v for k, v in row.items() if k not in dropped} for row in history.rows] == [
-        {k: v for k, v in row.items() if k not in dropped} for row in again.rows
-    ]
+    again = abnn.fit(resumed, loader(), **settings)
+    whole, rows = uninterrupted(preset)
+    assert equal(whole, values(resumed)) and rows == [{**row, "seconds": 0} for row in again.rows]
 
 
 def test_an_interrupted_run_has_the_order_of_a_sampler_with_epochs(tmp_path: Path) -> None:
@@ -221,7 +239,7 @@ def test_an_interrupted_run_has_the_order_of_a_sampler_with_epochs(tmp_path: Pat
             return 1.0
 
         batched = DataLoader(dataset, batch_size=16, sampler=sampler)
-        abnn.fit(model, batched, epochs=2, schedule=flat, **QUIET, **options)
+        abnn.fit(model, batched, **quiet(epochs=2, schedule=flat, **options))
         return values(model)
 
     file = tmp_path / "fit.safetensors"
@@ -233,7 +251,7 @@ def test_an_interrupted_run_has_the_order_of_a_sampler_with_epochs(tmp_path: Pat
 def test_a_run_that_goes_on_after_the_last_step_of_an_epoch_has_the_same_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, settings = tmp_path / "fit.safetensors", {"epochs": 2, "checkpoint_every": 6, **QUIET}
+    file, settings = tmp_path / "fit.safetensors", quiet(epochs=2, checkpoint_every=6)
     history = abnn.fit(attached(), loader(), **settings)
 
     def stop(run: Run) -> None:
@@ -253,7 +271,7 @@ KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from tests.train.test_fit import attached, loader, QUIET
+from tests.train.test_fit import attached, loader, quiet
 import abnn
 import abnn.files as files
 real, count = files.write_bytes, 0
@@ -265,7 +283,8 @@ def write(path, content):
         os.kill(os.getpid(), signal.SIGKILL)
     real(path, content)
 files.write_bytes = write
-abnn.fit(attached(), loader(), freeze_backbone={freeze}, epochs=2, seed=4, checkpoint={file!r}, checkpoint_every=1, **QUIET)
+options = dict(freeze_backbone={freeze}, epochs=2, seed=4, checkpoint={file!r}, checkpoint_every=1)
+abnn.fit(attached(), loader(), **quiet(**options))
 """
 
 
@@ -276,9 +295,9 @@ def test_a_killed_run_ends_bit_identical(tmp_path: Path, freeze: bool) -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert result.returncode == -signal.SIGKILL, result.stderr.decode()
     whole, resumed = attached(), attached()
-    same: dict[str, Any] = {"freeze_backbone": freeze, "epochs": 2, "seed": 4, **QUIET}
-    abnn.fit(whole, loader(), **same)
-    abnn.fit(resumed, loader(), checkpoint=file, checkpoint_every=1, **same)
+    same: dict[str, Any] = {"freeze_backbone": freeze, "epochs": 2, "seed": 4}
+    abnn.fit(whole, loader(), **quiet(**same))
+    abnn.fit(resumed, loader(), **quiet(checkpoint=file, checkpoint_every=1, **same))
     assert equal(values(whole), values(resumed))
 
 
@@ -312,7 +331,7 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
     for model, batches, changes, names in others:
         start = values(model)
         with pytest.raises(InputError, match=rf"other settings \({names}\)"):
-            abnn.fit(model, batches, epochs=1, checkpoint=file, **{**QUIET, **changes})
+            abnn.fit(model, batches, epochs=1, checkpoint=file, **quiet(**changes))
         assert equal(start, values(model))
     write_tree(file, {"format": "something else"})
     with pytest.raises(FileFormatError, match="not a checkpoint"):
@@ -330,7 +349,7 @@ def test_checkpoints_of_other_real_outliers_are_refused(tmp_path: Path) -> None:
 
     def run(outliers: Any) -> dict[str, Tensor]:
         model = attached()
-        abnn.fit(model, loader(), outliers=outliers, epochs=1, checkpoint=file, gather_distance=False, **QUIET)
+        abnn.fit(model, loader(), **quiet(outliers=outliers, epochs=1, checkpoint=file, gather_distance=False))
         return values(model)
 
     first = run(Mixed(parts=("noise", make_outliers(real))))
@@ -405,7 +424,7 @@ def test_statistics_of_attachments_as_they_were_are_forgotten() -> None:
     model = attached()
     abnn.fit(model, loader(), epochs=1, **QUIET)
     assert model.distance.fitted
-    abnn.fit(model, loader(), epochs=1, gather_distance=False, **QUIET)
+    abnn.fit(model, loader(), **quiet(epochs=1, gather_distance=False))
     assert not model.distance.fitted and model.predict(next(iter(loader()))[0]).default == "entropy"
 
 
@@ -414,16 +433,18 @@ def test_divergence_after_going_on_keeps_the_state_of_the_last_whole_epoch(
 ) -> None:
     """Not that of the checkpoint, which is of the middle of the second epoch."""
     file, after = tmp_path / "fit.safetensors", attached()
-    settings: dict[str, Any] = {"outliers": Poisoned(), "lr": 1e-3, "schedule": "constant", **QUIET}
-    abnn.fit(after, loader(), epochs=1, gather_distance=False, **settings)
+    settings: dict[str, Any] = {"outliers": Poisoned(), "lr": 1e-3, "schedule": "constant"}
+    abnn.fit(after, loader(), **quiet(epochs=1, gather_distance=False, **settings))
     monkeypatch.setattr(Poisoned, "left", 10**9)
     before = 6  # batches that say what the network knows
     with pytest.raises(KeyboardInterrupt):
-        abnn.fit(attached(), Interrupted(before + 9), epochs=2, checkpoint=file, checkpoint_every=1, **settings)
+        abnn.fit(
+            attached(), Interrupted(before + 9), **quiet(epochs=2, checkpoint=file, checkpoint_every=1, **settings)
+        )
     monkeypatch.setattr(Poisoned, "left", 1)
     model = attached()
     with pytest.raises(DivergedError, match="epoch 2, step 5: .* set back to its state after 1 complete epochs"):
-        abnn.fit(model, loader(), epochs=2, checkpoint=file, checkpoint_every=1, **settings)
+        abnn.fit(model, loader(), **quiet(epochs=2, checkpoint=file, checkpoint_every=1, **settings))
     assert equal(values(after), values(model))
 
 
@@ -446,26 +467,26 @@ def test_exploding_sigma_is_noticed() -> None:
 def test_bf16_follows_full_precision() -> None:
     exact, mixed = attached(), attached()
     first = abnn.fit(exact, loader(), epochs=2, **QUIET)
-    second = abnn.fit(mixed, loader(), epochs=2, precision="bf16-mixed", **QUIET)
+    second = abnn.fit(mixed, loader(), **quiet(epochs=2, precision="bf16-mixed"))
     # bfloat16 keeps 8 bits, a relative 2^-8 per operation; the losses of this shallow network stay within a few of them.
     assert second.last["id"] == pytest.approx(first.last["id"], rel=0.05, abs=0.02)
     assert all(parameter.dtype == torch.float32 for parameter in mixed.parameters())
 
 
 def test_logs(tmp_path: Path) -> None:
-    abnn.fit(attached(), loader(), epochs=2, log=["csv", "tensorboard"], log_dir=tmp_path, **QUIET)
+    abnn.fit(attached(), loader(), **quiet(epochs=2, log=["csv", "tensorboard"], log_dir=tmp_path))
     rows = next(tmp_path.rglob("metrics.csv")).read_text().splitlines()
     assert len(rows) == 3 and "id_divergence" in rows[0]
     assert list(tmp_path.rglob("events.out.tfevents*"))
     with pytest.raises(InputError, match="csv"):
-        abnn.fit(attached(), loader(), epochs=1, log="cvs", log_dir=tmp_path, **QUIET)
+        abnn.fit(attached(), loader(), **quiet(epochs=1, log="cvs", log_dir=tmp_path))
 
 
 @pytest.mark.parametrize("change", [{"target": "random"}, {"target": "uniform"}, {"outlier_loss": "draws"}])
 def test_ablation_switches_change_the_result(change: dict[str, Any]) -> None:
     plain, changed = attached(), attached()
     abnn.fit(plain, loader(), epochs=1, **QUIET)
-    abnn.fit(changed, loader(), epochs=1, objective=replace(PRESETS["default"].objective, **change), **QUIET)
+    abnn.fit(changed, loader(), **quiet(epochs=1, objective=replace(PRESETS["default"].objective, **change)))
     assert not equal(values(plain), values(changed))
 
 
@@ -480,7 +501,7 @@ def test_no_outliers_and_real_outliers() -> None:
 def test_the_range_of_the_users_generator_is_used_and_left_alone() -> None:
     def fitted(outliers: Any, **options: Any) -> list[float]:
         model = attached()
-        abnn.fit(model, loader(), outliers=outliers, epochs=1, **QUIET, **options)
+        abnn.fit(model, loader(), **quiet(outliers=outliers, epochs=1, **options))
         return [float(value.detach().double().sum()) for _, value in model.attachment_parameters()]
 
     wide, fresh = abnn.outliers.Noise(), abnn.outliers.Noise()
@@ -496,11 +517,11 @@ def test_no_attachment_trains_everything_with_outliers() -> None:
     model = attached(trained=False, kind="replace")
     goal = abnn.preset("authors", keep_gradient=False, outliers_update="all").objective
     before = values(model)
-    abnn.fit(model, loader(), objective=goal, freeze_backbone=False, epochs=1, lr=1e-4, **QUIET)
+    abnn.fit(model, loader(), **quiet(objective=goal, freeze_backbone=False, epochs=1, lr=1e-4))
     after = values(model)
     assert all(not torch.equal(before[name], after[name]) for name in before if name.startswith("net.head"))
     with pytest.raises(InputError, match="freeze_backbone"):
-        abnn.fit(model, loader(), objective=goal, freeze_backbone=True, epochs=1, **QUIET)
+        abnn.fit(model, loader(), **quiet(objective=goal, freeze_backbone=True, epochs=1))
 
 
 def test_outliers_that_no_network_can_take_are_named() -> None:
@@ -519,15 +540,13 @@ def test_tabular_data() -> None:
 def test_own_optimiser_schedule_and_range() -> None:
     model = attached()
     seen: list[float] = []
-    history = abnn.fit(
-        model,
-        loader(),
+    options = quiet(
         epochs=2,
         optimizer=lambda parameters, lr: torch.optim.RMSprop(parameters, lr=lr),
         schedule=lambda progress: seen.append(progress) or 0.5,  # type: ignore[func-returns-value]
         value_range=(0.0, 1.0),
-        **QUIET,
     )
+    history = abnn.fit(model, loader(), **options)
     assert seen == pytest.approx([step / 12 for step in range(12)])
     assert history.last["lr_factor"] == 0.5
 
@@ -590,7 +609,7 @@ def test_bad_loaders(batches: Any, message: str) -> None:
 )
 def test_bad_settings(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        abnn.fit(attached(), loader(), **{"epochs": 1, **QUIET, **options})
+        abnn.fit(attached(), loader(), **quiet(**{"epochs": 1, **options}))
 
 
 def test_a_plain_network_is_not_a_model() -> None:

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 import abnn
-from abnn.baselines import TrainConfig, make_method, train_method
+from abnn.baselines import make_method, train_method
 from abnn.errors import AbnnWarning
 from abnn.train.knowledge import BATCHES, Knowledge, compare, recall, warn_if_lost
 from tests.conftest import randomise_attachments
-from tests.train.test_fit import QUIET, attached, backbone, data, loader
+from tests.train.test_fit import QUIET, attached, backbone, data, loader, quiet
 
 
 def batches() -> DataLoader:
@@ -86,7 +86,7 @@ def test_fit_warns_when_the_network_forgets(unrescued: None) -> None:
 def test_so_does_the_method(unrescued: None) -> None:
     method = make_method("abnn", pretrain=0.0, attachment_lr=0.3)
     with pytest.warns(AbnnWarning, match="cost accuracy"):
-        train_method(method, backbone(), loader(), 1, progress=False, config=TrainConfig(accelerator="cpu"))
+        train_method(method, backbone(), loader(), 1, accelerator="cpu", progress=False)
 
 
 def test_a_backbone_that_learns_along_is_compared_with_what_it_was() -> None:
@@ -97,7 +97,7 @@ def test_a_backbone_that_learns_along_is_compared_with_what_it_was() -> None:
         r"Training the backbone with the attachments cost accuracy: of 96 training inputs, .* now and .* before. Freeze"
     )
     with pytest.warns(AbnnWarning, match=text):
-        abnn.fit(model, loader(), freeze_backbone=False, epochs=1, lr=0.3, backbone_lr=1.0, **QUIET)
+        abnn.fit(model, loader(), **quiet(freeze_backbone=False, epochs=1, lr=0.3, backbone_lr=1.0))
     assert not compare(model, batches()).lost  # which looks at the backbone as it is now
 
 
@@ -105,7 +105,7 @@ def test_good_fits_are_quiet() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", AbnnWarning)
         abnn.fit(attached(), loader(), epochs=3, **QUIET)
-        abnn.fit(attached(), loader(), freeze_backbone=False, epochs=3, **QUIET)
+        abnn.fit(attached(), loader(), **quiet(freeze_backbone=False, epochs=3))
 
 
 def test_modes_and_draws_are_left_alone() -> None:

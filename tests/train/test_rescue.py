@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from functools import partial
+from contextlib import nullcontext
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +14,14 @@ import pytest
 import torch
 
 import abnn
-from abnn.baselines import TrainConfig, make_method, train_method
+from abnn.baselines import make_method, train_method
 from abnn.config import Objective
 from abnn.errors import AbnnWarning
 from abnn.outliers import make_outliers
 from abnn.train.checkpoint import Run
 from abnn.train.rescue import SLOWER, TIMES, WINDOW, Rescue, forgotten
 from abnn.train.steps import Steps
-from tests.train.test_fit import QUIET, Interrupted, attached, backbone, data, equal, loader, values
+from tests.train.test_fit import QUIET, Interrupted, attached, backbone, data, equal, loader, quiet, values
 
 AGAIN = "has overwritten what the network knew"
 
@@ -62,7 +63,7 @@ def test_inputs_count_not_batches() -> None:
 
 def fit(lr: float, **options: Any) -> tuple[abnn.Attached, Any]:
     model = attached()
-    return model, abnn.fit(model, loader(), epochs=4, lr=lr, **QUIET, **options)
+    return model, abnn.fit(model, loader(), **quiet(epochs=4, lr=lr, **options))
 
 
 def right(model: abnn.Attached) -> float:
@@ -88,8 +89,8 @@ def test_the_method_does_so_too() -> None:
             backbone(),
             loader(),
             4,
+            accelerator="cpu",
             progress=False,
-            config=TrainConfig(accelerator="cpu"),
         )
     x, y = data()
     assert (trained.predict(x).label == y).float().mean() > 0.95
@@ -128,7 +129,9 @@ def known(goal: Objective, outliers: Any = None, rows: Any = slice(None)) -> tup
     x, y = data()
     model = attached()
     optimizer = torch.optim.Adam([parameter for _, parameter in model.attachment_parameters()])
-    steps = Steps(model, goal, outliers, SimpleNamespace(world_size=1), {"attachments": optimizer})
+    steps = Steps(
+        model, goal, outliers, SimpleNamespace(world_size=1, autocast=nullcontext), {"attachments": optimizer}
+    )
     return steps.known(lambda: iter([(x[rows], y[rows])]))
 
 
@@ -163,24 +166,30 @@ def test_any_optimiser_starts_anew(make: Any, monkeypatch: pytest.MonkeyPatch) -
         torch.testing.assert_close(values(begun)[name], value, rtol=1e-5, atol=1e-6)
 
 
+@cache
+def uninterrupted() -> tuple[dict[str, Any], list[float]]:
+    """What a run ends with that was too fast, and has begun again once."""
+    model, history = fit(0.3)
+    return values(model), [row["id"] for row in history.rows]
+
+
 @pytest.mark.filterwarnings(f"ignore:Epoch . {AGAIN}")
 @pytest.mark.parametrize("after", [4, 10, 14, 19, 27])
 def test_an_interrupted_run_begins_again_as_one_that_was_not(tmp_path: Path, after: int) -> None:
-    whole, history = fit(0.3)
+    whole, rows = uninterrupted()
     cut, file = attached(), tmp_path / "fit.safetensors"
-    settings: dict[str, Any] = {"epochs": 4, "lr": 0.3, "checkpoint": file, "checkpoint_every": 1, **QUIET}
+    settings = quiet(epochs=4, lr=0.3, checkpoint=file, checkpoint_every=1)
     with pytest.raises(KeyboardInterrupt):
         abnn.fit(cut, Interrupted(12 + after), **settings)
     copy = Path(shutil.copy(file, tmp_path / "copy.safetensors"))
     for resumed, kept in ((attached(), file), (cut, copy)):  # also where attachments are no longer as they started
         again = abnn.fit(resumed, loader(), **{**settings, "checkpoint": kept})
-        assert equal(values(whole), values(resumed))
-        assert [row["id"] for row in again.rows] == [row["id"] for row in history.rows]
+        assert equal(whole, values(resumed)) and [row["id"] for row in again.rows] == rows
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_captured_steps_begin_again() -> None:
     model = attached()
     with pytest.warns(AbnnWarning, match=AGAIN):
-        abnn.fit(model, loader(), epochs=4, lr=0.3, progress=False, accelerator="cuda")
+        abnn.fit(model, loader(), **quiet(epochs=4, lr=0.3, accelerator="cuda"))
     assert right(model.cpu()) > 0.95

@@ -15,9 +15,9 @@ from abnn.baselines import make_method
 from abnn.train.batches import Batches
 from abnn.train.loop import make_fabric
 from tests.baselines.samples import quick, state
-from tests.train.test_fit import attached, equal, loader
+from tests.train.test_fit import attached, equal, loader, quiet
 
-TWO: dict[str, Any] = {"devices": 2, "accelerator": "cpu", "progress": False}
+TWO = quiet(devices=2)
 
 
 class Stopping:
@@ -51,7 +51,7 @@ def resuming(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """An uninterrupted run, and one that was stopped in the middle of its second epoch."""
     whole, stopped, resumed = attached(), attached(), attached()
     schedule = Stopping()
-    same: dict[str, Any] = {"epochs": 2, "checkpoint_every": 1, "schedule": schedule, **TWO}
+    same = quiet(epochs=2, checkpoint_every=1, schedule=schedule, devices=2)
     abnn.fit(whole, loader(), checkpoint=folder / "whole.safetensors", **same)
     schedule.stop = True
     try:

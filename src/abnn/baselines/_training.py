@@ -13,13 +13,14 @@ from torch.utils.data import DataLoader
 
 from abnn.baselines._trained import Backbone, Trained, maker
 from abnn.baselines.base import Method, Run, full_outliers, make_method
+from abnn.config import FitConfig
 from abnn.errors import InputError, at_least_one, explain, whole_seed
 from abnn.model.blocks import evaluating, logits_of, summary
-from abnn.outliers import Outliers, make_outliers
+from abnn.outliers import PRESET, Outliers, make_outliers
 from abnn.predict.compiling import compiled
 from abnn.predict.plain import device_of
 from abnn.store.folder import fingerprint
-from abnn.train.batches import Batches
+from abnn.train.batches import Batches, generators_of
 from abnn.train.lanes import to_end, together
 from abnn.train.loop import make_fabric, training
 from abnn.train.randomness import number, preserved_random_state
@@ -59,7 +60,7 @@ def train_method(
     epochs: int = 40,
     *,
     classes: int | None = None,
-    outliers: str | Outliers | Any | None = "preset",
+    outliers: str | Outliers | Any | None = PRESET,
     seed: int = 0,
     progress: bool = True,
     config: TrainConfig | None = None,
@@ -78,7 +79,7 @@ def train_method(
     config    how the training runs
     """
     steps = _training(method, backbone, loader, epochs, classes, outliers, seed, progress, config or TrainConfig())
-    with preserved_random_state():
+    with preserved_random_state(*generators_of(loader)):
         return to_end(steps)
 
 
@@ -90,7 +91,7 @@ def train_seeds(
     *,
     seeds: Sequence[int] = range(5),
     classes: int | None = None,
-    outliers: str | Outliers | Any | None = "preset",
+    outliers: str | Outliers | Any | None = PRESET,
     progress: bool = True,
     config: TrainConfig | None = None,
 ) -> list[Trained]:
@@ -114,7 +115,7 @@ def train_seeds(
         return _training(method, start, loader, epochs, classes, outliers, seed, progress and seed == seeds[0], own)
 
     device = make_fabric(config.precision, config.accelerator, config.devices, config.num_nodes).device
-    with preserved_random_state():
+    with preserved_random_state(*generators_of(loader)):
         return together([run(seed, start) for seed, start in zip(seeds, backbones)], device)
 
 
@@ -141,7 +142,8 @@ def _training(
     batches = Batches(loader, trained, fabric, seed)
     outlier_maker = choose_outliers(method, outliers, example)
     if outlier_maker is not None:
-        outlier_maker = outlier_maker.with_range(config.value_range, batches.value_range)
+        layout = outlier_maker.layout_for(trained)
+        outlier_maker = outlier_maker.with_range(config.value_range, lambda: batches.value_range(layout), layout)
     run = Run(network, fabric, batches, outlier_maker, epochs, _inputs(loader))
     checkpoint = None if config.checkpoint is None else Path(config.checkpoint)
     identity: dict[str, Any] = {
@@ -162,9 +164,9 @@ def _training(
             file = checkpoint
             if file is not None and len(stages) > 1:
                 file = file.with_name(f"{file.stem}-{stage.name}{file.suffix}")
-            watching = (file, config.checkpoint_every, config.log, config.log_dir, progress)
+            watching = FitConfig(checkpoint_every=config.checkpoint_every, log=config.log, log_dir=config.log_dir)
             trained.history[stage.name] = yield from training(
-                steps, batches, fabric, stage.epochs, settings, stage.schedule, seed, *watching
+                steps, batches, fabric, stage.epochs, settings, stage.schedule, seed, file, progress, watching
             )
     method.finish(run)
     network.eval()
@@ -188,7 +190,7 @@ def _build(method: Method, backbone: Backbone, example: Tensor, classes: int | N
 
 def choose_outliers(method: Method, outliers: Any, example: Tensor) -> Outliers | None:
     """The generator for a method: what the caller gave, or what its hyper-parameters say."""
-    choice = getattr(method, "outliers", None) if isinstance(outliers, str) and outliers == "preset" else outliers
+    choice = getattr(method, "outliers", None) if isinstance(outliers, str) and outliers == PRESET else outliers
     if choice is None and method.uses_outliers == "must":
         fix = "Leave it out for the method's own, or use method 'threshold'."
         raise InputError(explain("outliers", "None", f"outliers, without which {method.name!r} is nothing", fix))

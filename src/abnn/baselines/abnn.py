@@ -24,6 +24,7 @@ from abnn.baselines.options import check_choice, check_positive, check_share, on
 from abnn.config import PRESETS, AttachConfig, Objective, preset
 from abnn.errors import InputError, explain
 from abnn.model.views import check_number
+from abnn.outliers import DEFAULT
 from abnn.predict import Prediction
 from abnn.scores import SCORES
 from abnn.train.knowledge import warn_if_lost
@@ -69,7 +70,7 @@ class Attachments(Method):
     attachment_lr: float = option(PRESETS["default"].lr, check_positive)
     attachment_optimizer: str = option("adam", one_of(OPTIMIZERS))
     attachment_schedule: str = option(PRESETS["default"].schedule, one_of(SCHEDULES))
-    outliers: Any = "auto"
+    outliers: Any = DEFAULT
     objective: dict[str, Any] = field(default_factory=dict)
     attach: dict[str, Any] = field(default_factory=dict)
     freeze: bool | None = None

@@ -7,6 +7,10 @@ from torch import Tensor
 
 RESERVOIR = 10_000
 """How many inputs are kept as they are."""
+FLOOR = 1e-6
+"""The least spread of a feature, as a share of its size and of the largest spread: float32 has no more digits than that."""
+LARGEST = 1e37
+"""Features beyond it, and infinite ones, count as this much; their means fit into float32."""
 
 
 class Moments:
@@ -21,6 +25,7 @@ class Moments:
         self.origin: Tensor | None = None
 
     def add(self, features: Tensor, y: Tensor) -> None:
+        features = bounded(features)
         if self.origin is None:  # sums around a typical value lose no digits
             self.origin = features.mean(0)
         if sum(len(each) for each, _ in self.some) < self.room:
@@ -30,7 +35,7 @@ class Moments:
     def remove(self, features: Tensor, y: Tensor) -> None:
         """As if these had never been added."""
         assert self.origin is not None
-        self._count(features - self.origin, y, -1)
+        self._count(bounded(features) - self.origin, y, -1)
 
     def _count(self, features: Tensor, y: Tensor, sign: int) -> None:
         self.counts.index_add_(0, y, torch.ones(len(y), dtype=torch.float64), alpha=sign)
@@ -51,22 +56,41 @@ class Moments:
         self.some += other.some
 
     def finish(self) -> tuple[Tensor, Tensor]:
-        """Class means, and W with W^T W = C^-1, where C is shrunk towards its diagonal."""
+        """Class means, and W with W^T W = C^-1, where C is shrunk towards its diagonal, as far as it takes to invert it."""
         assert self.origin is not None
         means = self.sums / self.counts.clamp_min(1)[:, None]
         count = self.counts.sum().item()
         covariance = (self.products - (means * self.counts[:, None]).T @ means) / max(1.0, count)
         scale = covariance.diagonal().clamp_min(0).sqrt()
-        scale = scale.clamp_min(1e-6 * scale.max().clamp_min(1e-12))
+        size = self.origin.abs() + (self.products.diagonal() / max(1.0, count)).clamp_min(0).sqrt()
+        scale = scale.clamp_min(FLOOR * scale.max().clamp_min(1e-12)).maximum(FLOOR * size)
         correlation = covariance / scale[:, None] / scale[None, :]
         shrinkage = oas_shrinkage(correlation, count)
         identity = torch.eye(len(scale), dtype=torch.float64)
-        correlation = (1 - shrinkage) * correlation + (shrinkage + 1e-6) * identity
-        lower = torch.linalg.cholesky(correlation)
+        lower = cholesky((1 - shrinkage) * correlation + (shrinkage + 1e-6) * identity)
         whitening = torch.linalg.solve_triangular(lower, torch.diag(1 / scale), upper=False)
         # Classes that never occurred must not attract anything.
-        means = torch.where(self.counts[:, None] > 0, means, torch.full_like(means, 1e6) * scale)
+        nowhere = (torch.full_like(means, 1e6) * scale).clamp(max=LARGEST)
+        means = torch.where(self.counts[:, None] > 0, means, nowhere)
         return means + self.origin, whitening
+
+
+def bounded(features: Tensor) -> Tensor:
+    """As they are, but no larger than ``LARGEST``; what is not a number counts as that."""
+    return features.nan_to_num(nan=LARGEST).clamp(-LARGEST, LARGEST)
+
+
+def cholesky(matrix: Tensor) -> Tensor:
+    """The lower factor of a symmetric matrix with ones on its diagonal, moved towards the identity until there is one.
+
+    Where classes have no spread, what is left of their covariance is rounding, and need not be positive definite.
+    """
+    share, identity = 0.0, torch.eye(len(matrix)).to(matrix)
+    while True:
+        lower, failed = torch.linalg.cholesky_ex(torch.lerp(matrix, identity, share) if share else matrix)
+        if not failed or share >= 1:
+            return lower
+        share = min(1.0, max(1e-6, 10 * share))
 
 
 def held_out_of(moments: Moments, kept: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -78,7 +102,7 @@ def held_out_of(moments: Moments, kept: list[tuple[Tensor, Tensor]]) -> tuple[Te
     if kept:
         features, labels = (torch.cat(parts) for parts in zip(*kept))
         if bool((moments.counts[labels] > 0).any()):
-            return features, labels
+            return bounded(features), labels
     features, labels = (torch.cat(parts) for parts in zip(*moments.some, *kept))
     for batch in kept:
         moments.add(*batch)

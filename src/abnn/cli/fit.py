@@ -74,8 +74,9 @@ def fit(
     from abnn.baselines.base import check_positive
     from abnn.cli import _own_backbone as own
     from abnn.cli._image_data import check_share, look, open_folders, read_outliers
-    from abnn.config import AttachConfig
+    from abnn.config import AttachConfig, FitConfig
     from abnn.files import check_replaceable, check_writable
+    from abnn.outliers import DEFAULT
     from abnn.predict import Plain
     from abnn.predict.plain import device_of
     from abnn.train.fit import fit as fit_attachments
@@ -105,7 +106,7 @@ def fit(
         warnings.simplefilter("ignore", AbnnWarning)  # said when it is attached to stay
         example = torch.rand(1, *form.shape, generator=torch.Generator().manual_seed(seed))
         detach(attach(network, example, kind=kind, last=last, config=AttachConfig(views=views)))
-    strange, unreadable = ("auto", ()) if outliers is None else read_outliers(outliers, form, skip_unreadable)
+    strange, unreadable = (DEFAULT, ()) if outliers is None else read_outliers(outliers, form, skip_unreadable)
     images = _read(source, given, form, held_out, seed, skip_unreadable, quiet)
     needed = least_count(noticed) * (len(names) if per_class else 1)
     if len(images.held_out_labels) < needed:
@@ -151,14 +152,12 @@ def fit(
         warnings.filterwarnings("ignore", LOST_JOINT)
         fit_attachments(
             *(model, loader),
-            freeze_backbone=not joint,
             epochs=epochs or min(20, max(3, math.ceil(400 / steps))),
             lr=lr,
-            backbone_lr=backbone_lr,
             seed=seed,
-            accelerator=accelerator,
             checkpoint=checkpoint,
             progress=not quiet,
+            config=FitConfig(freeze_backbone=not joint, backbone_lr=backbone_lr, accelerator=accelerator),
         )
     kept = compare(model, _loader(images.held_out, 256), known=right)
     say(f"Of the held-out images {kept}")

@@ -30,6 +30,7 @@ class AttachedNetwork(nn.Module):
     output.
 
     task   what the output means, see :mod:`abnn.tasks`
+    extra  further notes that are saved with the model, as JSON can hold them
     views  how many views of an image a prediction looks at, see :mod:`abnn.model.views`
     """
 
@@ -53,6 +54,8 @@ class AttachedNetwork(nn.Module):
         self.activation_bytes = 4 * found.activation_numbers
         self.shared_bytes, self.folded_bytes = _activations(found, blocks[0].name, dtype.itemsize)
         self.task: Any = None
+        self.triage: Any = None  # thresholds; a fit voids them
+        self.extra: dict[str, Any] = {}
         self.preset, self.score, self.views = "default", "entropy", 1
         self.seed: int | None = 0  # that of the held draws; None: they belong to none
         self.backbone_changed = False  # whether the backbone has weights that it was not given with

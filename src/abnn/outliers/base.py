@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,9 +14,19 @@ from torch import Tensor
 
 from abnn.errors import InputError, NotFittedError, explain, unknown
 from abnn.outliers.random import Rng
+from abnn.outliers.ranges import FIRST, LAYOUTS, Range, channels_back, channels_first, check_range, layout_of
 
 REGISTRY: dict[str, type[Outliers]] = {}
 """Generators by name; a subclass of :class:`Outliers` that sets ``name`` is added by being defined."""
+FORMS = {
+    "flat": "floating-point values [B, F]",
+    "signal": "[B, C, L]",
+    "image": "[B, C, H, W]",
+    "volume": "[B, C, D, H, W]",
+    "tokens": "whole numbers [B, L]",
+}
+POSITIVE = (1e-9, 1e9)
+SPATIAL, VALUES = ("signal", "image", "volume"), ("flat", "signal", "image", "volume")
 
 
 @dataclass(frozen=True)
@@ -39,18 +49,21 @@ class Outliers(ABC):
     uniformly from the pair ``severity`` (one number: always that), or given by the caller, who then gets at most the
     upper end of the pair: what each sample really has stands in the batch. All random numbers come from ``generator``,
     on the generator's device, or from torch's global state; how many depends on the shape of the batch alone.
+
+    layout  "channels-first" or "channels-last"; None: what the model says, else first; see :mod:`abnn.outliers.ranges`
     """
 
     name: ClassVar[str] = ""
-    ranks: ClassVar[tuple[int, ...] | None] = None
-    """Accepted numbers of spatial dimensions (0: flat features ``[B, F]``); None: any."""
+    forms: ClassVar[tuple[str, ...] | None] = VALUES
+    """Accepted forms of inputs, see ``FORMS``; None: those that all parts accept."""
 
-    takes_values: ClassVar[bool] = True
-    """Whether inputs may be floating-point values."""
-    takes_tokens: ClassVar[bool] = False
-    """Whether inputs may be whole numbers, which name things and have no range."""
+    limits: ClassVar[tuple[tuple[str, float, float], ...]] = ()
+    """Options that are numbers, and their least and largest value."""
+    choices: ClassVar[tuple[tuple[str, tuple[Any, ...]], ...]] = ()
+    """Other options, and their accepted values."""
 
     severity: tuple[float, float] = (0.0, 1.0)
+    layout: str | None = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -58,9 +71,17 @@ class Outliers(ABC):
             REGISTRY[cls.name] = cls
 
     def __post_init__(self) -> None:
-        self.severity = _severity_pair(self.severity)
-        self._range: tuple[Tensor, Tensor] | None = None
-        self._placed: tuple[Tensor, Tensor] | None = None
+        self.severity = severity_pair(self.severity)
+        for option, least, most in self.limits:
+            value, kind = getattr(self, option), int if isinstance(getattr(type(self), option), int) else (int, float)
+            if not isinstance(value, kind) or not least <= value <= most:
+                number = "a whole number" if kind is int else "a number"
+                raise InputError(explain(option, repr(value), f"{number} from {least:g} to {most:g}"))
+        for option, accepted in (*self.choices, ("layout", (None, *LAYOUTS))):
+            if getattr(self, option) not in accepted:
+                raise unknown(option, getattr(self, option), accepted)
+        self._range: Range | None = None
+        self._placed: Range | None = None  # the same where the inputs are, and of their type
 
     def __call__(
         self,
@@ -69,70 +90,6 @@ class Outliers(ABC):
         generator: torch.Generator | None = None,
         severity: float | Tensor | None = None,
     ) -> OutlierBatch:
-        self._check(x, y)
-        # Half precision has too few digits for sums of fields and for counting patches.
-        work = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        like = work if work.is_floating_point() else torch.empty(0, device=work.device)
-        made, severity = self.generate(work, _severity_tensor(severity, x), Rng(generator, like))
-        return OutlierBatch(x=made.to(x.dtype), severity=severity, y=y)
-
-    def prepare(self, low: Tensor | float, high: Tensor | float) -> None:
-        """Set the range of values, one number or one per channel (see :func:`measure_range`)."""
-        self._range = self._placed = _checked_range(low, high)
-
-    def prepare_missing(self, low: Tensor | float, high: Tensor | float) -> None:
-        """Set the range only where none was set before."""
-        if self._range is None:
-            self.prepare(low, high)
-
-    @property
-    def uses_range(self) -> bool:
-        """Whether outliers of this kind depend on the range of values."""
-        return True
-
-    @property
-    def needs_range(self) -> bool:
-        """Whether the range still has to be set."""
-        return self.uses_range and self._range is None
-
-    def with_range(self, given: tuple[Any, Any] | None, measure: Callable[[], tuple[Tensor, Tensor]]) -> Outliers:
-        """A copy that has its range: ``given``, else its own, else what ``measure()`` finds."""
-        made = self.copied()
-        if given is not None and made.uses_range:
-            made.prepare(*given)
-        if made.needs_range:
-            made.prepare_missing(*measure())
-        return made
-
-    def copied(self) -> Outliers:
-        """A copy whose range can be set without changing this generator."""
-        return copy.copy(self)
-
-    @abstractmethod
-    def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
-        """Outliers in the floating-point type of ``x`` and their severities, drawn here where None came."""
-
-    def choose_severity(self, batch: int, given: Tensor | None, rng: Rng) -> Tensor:
-        # Numbers are drawn in both cases: with one seed, different severities then show the same outliers by degrees.
-        drawn = rng.between(*self.severity, batch).float()
-        return drawn if given is None else given.clamp(max=self.severity[1])
-
-    def value_range(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Lowest value and span, shaped to broadcast over ``x``."""
-        if self._range is None or self._placed is None:
-            raise NotFittedError(
-                f"outliers {self.name!r} need the range of values: call prepare(low, high) first, for example "
-                "prepare(*measure_range(batches))."
-            )
-        if self._placed[0].device != x.device or self._placed[0].dtype != x.dtype:
-            self._placed = (self._range[0].to(x.device, x.dtype), self._range[1].to(x.device, x.dtype))
-        low, high = self._placed
-        if low.numel() not in (1, x.shape[1]):
-            raise InputError(explain("x", f"{x.shape[1]} channels", f"{low.numel()}, as given to prepare()"))
-        shape = (1, -1, *[1] * (x.ndim - 2))
-        return low.view(shape), (high - low).view(shape)
-
-    def _check(self, x: Tensor, y: Tensor) -> None:
         if not isinstance(x, Tensor) or x.ndim < 2 or x.is_complex() or x.dtype == torch.bool or len(x) == 0:
             given = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
             accepted = "a non-empty batch [B, C, ...] of floating-point values, or of tokens [B, L]"
@@ -140,25 +97,103 @@ class Outliers(ABC):
         if not isinstance(y, Tensor) or y.ndim < 1 or len(y) != len(x):
             given = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
             raise InputError(explain("y", given, f"a tensor with one label for each of the {len(x)} inputs"))
-        self.check_rank(x)
+        self.check_form(x)
+        # Half precision has too few digits for sums of fields and for counting patches.
+        work = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        like = work if work.is_floating_point() else torch.empty(0, device=work.device)
+        dial = _severity_tensor(severity, x)
+        result, counted = self.generate(channels_first(work, self.layout), dial, Rng(generator, like, self.layout))
+        return OutlierBatch(x=channels_back(result, self.layout).to(x.dtype), severity=counted, y=y)
 
-    def check_rank(self, x: Tensor) -> None:
-        if not (self.takes_values if x.is_floating_point() else self.takes_tokens):
-            accepted, fix = (
-                ("floating-point values", "Use 'tokens' for whole numbers [B, L], or a data set of real outliers.")
-                if self.takes_values
-                else ("whole numbers", "Use 'auto' to choose by the form of the inputs.")
+    @abstractmethod
+    def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
+        """Outliers of ``x`` [B, C, ...], in its floating-point type, and their severities, drawn here where None came."""
+
+    def parts_of(self) -> tuple[Outliers, ...]:
+        """The generators that this one is made of."""
+        return ()
+
+    def choose_severity(self, batch: int, severity: Tensor | None, rng: Rng) -> Tensor:
+        # Numbers are drawn in both cases: with one seed, different severities then show the same outliers by degrees.
+        own = rng.between(*self.severity, batch).float()
+        return own if severity is None else severity.clamp(max=self.severity[1])
+
+    # -- the range of values -------------------------------------------------------------------------------------------
+
+    def prepare(self, low: Tensor | float, high: Tensor | float) -> None:
+        """Set the range of values, one number or one per channel (see :func:`measure_range`), for all parts too."""
+        self._range, self._placed = check_range(low, high), None
+        for part in self.parts_of():
+            part.prepare(low, high)
+
+    def prepare_missing(self, low: Tensor | float, high: Tensor | float) -> None:
+        """Set the range only where none was set before."""
+        if self._range is None:
+            self._range = check_range(low, high)
+        for part in self.parts_of():
+            part.prepare_missing(low, high)
+
+    @property
+    def uses_range(self) -> bool:
+        """Whether outliers of this kind depend on the range of values."""
+        return any(part.uses_range for part in self.parts_of()) if self.parts_of() else True
+
+    @property
+    def needs_range(self) -> bool:
+        """Whether the range still has to be set."""
+        if self.parts_of():
+            return any(part.needs_range for part in self.parts_of())
+        return self.uses_range and self._range is None
+
+    def layout_for(self, model: Any) -> str:
+        """The layout of the inputs of ``model``, unless this generator was told another."""
+        return self.layout or layout_of(model)
+
+    def with_range(
+        self, value_range: tuple[Any, Any] | None, measure: Callable[[], Range], layout: str | None = None
+    ) -> Outliers:
+        """A copy that has its range: ``value_range``, else its own, else what ``measure()`` finds; and a layout."""
+        result = self.copied()
+        result.layout = self.layout or (layout if layout != FIRST else None)  # a config names what is not usual
+        if value_range is not None and result.uses_range:
+            result.prepare(*value_range)
+        if result.needs_range:
+            result.prepare_missing(*measure())
+        return result
+
+    def copied(self) -> Outliers:
+        """A copy whose range can be set without changing this generator."""
+        return copy.copy(self)
+
+    def value_range(self, x: Tensor) -> Range:
+        """Lowest value and span, shaped to broadcast over ``x``."""
+        if self._range is None:
+            raise NotFittedError(
+                f"outliers {self.name!r} need the range of values: call prepare(low, high) first, for example "
+                "prepare(*measure_range(batches))."
             )
-            given = f"{x.dtype} of shape {tuple(x.shape)}"
-            raise InputError(explain(f"x for outliers {self.name!r}", given, accepted, fix))
-        if self.ranks is not None and x.ndim - 2 not in self.ranks:
-            shapes = " or ".join(SHAPES[rank] for rank in self.ranks)
+        if self._placed is None or self._placed[0].device != x.device or self._placed[0].dtype != x.dtype:
+            self._placed = (self._range[0].to(x.device, x.dtype), self._range[1].to(x.device, x.dtype))
+        low, high = self._placed
+        if low.numel() not in (1, x.shape[1]):
+            raise InputError(explain("x", f"{x.shape[1]} channels", f"{low.numel()}, as given to prepare()"))
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        return low.view(shape), (high - low).view(shape)
+
+    # -- which inputs, and what to remember ----------------------------------------------------------------------------
+
+    def check_form(self, x: Tensor) -> None:
+        """Raise an error for inputs of a form that this kind does not take."""
+        if self.forms is None:
+            for part in self.parts_of():
+                part.check_form(x)
+        elif form_of(x) not in self.forms:
+            given, accepted = f"{x.dtype} of shape {tuple(x.shape)}", " or ".join(FORMS[form] for form in self.forms)
             fix = (
-                "Use 'tabular' for flat features."
-                if x.ndim == 2
-                else "Use 'auto' to choose by the shape of the inputs."
+                "Use 'tokens' for whole numbers, 'tabular' for flat features, 'auto' to choose by the form of the inputs, "
+                "or a data set of real outliers."
             )
-            raise InputError(explain(f"x for outliers {self.name!r}", f"shape {tuple(x.shape)}", shapes, fix))
+            raise InputError(explain(f"x for outliers {self.name!r}", given, accepted, fix))
 
     def chosen_for(self, x: Tensor) -> Outliers:
         """What makes outliers from inputs like these: this generator, unless it chooses another one by their form."""
@@ -166,11 +201,13 @@ class Outliers(ABC):
 
     def data_digests(self) -> list[str]:
         """What tells real outliers from others, which a config does not hold; nothing where outliers are made up."""
-        return []
+        return [digest for part in self.parts_of() for digest in part.data_digests()]
 
     def to_config(self) -> dict[str, Any]:
         """Name, options and value range as JSON can hold them."""
         options = {f.name: _plain(getattr(self, f.name), self._range) for f in dataclasses.fields(self) if f.init}
+        if self.layout is None:
+            del options["layout"]
         if self._range is not None:
             options["range"] = [bound.tolist() for bound in self._range]
         return {"name": self.name, **options}
@@ -179,11 +216,10 @@ class Outliers(ABC):
     def from_config(config: Mapping[str, Any]) -> Outliers:
         """The generator that ``to_config`` described."""
         options = dict(config)
-        kind = lookup(options.pop("name", None))
-        value_range = options.pop("range", None)
+        kind, bounds = lookup(options.pop("name", None)), options.pop("range", None)
         outliers = kind.build(options)
-        if value_range is not None:
-            outliers.prepare_missing(*(torch.tensor(bound) for bound in value_range))
+        if bounds is not None:
+            outliers.prepare_missing(*(torch.tensor(bound) for bound in bounds))
         return outliers
 
     @classmethod
@@ -194,9 +230,6 @@ class Outliers(ABC):
             if option not in accepted:
                 raise unknown(f"option of outliers {cls.name!r}", option, accepted)
         return cls(**options)
-
-
-SHAPES = {0: "[B, F]", 1: "[B, C, L]", 2: "[B, C, H, W]", 3: "[B, C, D, H, W]"}
 
 
 @dataclass(kw_only=True, eq=False)
@@ -226,11 +259,8 @@ class Blend(Change):
     to the power of ``fade``, so that 4 counts a dial of 1/2 as a severity of 1/16.
     """
 
+    limits: ClassVar[tuple[tuple[str, float, float], ...]] = (("fade", *POSITIVE),)
     fade: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("fade", self.fade)
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         low, span = self.value_range(x)
@@ -247,74 +277,36 @@ class Blend(Change):
         return {key: value for key, value in super().to_config().items() if key != "fade" or value != 1}
 
 
+class Exchange(Change):
+    """A change that takes from other samples of the batch: alone in it, a sample stays as it is, with severity 0."""
+
+    uses_range = False
+
+    def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
+        result, severity = super().generate(x, severity, rng)
+        same = (result == x).flatten(1).all(1)  # also one that met a copy of itself, as mixtures make them to fill up
+        return result, severity.masked_fill(same, 0.0)
+
+
+def form_of(x: Tensor) -> str | None:
+    """The form of inputs, a name in ``FORMS``; None for others."""
+    if not x.is_floating_point():
+        return "tokens" if x.ndim == 2 else None
+    return VALUES[x.ndim - 2] if x.ndim - 2 < len(VALUES) else None
+
+
 def lookup(name: object) -> type[Outliers]:
+    """The kind of a name, or an error with the names there are."""
     if not isinstance(name, str) or name not in REGISTRY:
         raise unknown("outliers", name, REGISTRY)
     return REGISTRY[name]
 
 
-class Exchange(Change):
-    """A change that takes from other samples of the batch: alone in it, a sample stays as it is, with severity 0."""
-
-    @property
-    def uses_range(self) -> bool:
-        return False
-
-    def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
-        made, severity = super().generate(x, severity, rng)
-        same = (made == x).flatten(1).all(1)  # also one that met a copy of itself, as mixtures make them to fill up
-        return made, severity.masked_fill(same, 0.0)
-
-
-def positive(argument: str, value: float) -> None:
-    if not (isinstance(value, int | float) and 0 < value < float("inf")):
-        raise InputError(explain(argument, repr(value), "a positive finite number"))
-
-
-def measure_range(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Smallest and largest value of each channel (dimension 1) over all batches, each of shape ``[C]``.
-
-    Whole numbers have no channels: ``[1]`` for all of them.
-    """
-    low: Tensor | None = None
-    high: Tensor | None = None
-    for batch in batches:
-        if not isinstance(batch, Tensor) or batch.ndim < 2 or batch.numel() == 0:
-            given = f"shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else type(batch).__name__
-            raise InputError(explain("batches", given, "non-empty tensors [B, C, ...]", "Pass the inputs alone."))
-        values = batch.transpose(0, 1).flatten(1) if batch.is_floating_point() else batch.flatten()[None]
-        least, most = torch.aminmax(values, dim=1)
-        if not bool((torch.isfinite(least) & torch.isfinite(most)).all()):
-            raise InputError(
-                explain("batches", "NaN or infinite values", "finite values", "Clean or drop these samples.")
-            )
-        if low is None or high is None:
-            low, high = least, most
-        elif low.shape != least.shape:
-            raise InputError(explain("batches", f"{len(least)} channels after {len(low)}", "one number of channels"))
-        else:
-            low, high = torch.minimum(low, least), torch.maximum(high, most)
-    if low is None or high is None:
-        raise InputError(explain("batches", "no batch", "at least one", "Is the loader empty?"))
-    return low, high
-
-
-def _checked_range(low: Tensor | float, high: Tensor | float) -> tuple[Tensor, Tensor]:
-    bounds = tuple(torch.as_tensor(v).detach() for v in (low, high))
-    # Channels may come as [C], [C, 1, 1] or [1, C, 1, 1]: all but one dimension must be 1.
-    if any(v.numel() != max(v.shape, default=1) for v in bounds) or bounds[0].numel() != bounds[1].numel():
-        given = " and ".join(str(tuple(v.shape)) for v in bounds)
-        raise InputError(explain("low, high", f"shapes {given}", "one number, or one per channel, for each"))
-    least, most = (v.flatten() if v.is_floating_point() else v.flatten().float() for v in bounds)
-    if not bool((torch.isfinite(least) & torch.isfinite(most) & (least <= most)).all()):
-        raise InputError(explain("low, high", f"{least.tolist()}, {most.tolist()}", "finite values with low <= high"))
-    return least, most
-
-
-def _severity_pair(value: Any) -> tuple[float, float]:
+def severity_pair(value: Any) -> tuple[float, float]:
+    """(least, most) in [0, 1] from a pair or one number, or an error."""
     pair = (value, value) if isinstance(value, int | float) else value
     try:
-        least, most = (float(v) for v in pair)
+        least, most = (float(bound) for bound in pair)
     except (TypeError, ValueError):
         least, most = 1.0, 0.0
     if not 0.0 <= least <= most <= 1.0:
@@ -326,7 +318,7 @@ def _severity_tensor(severity: float | Tensor | None, x: Tensor) -> Tensor | Non
     if severity is None:
         return None
     if not isinstance(severity, Tensor):
-        _severity_pair(severity if isinstance(severity, int | float) else (severity,))
+        severity_pair(severity if isinstance(severity, int | float) else (severity,))
         return torch.full((len(x),), float(severity), device=x.device)
     # Values on an accelerator are not looked at: that would stop the host on every call.
     outside = severity.device.type == "cpu" and not bool(((severity >= 0) & (severity <= 1)).all())
@@ -336,15 +328,11 @@ def _severity_tensor(severity: float | Tensor | None, x: Tensor) -> Tensor | Non
     return severity.detach().to(x.device, torch.float32).expand(len(x))
 
 
-def _plain(value: Any, known: tuple[Tensor, Tensor] | None) -> Any:
+def _plain(value: Any, bounds: Range | None) -> Any:
+    """An option as JSON can hold it. A mixture hands its own range on; a part that was given another one keeps it."""
     if isinstance(value, Outliers):
-        # A mixture hands its own range on; a part that was given another one keeps it.
-        own = value._range is not None and not (known and all(map(_equal, value._range, known)))
-        return {k: v for k, v in value.to_config().items() if k != "range" or own}
-    if isinstance(value, tuple | list):
-        return [_plain(item, known) for item in value]
-    return value
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.tolist() == other.tolist()
+        config = value.to_config()
+        if bounds is not None and config.get("range") == [bound.tolist() for bound in bounds]:
+            del config["range"]
+        return config
+    return [_plain(item, bounds) for item in value] if isinstance(value, tuple | list) else value

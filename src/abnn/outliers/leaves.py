@@ -14,7 +14,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from abnn.errors import InputError, explain
 from abnn.outliers.base import Blend
 from abnn.outliers.fields import smooth_field
 from abnn.outliers.random import Rng
@@ -31,13 +30,9 @@ class Leaves(Blend):
     """
 
     name: ClassVar[str] = "leaves"
-    ranks: ClassVar[tuple[int, ...] | None] = (2,)
+    forms = ("image",)
+    limits = (*Blend.limits, ("count", 2, 10_000))
     count: int = 32
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 2:
-            raise InputError(explain("count", repr(self.count), "a whole number of at least 2"))
 
     def other(self, x: Tensor, rng: Rng) -> Tensor:
         return leaf_scenes(x.shape, self.count, rng)

@@ -1,4 +1,4 @@
-"""Several generators in one: mixtures with one severity, graded ones, and the two-tier recipe."""
+"""Several generators in one: mixtures with one severity, graded ones, the two-tier recipe, and the choice by form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain
-from abnn.outliers.base import Outliers, lookup
+from abnn.outliers.base import FORMS, Outliers, form_of, lookup
 from abnn.outliers.random import Rng
 from abnn.outliers.tokens import Tokens
 
@@ -28,45 +28,24 @@ class Mixed(Outliers):
     """
 
     name: ClassVar[str] = "mixed"
+    forms: ClassVar[tuple[str, ...] | None] = None
     severity: tuple[float, float] = (1.0, 1.0)
     parts: tuple[Any, ...] = ("noise", "patches", "invert", "blobs")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.parts = tuple(as_part(part) for part in listed(self.parts))
+        self.parts = tuple(as_part(part) for part in as_parts(self.parts))
 
-    def prepare(self, low: Tensor | float, high: Tensor | float) -> None:
-        super().prepare(low, high)
-        for part in self.parts:
-            part.prepare(low, high)
-
-    def prepare_missing(self, low: Tensor | float, high: Tensor | float) -> None:
-        if self._range is None:
-            super().prepare(low, high)
-        for part in self.parts:
-            part.prepare_missing(low, high)
-
-    @property
-    def uses_range(self) -> bool:
-        return any(part.uses_range for part in self.parts)
-
-    @property
-    def needs_range(self) -> bool:
-        return any(part.needs_range for part in self.parts)
+    def parts_of(self) -> tuple[Outliers, ...]:
+        return self.parts
 
     def copied(self) -> Outliers:
-        made = copy.copy(self)
-        made.parts = tuple(part.copied() for part in self.parts)
-        return made
-
-    def data_digests(self) -> list[str]:
-        return [digest for part in self.parts for digest in part.data_digests()]
-
-    def check_rank(self, x: Tensor) -> None:
-        for part in self.parts:
-            part.check_rank(x)
+        result = copy.copy(self)
+        result.parts = tuple(part.copied() for part in self.parts)
+        return result
 
     def part_severity(self, batch: int, severity: Tensor | None, rng: Rng) -> Tensor | None:
+        """What the parts are told; None: they draw their own."""
         return self.choose_severity(batch, severity, rng)
 
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
@@ -75,16 +54,15 @@ class Mixed(Outliers):
         # the draw, and no part is computed for samples of another. Slots left over repeat a sample and are dropped.
         slots = -(-len(x) // len(self.parts))
         slot_of_sample = rng.permutations(slots * len(self.parts))
-        sample_in_slot = slot_of_sample.argsort() % len(x)
-        made, severities = [], []
-        for number, part in enumerate(self.parts):
-            samples = sample_in_slot[number * slots : (number + 1) * slots]
-            given = None if severity is None else severity.index_select(0, samples)
-            part_x, part_severity = part.generate(x.index_select(0, samples), given, rng)
-            made.append(part_x)
-            severities.append(part_severity)
+        samples = (slot_of_sample.argsort() % len(x)).split(slots)
+        result, severities = zip(
+            *(
+                part.generate(x.index_select(0, own), None if severity is None else severity.index_select(0, own), rng)
+                for part, own in zip(self.parts, samples, strict=True)
+            )
+        )
         chosen = slot_of_sample[: len(x)]
-        return torch.cat(made).index_select(0, chosen), torch.cat(severities).index_select(0, chosen)
+        return torch.cat(result).index_select(0, chosen), torch.cat(severities).index_select(0, chosen)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -114,22 +92,25 @@ class TwoTier(Mixed):
     content_severity: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        style = [{"name": p, "severity": self.style_severity} if isinstance(p, str) else p for p in listed(self.style)]
-        upper = Graded(parts=tuple(style), severity=self.style_severity)
-        lower = Graded(parts=listed(self.content), severity=self.content_severity)
-        self.style, self.style_severity = upper.parts, upper.severity
-        self.content, self.content_severity = lower.parts, lower.severity
+        severity = self.style_severity
+        style = [
+            {"name": part, "severity": severity} if isinstance(part, str) else part for part in as_parts(self.style)
+        ]
+        upper = Graded(parts=tuple(style), severity=severity)
+        lower = Graded(parts=as_parts(self.content), severity=self.content_severity)
+        self.style_severity, self.content_severity = upper.severity, lower.severity
         self.parts = (upper, lower)
+        self.style, self.content = upper.parts, lower.parts
         super().__post_init__()
 
     def part_severity(self, batch: int, severity: Tensor | None, rng: Rng) -> Tensor | None:
         return severity
 
     def copied(self) -> Outliers:
-        made = copy.copy(self)
-        upper, lower = made.parts = tuple(part.copied() for part in self.parts)
-        made.style, made.content = upper.parts, lower.parts
-        return made
+        result = super().copied()
+        assert isinstance(result, TwoTier)
+        result.style, result.content = (part.parts for part in result.parts)
+        return result
 
 
 @dataclass(kw_only=True, eq=False)
@@ -142,52 +123,30 @@ class Tabular(Mixed):
 
 
 @dataclass(kw_only=True, eq=False)
-class Auto(Outliers):
+class Auto(Mixed):
     """ "two-tier" for images (with scenes of leaves among the destroyed content) and signals, "tabular" for flat inputs.
 
     Whole numbers ``[B, L]`` are tokens, and get "tokens".
     """
 
     name: ClassVar[str] = "auto"
-    ranks: ClassVar[tuple[int, ...] | None] = (0, 1, 2, 3)
-    takes_tokens: ClassVar[bool] = True
+    forms = tuple(FORMS)
     severity: tuple[float, float] = field(default=(0.0, 1.0), init=False)
+    parts: tuple[Any, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
+        images = TwoTier(content=SCENERY, content_severity=SCENERY_SEVERITY)
+        self.parts = (Tabular(), TwoTier(), images, TwoTier(), Tokens())  # in the order of the forms
         super().__post_init__()
-        self._made: dict[int, Outliers] = {
-            0: Tabular(),
-            1: TwoTier(),
-            2: TwoTier(content=SCENERY, content_severity=SCENERY_SEVERITY),
-            3: TwoTier(),
-        }
-        self._tokens = Tokens()
-
-    def prepare(self, low: Tensor | float, high: Tensor | float) -> None:
-        super().prepare(low, high)
-        for each in self._made.values():
-            each.prepare(low, high)
-
-    def copied(self) -> Outliers:
-        made = copy.copy(self)
-        made._made = {rank: each.copied() for rank, each in self._made.items()}
-        return made
 
     def chosen_for(self, x: Tensor) -> Outliers:
-        return self._made[x.ndim - 2] if x.is_floating_point() else self._tokens
-
-    def check_rank(self, x: Tensor) -> None:
-        if not x.is_floating_point() and x.ndim != 2:
-            given, accepted = f"{x.dtype} of shape {tuple(x.shape)}", "floating-point values, or tokens [B, L]"
-            fix = "Convert the inputs, or pass a data set of real outliers."
-            raise InputError(explain("x for outliers 'auto'", given, accepted, fix))
-        super().check_rank(x)
+        return self.parts[list(FORMS).index(str(form_of(x)))]
 
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
         return self.chosen_for(x).generate(x, severity, rng)
 
 
-def listed(parts: Any) -> tuple[Any, ...]:
+def as_parts(parts: Any) -> tuple[Any, ...]:
     if not isinstance(parts, tuple | list) or not parts:
         raise InputError(explain("parts", repr(parts), "a list of outlier names or generators, not empty"))
     return tuple(parts)

@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from abnn.errors import InputError, explain
 from abnn.files import rows_digest
-from abnn.outliers.base import Change
+from abnn.outliers.base import VALUES, Change
 from abnn.outliers.random import Rng
+from abnn.outliers.ranges import channels_back, channels_first
 
 
 @dataclass(kw_only=True, eq=False)
@@ -28,7 +29,8 @@ class FromData(Change):
     """
 
     name: ClassVar[str] = "dataset"
-    takes_tokens: ClassVar[bool] = True
+    forms = (*VALUES, "tokens")
+    uses_range = False
     severity: tuple[float, float] = (1.0, 1.0)
     data: Any = None
 
@@ -39,29 +41,21 @@ class FromData(Change):
             data = data.tensors[0]
         indexed = isinstance(data, Dataset) and isinstance(data, Sized) and not isinstance(data, IterableDataset)
         if not indexed and not isinstance(data, Tensor):
-            raise InputError(
-                explain(
-                    "data",
-                    type(self.data).__name__,
-                    "a tensor, a data set with a length, or a loader over one",
-                    "Collect an iterable data set into a tensor first; a config does not hold the data itself.",
-                )
-            )
+            accepted = "a tensor, a data set with a length, or a loader over one"
+            fix = "Collect an iterable data set into a tensor first; a config does not hold the data itself."
+            raise InputError(explain("data", type(self.data).__name__, accepted, fix))
         if len(data) == 0:
             raise InputError(explain("data", "no items", "at least one outlier"))
         self.data = data
 
-    @property
-    def uses_range(self) -> bool:
-        return False
+    def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
+        items = self._items(rng.integers(len(self.data), len(x)), channels_back(x, rng.layout))
+        items = channels_first(items, rng.layout)
+        return torch.lerp(x, items, dial) if x.is_floating_point() else torch.where(dial > 0, items, x)
 
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
-        made, severity = super().generate(x, severity, rng)
-        return made, severity if x.is_floating_point() else (severity > 0).to(severity.dtype)
-
-    def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
-        items = self._items(rng.integers(len(self.data), len(x)), x)
-        return torch.lerp(x, items, dial) if x.is_floating_point() else torch.where(dial > 0, items, x)
+        result, severity = super().generate(x, severity, rng)
+        return result, severity if x.is_floating_point() else (severity > 0).to(severity.dtype)
 
     def to_config(self) -> dict[str, Any]:
         """Which kind of data it was; the data itself has to be given again."""
@@ -87,14 +81,9 @@ class FromData(Change):
 def _check_item(item: Any, x: Tensor) -> None:
     if not isinstance(item, Tensor) or item.shape != x.shape[1:]:
         given = f"items of shape {tuple(item.shape)}" if isinstance(item, Tensor) else f"items of {type(item).__name__}"
-        raise InputError(
-            explain(
-                "data",
-                given,
-                f"tensors of shape {tuple(x.shape[1:])}, as the in-distribution inputs",
-                "Apply the transforms of the training set to the outliers as well.",
-            )
-        )
+        accepted = f"tensors of shape {tuple(x.shape[1:])}, as the in-distribution inputs"
+        fix = "Apply the transforms of the training set to the outliers as well."
+        raise InputError(explain("data", given, accepted, fix))
     if item.is_floating_point() != x.is_floating_point():
         kind, fix = ("values", "Scale and convert them as in training.") if x.is_floating_point() else ("tokens", "")
         accepted = f"{kind} of {x.dtype}, as the in-distribution inputs"

@@ -1,13 +1,36 @@
-"""Shuffling patches of every sample of a batch at once, each with its own number of patches."""
+"""Shuffled patches, of every sample of a batch at once, each with its own number of patches."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from abnn.outliers.base import SPATIAL, Change
 from abnn.outliers.random import Rng
+
+
+@dataclass(kw_only=True, eq=False)
+class Patches(Change):
+    """Shuffled patches: the more severe, the more of them (share ``severity``) move, and the finer they are.
+
+    The number of patches per axis goes from 2 to ``finest`` in powers of two; around the one that belongs to a
+    severity it varies by up to half a power from sample to sample. The values of a sample stay what they were.
+    """
+
+    name: ClassVar[str] = "patches"
+    forms = SPATIAL
+    choices = (("finest", (2, 4, 8, 16, 32)),)
+    uses_range = False
+    finest: int = 8
+
+    def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
+        share, levels = dial.flatten(), self.finest.bit_length() - 2
+        power = 1 + (share * levels + rng.between(-0.5, 0.5, len(x))).round().clamp(0, levels)
+        return shuffle_patches(x, torch.pow(2.0, power).long(), share, self.finest, rng)
 
 
 def shuffle_patches(x: Tensor, pieces: Tensor, share: Tensor, most: int, rng: Rng) -> Tensor:

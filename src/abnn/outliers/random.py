@@ -10,12 +10,13 @@ class Rng:
     """Draws with the type and on the device of ``like``, made by ``generator`` on *its* device (None: global state).
 
     A generator on the CPU gives the same numbers whatever device the data is on; one on the data's device avoids copies.
+
+    layout  of the caller's inputs, see :mod:`abnn.outliers.ranges`
     """
 
-    def __init__(self, generator: torch.Generator | None, like: Tensor) -> None:
-        self._generator = generator
+    def __init__(self, generator: torch.Generator | None, like: Tensor, layout: str | None = None) -> None:
+        self._generator, self._like, self.layout = generator, like, layout
         self._device = like.device if generator is None else generator.device
-        self._like = like
 
     def uniform(self, *shape: int) -> Tensor:
         return self._place(torch.rand(shape, generator=self._generator, device=self._device))
@@ -27,13 +28,13 @@ class Rng:
         return least + (most - least) * self.uniform(*shape)
 
     def integers(self, high: int, *shape: int) -> Tensor:
-        drawn = torch.randint(high, shape, generator=self._generator, device=self._device)
-        return drawn.to(self._like.device, non_blocking=True)
+        numbers = torch.randint(high, shape, generator=self._generator, device=self._device)
+        return numbers.to(self._like.device, non_blocking=True)
 
     def permutations(self, *shape: int) -> Tensor:
         """Independent random permutations along the last dimension."""
         # Ties of float32 keys are rare and broken by position, which biases by less than 2^-24 per pair.
         return self.uniform(*shape).argsort(dim=-1)
 
-    def _place(self, drawn: Tensor) -> Tensor:
-        return drawn.to(self._like.device, self._like.dtype, non_blocking=True)
+    def _place(self, numbers: Tensor) -> Tensor:
+        return numbers.to(self._like.device, self._like.dtype, non_blocking=True)

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from abnn.errors import InputError, explain
-from abnn.outliers.base import Change
+from abnn.outliers.base import SPATIAL, Change
 from abnn.outliers.fields import border_level, object_mask, smooth_field
 from abnn.outliers.leaves import leaf_scenes
 from abnn.outliers.random import Rng
@@ -32,21 +31,13 @@ class Style(Change):
     """
 
     name: ClassVar[str] = "style"
-    ranks: ClassVar[tuple[int, ...] | None] = (1, 2, 3)
+    forms = SPATIAL
+    limits = (("composite", 0, 1), ("scenes", 0, 1), ("flip", 0, 1), ("size", 0, 1))
     severity: tuple[float, float] = (0.0, 0.3)
     composite: float = 0.7
     scenes: float = 0.5
     flip: float = 0.2
     size: float = 0.6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for option in ("composite", "scenes", "flip"):
-            share = getattr(self, option)
-            if not (isinstance(share, int | float) and 0 <= share <= 1):
-                raise InputError(explain(option, repr(share), "a share of the samples, from 0 to 1"))
-        if not (isinstance(self.size, int | float) and 0 <= self.size <= 1):
-            raise InputError(explain("size", repr(self.size), "the logarithm of the largest change, from 0 to 1"))
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         low, span = self.value_range(x)
@@ -130,5 +121,5 @@ def recompose(x: Tensor, amount: Tensor, rng: Rng, scenes: float = 0.0) -> Tenso
         depth = contrast * rng.between(0.2, 0.9, *per_sample)
         cluttered = new_background + depth * (scene - scene.mean(places, keepdim=True))
         field = torch.where(rng.uniform(*per_sample) < scenes, cluttered, field)
-    made = x + amount * ((1 - mask) * (field - background) + mask * (new_level - level))
-    return made.clamp(0, 1)
+    result = x + amount * ((1 - mask) * (field - background) + mask * (new_level - level))
+    return result.clamp(0, 1)

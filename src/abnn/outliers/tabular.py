@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from abnn.outliers.base import Change, Exchange, positive
+from abnn.outliers.base import POSITIVE, Change, Exchange
 from abnn.outliers.random import Rng
 
 
@@ -17,12 +17,9 @@ class FeatureNoise(Change):
     """``x + severity * scale * (high - low) * n`` with ``n ~ N(0, 1)``: every feature leaves its range by its own width."""
 
     name: ClassVar[str] = "feature-noise"
-    ranks: ClassVar[tuple[int, ...] | None] = (0,)
+    forms = ("flat",)
+    limits = (("scale", *POSITIVE),)
     scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("scale", self.scale)
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         _, span = self.value_range(x)
@@ -38,7 +35,7 @@ class FeatureShuffle(Exchange):
     """
 
     name: ClassVar[str] = "feature-shuffle"
-    ranks: ClassVar[tuple[int, ...] | None] = (0,)
+    forms = ("flat",)
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         batch, features = x.shape

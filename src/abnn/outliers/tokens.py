@@ -22,9 +22,7 @@ class Tokens(Exchange):
     """
 
     name: ClassVar[str] = "tokens"
-    ranks: ClassVar[tuple[int, ...] | None] = (0,)
-    takes_values: ClassVar[bool] = False
-    takes_tokens: ClassVar[bool] = True
+    forms = ("tokens",)
     keep: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:

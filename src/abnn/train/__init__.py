@@ -1,1 +1,1 @@
-"""fit(), the training loop, checkpoints, data on the device."""
+"""fit(), loss(), the training loop, checkpoints, data on the device."""

@@ -1,4 +1,8 @@
-"""Batches for training: checked, on the device, and the same for the same seed."""
+"""Batches for training: checked, on the device, and the same for the same seed.
+
+torchdata's StatefulDataLoader would be one more dependency, and resumes the loader's own random state, which here follows
+from (seed, epoch, step) anyway.
+"""
 
 from __future__ import annotations
 
@@ -30,40 +34,32 @@ class Batches:
 
     def __init__(self, loader: Iterable[Any], model: Any, fabric: Any, seed: int) -> None:
         if isinstance(loader, Tensor | str | bytes) or not isinstance(loader, Iterable) or isinstance(loader, Iterator):
-            raise InputError(
-                explain(
-                    "loader",
-                    type(loader).__name__,
-                    "something that yields (x, y) batches every time it is iterated",
-                    "Use torch.utils.data.DataLoader, or a list of batches.",
-                )
-            )
-        self.generator = loader.generator if isinstance(loader, DataLoader) else None
-        self.given: Any = loader
-        self.loader: Any = loader
-        kept = resident(loader, fabric.device) if fabric.world_size == 1 else None
-        if kept is not None:
-            self.loader = kept
-        elif isinstance(loader, DataLoader):
-            self.loader = _dealt(loader, fabric, seed)
-        self.samplers = _samplers(loader if kept is not None else self.loader)
+            accepted = "something that yields (x, y) batches every time it is iterated"
+            fix = "Use torch.utils.data.DataLoader, or a list of batches."
+            raise InputError(explain("loader", type(loader).__name__, accepted, fix))
         self.model, self.seed, self.fabric = model, seed, fabric
+        self.source: Any = loader
+        self.loader: Any = loader
+        on_device = resident(loader, fabric.device) if fabric.world_size == 1 else None
+        if on_device is not None:
+            self.loader = on_device
+        elif isinstance(loader, DataLoader):
+            self.loader = _share_out(loader, fabric, seed)
+        self.samplers = _samplers(loader if on_device is not None else self.loader)
+        self.generators = generators_of(loader)
         self.rank, self.device = fabric.global_rank, fabric.device
-        self.length = len(self.loader) if isinstance(self.loader, Sized) else None
-        if self.length == 0:
-            raise InputError(
-                explain("loader", "a loader without batches", "at least one batch", "Check data set and drop_last.")
-            )
+        self.length = _length(self.loader)
+        self._check_some(self.length)
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Batches with their numbers; the first ``skip`` ones are loaded but not given."""
         seed_everything(self.seed, "order", epoch)
-        if self.generator is not None:
-            self.generator.manual_seed(number(self.seed, "order", epoch))
+        for generator in self.generators:
+            generator.manual_seed(number(self.seed, "order", epoch))
         for sampler in self.samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
-        iterator = self._moved() if isinstance(self.loader, DataLoader) else iter(self.loader)
+        iterator = self._on_device() if isinstance(self.loader, DataLoader) else iter(self.loader)
         step = 0
         chance = not isinstance(self.loader, Resident)  # whether loading a batch may draw random numbers
         while True:
@@ -80,80 +76,100 @@ class Batches:
                     seed_everything(self.seed, "step", epoch, step, self.rank)
                 else:
                     torch.manual_seed(number(self.seed, "step", epoch, step, self.rank))
-                yield step, x.to(self.device), y.to(self.device)
+                yield step, _ordinary(x).to(self.device), _ordinary(y).to(self.device)
             step += 1
-        if step == 0:
-            raise InputError(
-                explain("loader", "a loader without batches", "at least one batch", "Check data set and drop_last.")
-            )
+        self._check_some(step)
 
-    def _moved(self) -> Iterator[Any]:
+    def _on_device(self) -> Iterator[Any]:
         for batch in self.loader:  # begun when the first batch is asked for: a DataLoader then draws the order
             yield self.fabric.to_device(batch)
 
+    def _check_some(self, count: int | None) -> None:
+        if count == 0:
+            fix = "Check data set and drop_last."
+            raise InputError(explain("loader", "a loader without batches", "at least one batch", fix))
+
     def identity(self) -> dict[str, Any]:
         """What tells data from other data without reading all of it: how many batches and inputs, and some of these."""
-        data = getattr(self.given, "dataset", None)
-        known: dict[str, Any] = {"batches": self.length, "inputs": len(data) if isinstance(data, Sized) else None}
+        data = getattr(self.source, "dataset", None)
+        result: dict[str, Any] = {"batches": self.length, "inputs": _length(data)}
         if isinstance(data, TensorDataset):
-            known["sha256"] = rows_digest(data.tensors)
+            result["sha256"] = rows_digest(data.tensors)
         elif isinstance(data, Dataset) and isinstance(data, Sized) and not isinstance(data, IterableDataset):
-            known["sha256"] = _items_digest(data, len(data))
-        return known
+            result["sha256"] = _items_digest(data, len(data))
+        return result
 
     def warn_if_not_repeatable(self) -> None:
         """Warn where a run that goes on from a checkpoint may get other batches than one that was not interrupted."""
         if isinstance(self.loader, DataLoader) and self.loader.persistent_workers:
-            warnings.warn(
+            text = (
                 "loader: got persistent_workers=True beside a checkpoint. Such workers are seeded once, not in every "
                 "epoch: if the data set draws random numbers, a run that goes on from its checkpoint gets others, and does "
-                "not end as if it had not been interrupted. Give persistent_workers=False unless it draws none.",
-                AbnnWarning,
-                stacklevel=5,
+                "not end as if it had not been interrupted. Give persistent_workers=False unless it draws none."
             )
+            warnings.warn(text, AbnnWarning, stacklevel=5)
 
-    def value_range(self) -> tuple[Tensor, Tensor]:
+    def value_range(self, layout: str | None = None) -> tuple[Tensor, Tensor]:
         """Smallest and largest value of each channel over the first batches of all processes."""
-        low, high = measure_range(x for x, _ in islice(self.once(), MEASURED))
+        low, high = measure_range((x for x, _ in islice(self.once(), MEASURED)), layout)
         return self.fabric.all_reduce(low, reduce_op="min"), self.fabric.all_reduce(high, reduce_op="max")
 
     def once(self) -> Iterator[tuple[Tensor, Tensor]]:
         return ((x, y) for _, x, y in self.epoch(0))
 
 
-def _dealt(loader: DataLoader, fabric: Any, seed: int) -> DataLoader:
+def generators_of(loader: Any) -> list[torch.Generator]:
+    """The random generators that a DataLoader and its samplers were given by the caller, each once."""
+    holders = [loader, *_samplers(loader)] if isinstance(loader, DataLoader) else []
+    generators = [getattr(holder, "generator", None) for holder in holders]
+    return list({id(each): each for each in generators if isinstance(each, torch.Generator)}.values())
+
+
+def _length(data: Any) -> int | None:
+    """How many items there are; None where that is not known before they are read."""
+    try:
+        return len(data)
+    except (TypeError, NotImplementedError):  # a DataLoader has a length only if its data set has one
+        return None
+
+
+def _ordinary(tensor: Tensor) -> Tensor:
+    """As it is, or a copy of a tensor of inference mode, which gradients cannot pass."""
+    return tensor.clone() if tensor.is_inference() else tensor
+
+
+def _share_out(loader: DataLoader, fabric: Any, seed: int) -> DataLoader:
     """The loader of this process's share of the data, in an order that belongs to the run's seed.
 
     Fabric deals the data out. It also wraps the loader and tells samplers, as the number of an epoch, how often that was
     iterated, which a run that goes on from a checkpoint does not know: so the loader itself is taken. A sampler that the
     caller has made for several processes keeps the seed it has.
     """
-    dealt: DataLoader = fabric.setup_dataloaders(loader)._dataloader
-    for sampler in _samplers(dealt):
+    share: DataLoader = fabric.setup_dataloaders(loader)._dataloader
+    for sampler in _samplers(share):
         if isinstance(sampler, DistributedSampler) and not any(sampler is own for own in _samplers(loader)):
             sampler.seed = number(seed, "order")
-    return dealt
+    return share
 
 
 def _items_digest(data: Dataset, count: int) -> str | None:
     """sha256 over some items; over their labels alone where inputs are other ones whenever they are read; None where an item
     is not an input and a label."""
 
-    def read() -> list[tuple[Tensor, ...]]:
+    def read() -> list[list[Tensor]]:
         seed_everything("identity")
         items = (data[place] for place in range(0, count, max(1, count // SAMPLED)))
-        return [tuple(torch.as_tensor(part) for part in item) for item in items]
+        return [[torch.as_tensor(part) for part in item] for item in items]
+
+    def digest(items: list[list[Tensor]]) -> str:
+        return tensor_digest({f"{n} {p}": part for n, item in enumerate(items) for p, part in enumerate(item)})
 
     try:
         with preserved_random_state():
             first, second = read(), read()
-        digests = [
-            tensor_digest({f"{n} {p}": part for n, item in enumerate(items) for p, part in enumerate(item)})
-            for items in (first, second)
-        ]
-        if digests[0] == digests[1]:
-            return digests[0]
-        return tensor_digest({str(number): label for number, (_, label) in enumerate(first)})
+        if digest(first) == digest(second):
+            return digest(first)
+        return tensor_digest({str(place): label for place, (_, label) in enumerate(first)})
     except Exception:  # noqa: BLE001 - anything may happen in there; a step of training says it better
         return None
 
@@ -168,15 +184,12 @@ def check_batch(model: Any, batch: Any, values: bool = True) -> tuple[Tensor, Te
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         given = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
         raise InputError(explain("loader", given, "pairs (inputs, labels)", "Let the data set return (x, y)."))
-    x, y = batch
-    x = check_inputs(model, x, values)
-    y = torch.as_tensor(y) if not isinstance(y, Tensor) else y
+    x, y = check_inputs(model, batch[0], values), torch.as_tensor(batch[1])
     if y.ndim != 1 or len(y) != len(x) or y.is_floating_point():
         given = f"labels of shape {tuple(y.shape)} and type {y.dtype} for {len(x)} inputs"
         raise InputError(explain("loader", given, "one whole number per input", "Give class numbers, not one-hot."))
     if values and y.numel() and (y.min() < 0 or y.max() >= model.classes):
         given = f"labels from {y.min().item()} to {y.max().item()}"
-        raise InputError(
-            explain("loader", given, f"0 to {model.classes - 1}, the backbone's classes", "Renumber the labels.")
-        )
+        accepted = f"0 to {model.classes - 1}, the backbone's classes"
+        raise InputError(explain("loader", given, accepted, "Renumber the labels."))
     return x, y.long()

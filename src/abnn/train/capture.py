@@ -27,39 +27,37 @@ class CapturedStep:
         self.trainable = trainable
         self.stream = torch.cuda.Stream()
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.count = 0
-        self.off = False
+        self.count, self.off = 0, False
         self.x = self.y = torch.empty(0)
         self.losses: dict[str, Tensor] = {}
 
     def __call__(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        if self.graph is not None and x.shape == self.x.shape and y.shape == self.y.shape:
-            return self._replay(x, y)
-        if self.off or self.graph is not None:
+        if self.graph is None and not self.off:
+            self.count += 1
+            if self.count <= WARM_UP:
+                return self._warm_up(x, y)
+            self._capture(x, y)
+        if self.graph is None or x.shape != self.x.shape or y.shape != self.y.shape:
             return self.trainable.step(x, y, None)
-        self.count += 1
-        if self.count > WARM_UP and self._capture(x, y):
-            return self._replay(x, y)
+        self.x.copy_(x)
+        self.y.copy_(y)
+        self.graph.replay()
+        return self.losses
+
+    def _warm_up(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             losses = self.trainable.step(x, y, None)
         torch.cuda.current_stream().wait_stream(self.stream)
         return losses
 
-    def _replay(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        assert self.graph is not None
-        self.x.copy_(x)
-        self.y.copy_(y)
-        self.graph.replay()
-        return self.losses
-
-    def _capture(self, x: Tensor, y: Tensor) -> bool:
-        state = torch.cuda.get_rng_state()
+    def _capture(self, x: Tensor, y: Tensor) -> None:
+        state, graph = torch.cuda.get_rng_state(), torch.cuda.CUDAGraph()
         self.x, self.y = x.clone(), y.clone()
-        graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self.stream):
                 self.losses = self.trainable.step(self.x, self.y, None)
+            self.graph = graph
         except Exception as error:  # noqa: BLE001 - whatever a network does that cannot be captured
             torch.cuda.synchronize()
             self.off = True
@@ -68,7 +66,4 @@ class CapturedStep:
                 AbnnWarning,
                 stacklevel=4,
             )
-        else:
-            self.graph = graph
         torch.cuda.set_rng_state(state)
-        return not self.off

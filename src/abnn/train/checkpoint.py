@@ -21,11 +21,14 @@ FORMAT = "abnn-checkpoint-4"
 
 
 class Run:
-    """Where a run stands, and its checkpoint."""
+    """Where a run stands, and its checkpoint.
+
+    settings  identify the run, so that no other run goes on from its checkpoint
+    path      of the checkpoint; None: none is written
+    """
 
     def __init__(self, trainable: Trainable, settings: dict[str, Any], path: Path | None) -> None:
         self.trainable, self.path = trainable, path
-        self.digest = _digest(settings)
         self.digests = {name: _digest(value) for name, value in settings.items()}
         self.epoch, self.step = 0, 0
         self.sums: dict[str, float] = {}
@@ -40,21 +43,30 @@ class Run:
 
     def finite(self) -> bool:
         """Whether all values are numbers; waits once for each device. Blocks that were replaced stay where they were."""
-        found: dict[torch.device, list[Tensor]] = {}
+        by_device: dict[torch.device, list[Tensor]] = {}
         for value in self.trainable.values().values():
             if value.is_floating_point():
-                found.setdefault(value.device, []).append(value.detach().isfinite().all())
-        return all(bool(torch.stack(each).all()) for each in found.values())
+                by_device.setdefault(value.device, []).append(value.detach().isfinite().all())
+        return all(bool(torch.stack(each).all()) for each in by_device.values())
 
     def restore(self, values: dict[str, Tensor]) -> None:
         with torch.no_grad():
             for name, value in self.trainable.values().items():
                 value.copy_(values[name])
 
+    def _optimizer_states(self) -> dict[str, Any]:
+        return {name: optimizer.state_dict() for name, optimizer in self.trainable.optimizers.items()}
+
+    def _set(self, values: dict[str, Tensor], more: Any, optimizers: dict[str, Any]) -> None:
+        self.restore(values)
+        self.trainable.restore_more(more)
+        for name, optimizer in self.trainable.optimizers.items():
+            optimizer.load_state_dict(optimizers[name])
+
     def watch_over(self, rescue: Rescue) -> None:
         """Be ready to begin again."""
-        optimizers = {name: copy.deepcopy(each.state_dict()) for name, each in self.trainable.optimizers.items()}
         self.rescue = rescue
+        optimizers = copy.deepcopy(self._optimizer_states())
         self.start = {"values": self.good, "more": self.trainable.more(), "optimizers": optimizers}
 
     @property
@@ -67,47 +79,44 @@ class Run:
         before = self.history.begun_again
         if before >= TIMES:
             return False
-        warnings.warn(
+        text = (
             f"Epoch {self.epoch + 1} has overwritten what the network knew: {trouble}. The fit begins again at a rate "
-            f"{SLOWER:g} times lower; give a lower lr to avoid this.",
-            AbnnWarning,
-            stacklevel=4,
+            f"{SLOWER:g} times lower; give a lower lr to avoid this."
         )
-        self.restore(self.start["values"])
-        self.trainable.restore_more(self.start["more"])
-        for name, optimizer in self.trainable.optimizers.items():
-            optimizer.load_state_dict(copy.deepcopy(self.start["optimizers"][name]))
+        warnings.warn(text, AbnnWarning, stacklevel=4)
+        self._set(self.start["values"], self.start["more"], copy.deepcopy(self.start["optimizers"]))
         self.epoch, self.step, self.sums, self.history = 0, 0, {}, History(begun_again=before + 1)
         self.keep()
         return True
 
     def broadcast(self, fabric: Any) -> None:
         """Start from the first process's values everywhere; whether a checkpoint is this run's, it says for all."""
-        self.digest, self.digests = fabric.broadcast((self.digest, self.digests))
+        self.digests = fabric.broadcast(self.digests)
         self.restore({name: fabric.broadcast(value.detach()) for name, value in self.trainable.values().items()})
         self.keep()
 
     def save(self) -> None:
-        if self.path is not None:
-            tree = {
-                "format": FORMAT,
-                "digest": self.digest,
-                "settings": self.digests,
-                "epoch": self.epoch,
-                "step": self.step,
-                "sums": self.sums,
-                "history": self.history.rows,
-                "values": self.trainable.values(),
-                "good": self.good if self.step else None,  # None: the values themselves
-                "more": self.trainable.more(),
-                "optimizers": {name: each.state_dict() for name, each in self.trainable.optimizers.items()},
-                "begun_again": self.history.begun_again,
-                "rescue": self.rescue.state() if self.rescue is not None else None,
-                "start": self.start.get("values"),
-            }
-            write_tree(self.path, tree)
+        if self.path is None:
+            return
+        tree = {
+            "format": FORMAT,
+            "settings": self.digests,
+            "epoch": self.epoch,
+            "step": self.step,
+            "sums": self.sums,
+            "history": self.history.rows,
+            "values": self.trainable.values(),
+            "good": self.good if self.step else None,  # None: the values themselves
+            "more": self.trainable.more(),
+            "optimizers": self._optimizer_states(),
+            "begun_again": self.history.begun_again,
+            "rescue": self.rescue.state() if self.rescue is not None else None,
+            "start": self.start.get("values"),
+        }
+        write_tree(self.path, tree)
 
     def resume(self) -> None:
+        """Go on from the checkpoint if there is one; an error if it is of another run, or not a checkpoint."""
         if self.path is None or not self.path.exists():
             return
         tree = read_tree(self.path)
@@ -116,33 +125,19 @@ class Run:
                 f"checkpoint: {self.path} is not a checkpoint of this version of the package; choose another file, or "
                 "delete it to start anew."
             )
-        if tree["digest"] != self.digest:
-            then = tree.get("settings", self.digests)
-            names = sorted(
-                name for name in then.keys() | self.digests.keys() if then.get(name) != self.digests.get(name)
-            )
-            which = f" ({', '.join(names)})" if names else ""
-            raise InputError(
-                explain(
-                    "checkpoint",
-                    f"{self.path}, written by a run with other settings{which}",
-                    "a checkpoint of the same run",
-                    "Give the same settings as then, choose another file, or delete it to start anew.",
-                )
-            )
-        self.restore(tree["values"])
-        self.trainable.restore_more(tree["more"])
-        for name, optimizer in self.trainable.optimizers.items():
-            optimizer.load_state_dict(tree["optimizers"][name])
+        then = tree.get("settings", {})
+        if names := sorted(name for name in {**then, **self.digests} if then.get(name) != self.digests.get(name)):
+            given = f"{self.path}, written by a run with other settings ({', '.join(names)})"
+            fix = "Give the same settings as then, choose another file, or delete it to start anew."
+            raise InputError(explain("checkpoint", given, "a checkpoint of the same run", fix))
+        self._set(tree["values"], tree["more"], tree["optimizers"])
         self.epoch, self.step, self.sums = tree["epoch"], tree["step"], tree["sums"]
         self.history = History(tree["history"], tree["begun_again"])
         if self.rescue is not None:
             self.rescue.restore(tree["rescue"])
             self.start["values"] = tree["start"]
-        if tree.get("good") is None:
-            self.keep()
-        else:
-            self.good = tree["good"]
+        self.keep()
+        self.good = tree.get("good") or self.good
 
 
 def _digest(settings: Any) -> str:

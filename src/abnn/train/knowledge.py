@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from abnn.attached import Attached
 from abnn.errors import AbnnWarning
 from abnn.model.blocks import evaluating, logits_of
+from abnn.model.network import AttachedNetwork
 
 BATCHES, DRAWS, TOLERANCE = 10, 4, 0.02
 LOST, LOST_JOINT = "The attachments cost accuracy", "Training the backbone with the attachments cost accuracy"
@@ -66,8 +66,7 @@ def most_frequent(labels: Tensor | np.ndarray) -> float:
     return torch.as_tensor(labels).bincount().max().item() / len(labels)
 
 
-@torch.no_grad()
-def recall(model: Attached, batches: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
+def recall(model: AttachedNetwork, batches: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
     """Which inputs of the first batches the network classifies right without attachments, to :func:`compare` with later."""
     device = model.layers[0].weight_mean.device
     with evaluating(model.backbone):
@@ -76,39 +75,36 @@ def recall(model: Attached, batches: Iterable[tuple[Tensor, Tensor]]) -> list[Te
 
 @torch.no_grad()
 def compare(
-    model: Attached,
+    model: AttachedNetwork,
     batches: Iterable[tuple[Tensor, Tensor]],
     most: int | None = None,
     known: Sequence[Tensor] | None = None,
 ) -> Knowledge:
     """Look at all batches, or at the first ones. ``known``: which the network had right before, looked at here unless given."""
     device = model.layers[0].weight_mean.device
-    inputs = plain = attached = forgotten = learnt = 0
+    counts = torch.zeros(5, dtype=torch.int64)
     with evaluating(model), evaluating(model.backbone):
-        for number, (x, y) in enumerate(islice(batches, most)):
+        for index, (x, y) in enumerate(islice(batches, most)):
             x, y = x.to(device), y.to(device)
-            before = _right(model, x, y) if known is None else known[number].to(device)
+            before = _right(model, x, y) if known is None else known[index].to(device)
             after = model.predict(x, draws=DRAWS, score="max-probability", replay=False).label == y
-            inputs += len(y)
-            plain += int(before.sum())
-            attached += int(after.sum())
-            forgotten += int((before & ~after).sum())
-            learnt += int((after & ~before).sum())
-    changed = known is not None and model.backbone_changed
-    return Knowledge(inputs, plain, attached, forgotten, learnt, changed)
+            groups = (torch.ones_like(after), before, after, before & ~after, after & ~before)
+            counts += torch.stack(groups).sum(1).cpu()
+    inputs, plain, attached, forgotten, learnt = counts.tolist()
+    return Knowledge(inputs, plain, attached, forgotten, learnt, known is not None and model.backbone_changed)
 
 
-def _right(model: Attached, x: Tensor, y: Tensor) -> Tensor:
+def _right(model: AttachedNetwork, x: Tensor, y: Tensor) -> Tensor:
     logits = logits_of(model.backbone(x))
     assert logits is not None  # attach() has seen that there are some
     return logits.argmax(1) == y
 
 
 def warn_if_lost(
-    model: Attached, batches: Iterable[tuple[Tensor, Tensor]], known: Sequence[Tensor] | None = None
+    model: AttachedNetwork, batches: Iterable[tuple[Tensor, Tensor]], known: Sequence[Tensor] | None = None
 ) -> None:
     """Warn where attachments, or with ``known`` training both, cost accuracy on the first batches of training data."""
-    found = compare(model, batches, BATCHES, known)
-    if found.lost:
-        text = f"{found.complaint('training inputs,')} {ADVICE_JOINT if found.changed else ADVICE}"
+    result = compare(model, batches, BATCHES, known)
+    if result.lost:
+        text = f"{result.complaint('training inputs,')} {ADVICE_JOINT if result.changed else ADVICE}"
         warnings.warn(text, AbnnWarning, stacklevel=3)

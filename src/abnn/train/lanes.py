@@ -16,13 +16,29 @@ import torch
 Result = TypeVar("Result")
 
 
+@contextlib.contextmanager
+def training_mode() -> Iterator[None]:
+    """Inside, gradients are recorded, and cuDNN measures which convolution is fastest: shapes of training do not change.
+
+    This goes around all runs that take turns: around one of them, it would end while others are under way.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def to_end(run: Generator[None, None, Result]) -> Result:
     """What a run returns when nothing else takes turns with it."""
-    while True:
-        try:
-            next(run)
-        except StopIteration as stop:
-            return stop.value
+    with training_mode():
+        while True:
+            try:
+                next(run)
+            except StopIteration as stop:
+                return stop.value
 
 
 def together(runs: Iterable[Generator[None, None, Result]], device: torch.device) -> list[Result]:
@@ -33,14 +49,15 @@ def together(runs: Iterable[Generator[None, None, Result]], device: torch.device
     results: dict[int, Result] = {}
     torch.cuda.synchronize(device)
     try:
-        while waiting:
-            for number, (run, lane) in list(waiting.items()):
-                with lane.active():
-                    try:
-                        next(run)
-                    except StopIteration as stop:
-                        results[number] = stop.value
-                        del waiting[number]
+        with training_mode():
+            while waiting:
+                for number, (run, lane) in list(waiting.items()):
+                    with lane.active():
+                        try:
+                            next(run)
+                        except StopIteration as stop:
+                            results[number] = stop.value
+                            del waiting[number]
     finally:
         for run, lane in waiting.values():  # after an error in one of them
             with lane.active():

@@ -7,15 +7,15 @@ loader keeps from epoch to epoch are the exception: what a data set draws in the
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from abnn.config import DEFAULTS, FitConfig
 from abnn.errors import DivergedError, InputError, at_least_one, explain, unknown
 from abnn.train.batches import Batches
 from abnn.train.capture import CapturedStep
@@ -71,18 +71,18 @@ def training(
     schedule: str | Schedule = "cosine",
     seed: int = 0,
     checkpoint: str | Path | None = None,
-    checkpoint_every: int | None = None,
-    log: Sequence[str] | str = (),
-    log_dir: str | Path = "runs",
     progress: bool = True,
+    config: FitConfig = DEFAULTS,
 ) -> Generator[None, None, History]:
     """Train for ``epochs`` epochs, and pause after every step, so that several runs can take turns; see :mod:`abnn.train.lanes`.
 
     settings  identify the run, so that no other run goes on from its checkpoint
+    config    says how often checkpoints are written, and what is logged
     """
     at_least_one("epochs", epochs)
-    if checkpoint_every is not None:
-        at_least_one("checkpoint_every", checkpoint_every, ", or None")
+    every = config.checkpoint_every
+    if every is not None:
+        at_least_one("checkpoint_every", every, ", or None")
     if not callable(schedule) and schedule not in SCHEDULES:
         raise unknown("schedule", schedule, SCHEDULES)
     by_progress = schedule if callable(schedule) else SCHEDULES[schedule]
@@ -90,24 +90,14 @@ def training(
     def factor_at(epoch: int, step: int) -> float:
         return by_progress((epoch + (step / batches.length if batches.length else 0.0)) / epochs)
 
-    if checkpoint is not None:
-        batches.warn_if_not_repeatable()
-        settings = {**settings, "data": batches.identity(), "schedule": name_of(schedule)}
-    run = Run(trainable, {**settings, "epochs": epochs, "seed": seed}, Path(checkpoint) if checkpoint else None)
-    if fabric.world_size > 1:
-        run.broadcast(fabric)
-    rates = Rates(trainable.optimizers, fabric.device)
-    known = trainable.known(batches.once)
-    if known is not None:
-        run.watch_over(Rescue(*known, fabric))
-    run.resume()
-    on_cuda = fabric.device.type == "cuda"
-    capturable = on_cuda and trainable.capturable and fabric.world_size == 1
-    captured = CapturedStep(trainable) if capturable else None
-    loggers = make_loggers(log, log_dir) if fabric.is_global_zero else []
-    watch = Watch(trainable.title, epochs, batches.length, run.epoch, progress and fabric.is_global_zero)
+    rates = Rates(trainable.optimizers.values(), fabric.device)
+    run = _start(trainable, batches, fabric, {**settings, "epochs": epochs, "seed": seed}, schedule, checkpoint)
+    step_of = _stepper(trainable, fabric)
+    first = fabric.is_global_zero
+    loggers = make_loggers(config.log, config.log_dir) if first else []
+    watch = Watch(trainable.title, epochs, batches.length, run.epoch, progress and first)
     watch.sums = dict(run.sums)
-    with watch.bar, _fastest_kernels(on_cuda):
+    with watch.bar:
         while run.epoch < epochs:
             epoch, started, factor = run.epoch, time.perf_counter(), 1.0
             if run.step == 0:
@@ -117,28 +107,24 @@ def training(
             for step, x, y in batches.epoch(epoch, skip=run.step):
                 factor = factor_at(epoch, step)
                 rates.set(factor * run.pace)
-                if on_cuda:
-                    losses = captured(x, y) if captured is not None else trainable.step(x, y, None)
-                else:
-                    losses = trainable.step(x, y, seeded("outliers", seed, epoch, step, fabric.global_rank))
+                losses = step_of(x, y, ("outliers", seed, epoch, step, fabric.global_rank))
                 trainable.after_step()
                 watch.step(losses)
                 run.step = step + 1
                 if run.rescue is not None:
                     run.rescue.see(losses, len(y))
-                if not on_cuda or step % LOOK_EVERY == 0:  # looking at a loss makes the host wait for the device
+                if fabric.device.type != "cuda" or step % LOOK_EVERY == 0:  # looking makes the host wait for the device
                     watch.flush()
-                    _stop_if_diverged(run, losses, epoch, step % 20 == 0)
-                if checkpoint_every and run.step % checkpoint_every == 0 and fabric.is_global_zero:
+                    _stop_if_diverged(run, losses, look=step % 20 == 0)
+                if every and run.step % every == 0 and first:
                     run.sums = watch.flush()
                     run.save()
                 yield
             means = watch.end_epoch()
-            _stop_if_diverged(run, {name: torch.tensor(mean) for name, mean in means.items()}, epoch, whole=True)
+            _stop_if_diverged(run, {name: torch.tensor(mean) for name, mean in means.items()}, whole=True)
             trouble = run.rescue.lost() if run.rescue is not None else None
             if trouble is not None and run.begin_again(trouble):
-                rates.factor = None
-                captured = CapturedStep(trainable) if capturable else None  # the old one reads the old states
+                step_of = _stepper(trainable, fabric)  # a captured step reads the old states
                 watch.begin_again()
                 continue
             row = {"epoch": epoch + 1, **means, **trainable.end_epoch(epoch, means), "lr_factor": factor * run.pace}
@@ -148,25 +134,47 @@ def training(
                 logger.save()
             run.epoch, run.step, run.sums = epoch + 1, 0, {}
             run.keep()
-            if fabric.is_global_zero:
+            if first:
                 run.save()
     for logger in loggers:
         logger.finalize("success")
     return run.history
 
 
-@contextlib.contextmanager
-def _fastest_kernels(on_cuda: bool) -> Iterator[None]:
-    """Let cuDNN measure which convolution is fastest for each shape; the shapes of training do not change."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = before or on_cuda
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
+def _start(
+    trainable: Trainable,
+    batches: Batches,
+    fabric: Any,
+    settings: dict[str, Any],
+    schedule: str | Schedule,
+    checkpoint: str | Path | None,
+) -> Run:
+    """The run from its beginning, or from where its checkpoint says that it stands."""
+    if checkpoint is not None:
+        batches.warn_if_not_repeatable()
+        settings = {**settings, "data": batches.identity(), "schedule": name_of(schedule)}
+    run = Run(trainable, settings, Path(checkpoint) if checkpoint else None)
+    if fabric.world_size > 1:
+        run.broadcast(fabric)
+    known = trainable.known(batches.once)
+    if known is not None:
+        run.watch_over(Rescue(*known, fabric))
+    run.resume()
+    return run
 
 
-def _stop_if_diverged(run: Run, losses: dict[str, Tensor], epoch: int, look: bool = False, whole: bool = False) -> None:
+def _stepper(trainable: Trainable, fabric: Any) -> Any:
+    """A function of (x, y, key) that makes one step; on CUDA as a graph where that is possible.
+
+    Random numbers of outliers belong to the key; on CUDA they come from its global generator, which a graph can read.
+    """
+    if fabric.device.type != "cuda":
+        return lambda x, y, key: trainable.step(x, y, seeded(*key))
+    captured = CapturedStep(trainable) if trainable.capturable and fabric.world_size == 1 else None
+    return lambda x, y, key: captured(x, y) if captured is not None else trainable.step(x, y, None)
+
+
+def _stop_if_diverged(run: Run, losses: dict[str, Tensor], look: bool = False, whole: bool = False) -> None:
     """Set the model back and say so where losses are not finite, or the state is bad.
 
     look   ask the trained thing as well
@@ -189,6 +197,6 @@ def _stop_if_diverged(run: Run, losses: dict[str, Tensor], epoch: int, look: boo
     if [name for name, value in losses.items() if not value.isfinite()] == ["outliers"]:
         advice = "On ordinary data they are: check that outliers are finite, and lie where the network is defined."
     raise DivergedError(
-        f"training diverged at epoch {epoch + 1}, step {run.step}: {trouble} ({values}). The model was set back to its "
-        f"state after {epoch} complete epochs. {advice}"
+        f"training diverged at epoch {run.epoch + 1}, step {run.step}: {trouble} ({values}). The model was set back to its "
+        f"state after {run.epoch} complete epochs. {advice}"
     )

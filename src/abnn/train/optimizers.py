@@ -1,17 +1,24 @@
-"""Optimisers and the schedules of their learning rates, by name."""
+"""Optimisers and the schedules of their learning rates, by name.
+
+Rates are set from (epoch, step), not by torch's schedulers: these count their own steps, which a run that goes on from a
+checkpoint or begins again would have to rewind, and their products of tensors round otherwise on CUDA.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from abnn.errors import unknown
 
 Schedule = Callable[[float], float]
+"""From progress in [0, 1) to a factor of the learning rate."""
 SCHEDULES: dict[str, Schedule] = {
     "constant": lambda progress: 1.0,
     "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
@@ -22,26 +29,22 @@ SCHEDULES: dict[str, Schedule] = {
     "thirds": lambda progress: 0.1 ** int(3 * progress + 1e-9),
     "fifths": lambda progress: 0.1 ** sum(progress + 1e-9 >= share for share in (0.4, 0.6, 0.8)),
 }
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "adam-l2": lambda parameters, lr, **more: torch.optim.Adam(parameters, lr=lr, weight_decay=5e-4, **more),
-    "sgd": lambda parameters, lr, **more: torch.optim.SGD(parameters, lr=lr, momentum=0.9, weight_decay=5e-4, **more),
-    "nesterov": lambda parameters, lr, **more: torch.optim.SGD(
-        parameters, lr=lr, momentum=0.9, weight_decay=5e-4, nesterov=True, **more
-    ),
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "adam": Adam,
+    "adamw": AdamW,
+    "adam-l2": partial(Adam, weight_decay=5e-4),
+    "sgd": partial(SGD, momentum=0.9, weight_decay=5e-4),
+    "nesterov": partial(SGD, momentum=0.9, weight_decay=5e-4, nesterov=True),
 }
 
 
-def make_optimizer(
-    optimizer: str | Callable[..., torch.optim.Optimizer], parameters: Iterable[Tensor], lr: float
-) -> torch.optim.Optimizer:
-    """By name, or by a function of (parameters, lr=...)."""
-    if not callable(optimizer) and optimizer not in OPTIMIZERS:
-        raise unknown("optimizer", optimizer, OPTIMIZERS)
+def make_optimizer(optimizer: str | Callable[..., Optimizer], parameters: Iterable[Tensor], lr: float) -> Optimizer:
+    """Return an optimiser by name, or what a function of (parameters, lr=...) returns."""
     parameters = list(parameters)
     if callable(optimizer):
         return optimizer(parameters, lr=lr)
+    if optimizer not in OPTIMIZERS:
+        raise unknown("optimizer", optimizer, OPTIMIZERS)
     if parameters and parameters[0].is_cuda:  # one kernel for all parameters, and a rate that a graph can read
         more = {"fused": True} if optimizer in ("sgd", "nesterov") else {"fused": True, "capturable": True}
         return OPTIMIZERS[optimizer](parameters, lr=torch.tensor(lr, device=parameters[0].device), **more)
@@ -55,33 +58,24 @@ def name_of(choice: str | Callable[..., Any]) -> str:
     return f"{getattr(choice, '__module__', '')}.{getattr(choice, '__qualname__', type(choice).__qualname__)}"
 
 
-def can_follow(optimizers: Iterable[torch.optim.Optimizer]) -> bool:
+def can_follow(optimizers: Iterable[Optimizer]) -> bool:
     """Whether a captured step can follow a schedule of rates: only where these are tensors."""
     return all(isinstance(group["lr"], Tensor) for optimizer in optimizers for group in optimizer.param_groups)
 
 
 class Rates:
-    """The learning rates of all optimisers as factors of what they were at the start."""
+    """Sets the learning rates of all optimisers to factors of what they were at the start."""
 
-    def __init__(self, optimizers: dict[str, torch.optim.Optimizer], device: torch.device) -> None:
-        self.first = [float(group["lr"]) for each in optimizers.values() for group in each.param_groups]
-        self.optimizers, self.device = optimizers, device
-        self.factor: float | None = None
+    def __init__(self, optimizers: Iterable[Optimizer], device: torch.device) -> None:
+        self.optimizers, self.device = list(optimizers), device
+        self.first = [float(group["lr"]) for group in self._groups()]
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def set(self, factor: float) -> None:
-        if factor == self.factor:
-            return
-        groups = [group for each in self.optimizers.values() for group in each.param_groups]
-        for group, first in zip(groups, self.first):
-            _set_rate(group, first * factor, self.device)
-        self.factor = factor
-
-
-def _set_rate(group: dict[str, Any], rate: float, device: torch.device) -> None:
-    """A rate that is a tensor keeps its place in memory, where a captured step reads it."""
-    if isinstance(group["lr"], Tensor):
-        if group["lr"].device != device:  # as it came from a checkpoint
-            group["lr"] = group["lr"].to(device)
-        group["lr"].fill_(rate)
-    else:
-        group["lr"] = rate
+        for group, first in zip(self._groups(), self.first):
+            if not isinstance(group["lr"], Tensor):
+                group["lr"] = first * factor
+            else:  # in its place in memory, where a captured step reads it; from a checkpoint it comes on the CPU
+                group["lr"] = group["lr"].to(self.device).fill_(first * factor)

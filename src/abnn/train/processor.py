@@ -1,8 +1,8 @@
 """Does the processor do what it says it can?
 
-Some virtual machines announce a matrix unit (AMX) that they do not have. PyTorch uses it for bfloat16, and the first product ends
-the whole process with an illegal instruction: no error that could be caught. So this is tried in a process of its own, and
-only where such a unit is announced.
+Some virtual machines announce a matrix unit (AMX) that they do not have. PyTorch uses it for bfloat16, and the first product
+ends the whole process with an illegal instruction, which cannot be caught. So it is tried in a process of its own, where
+such a unit is announced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SECONDS = 120
 
 
 def check_bfloat16() -> None:
-    """An error where bfloat16 would end the process."""
+    """Raise an error where bfloat16 would end the process."""
     if not bfloat16_works():
         given = "'bf16-mixed' on a processor that ends products in bfloat16 with an illegal instruction"
         fix = f"Or start Python with {'='.join(WITHOUT_AMX)} in the environment: then its matrix unit is not used."
@@ -31,18 +31,11 @@ def check_bfloat16() -> None:
 
 @cache
 def bfloat16_works() -> bool:
-    """Whether a product of bfloat16 on the CPU comes to its end; seconds, once, where there is something to try."""
-    if not _announces_amx() or not sys.executable:
-        return True
+    """Whether a product of bfloat16 on the CPU comes to its end; takes seconds, once, where a matrix unit is announced."""
     try:
-        tried = subprocess.run([sys.executable, "-c", PRODUCT], capture_output=True, timeout=SECONDS, check=False)
+        if "amx_bf16" not in CPU_INFO.read_text() or not sys.executable:
+            return True
+        trial = subprocess.run([sys.executable, "-c", PRODUCT], capture_output=True, timeout=SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return True  # nothing is known: not for us to forbid
-    return tried.returncode >= 0  # below zero: the number of the signal that ended it
-
-
-def _announces_amx() -> bool:
-    try:
-        return "amx_bf16" in CPU_INFO.read_text()
-    except OSError:
-        return False
+    return trial.returncode >= 0  # below zero: the number of the signal that ended it

@@ -12,10 +12,11 @@ import torch
 
 
 @contextlib.contextmanager
-def preserved_random_state() -> Iterator[None]:
-    """Leave the global random states of torch, numpy and random as they were."""
+def preserved_random_state(*generators: torch.Generator) -> Iterator[None]:
+    """Leave the global random states of torch, numpy and random, and these generators, as they were."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
+    own = [(generator, generator.get_state()) for generator in generators]
     try:
         yield
     finally:
@@ -24,10 +25,12 @@ def preserved_random_state() -> Iterator[None]:
         random.setstate(states[2])
         if cuda is not None:
             torch.cuda.set_rng_state_all(cuda)
+        for generator, state in own:
+            generator.set_state(state)
 
 
 def number(*key: object) -> int:
-    """A seed that belongs to the key."""
+    """Return a seed that belongs to the key."""
     return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:7], "big")
 
 

@@ -37,9 +37,8 @@ class Rescue:
         self.recent: deque[tuple[Tensor, int]] = deque(maxlen=WINDOW)  # shares of right predictions, and of how many
 
     def see(self, losses: dict[str, Tensor], inputs: int) -> None:
-        self.recent.append(
-            (losses["accuracy"].detach().clone(), inputs)
-        )  # captured steps always return the same tensors
+        share = losses["accuracy"].detach().clone()  # captured steps always return the same tensors
+        self.recent.append((share, inputs))
 
     def lost(self) -> str | None:
         """At the end of an epoch: what its last steps say, if that is bad. The next epoch starts anew."""

@@ -10,17 +10,25 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset, default_collate
 
-LARGEST = 4 * 2**30
+LARGEST = 4 * 2**30  # bytes
 _HELD: WeakKeyDictionary[TensorDataset, dict[torch.device, list[Tensor]]] = WeakKeyDictionary()
 
 
 class Resident:
-    """Gives the batches of a DataLoader over tensors, in the same order, from tensors on a device."""
+    """Gives the batches of a DataLoader over tensors, in the same order, from tensors on a device.
+
+    They are copied there once for all runs that use the data set.
+    """
 
     def __init__(self, loader: DataLoader, device: torch.device) -> None:
         assert isinstance(loader.dataset, TensorDataset)
         self.loader, self.device = loader, device
-        self.tensors = hold(loader.dataset, device)
+        held = _HELD.setdefault(loader.dataset, {})
+        if device not in held:
+            held[device] = [tensor.to(device) for tensor in loader.dataset.tensors]
+            if device.type == "cuda":  # runs on other streams may read them from now on
+                torch.cuda.synchronize(device)
+        self.tensors = held[device]
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -35,16 +43,6 @@ class Resident:
         order = torch.tensor([row for rows in batches for row in rows], dtype=torch.int64).to(self.device)
         for index in order.split([len(rows) for rows in batches]):
             yield [tensor.index_select(0, index) for tensor in self.tensors]
-
-
-def hold(dataset: TensorDataset, device: torch.device) -> list[Tensor]:
-    """The tensors of a data set on a device, copied there once for all runs that use it."""
-    held = _HELD.setdefault(dataset, {})
-    if device not in held:
-        held[device] = [tensor.to(device) for tensor in dataset.tensors]
-        if device.type == "cuda":  # runs on other streams may read them from now on
-            torch.cuda.synchronize(device)
-    return held[device]
 
 
 def resident(loader: Any, device: torch.device) -> Resident | None:

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from abnn.files import Tree
 
+Passes = Callable[[], Iterator[tuple[Tensor, Tensor]]]
+"""Passes once over the training data in a fixed order, whenever it is called."""
+
 
 class Trainable(ABC):
     """Something that the loop can train: what one step does, and what a checkpoint must hold."""
@@ -20,7 +23,7 @@ class Trainable(ABC):
     capturable: bool = False
     """Whether a step is the same sequence of operations on the device every time, so that it can be captured on CUDA."""
 
-    def known(self, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> tuple[float, float] | None:
+    def known(self, batches: Passes) -> tuple[float, float] | None:
         """The share of inputs that are classified right before training, and what that would be by chance, where it must
         not be lost; steps then return the same as "accuracy". See :mod:`abnn.train.rescue`."""
         return None
@@ -43,8 +46,8 @@ class Trainable(ABC):
     def restore_more(self, more: Tree) -> None:
         """Take back what :meth:`more` gave."""
 
-    def begin_epoch(self, epoch: int, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> None:
-        """Called before every epoch; ``batches()`` passes once over the training data in a fixed order."""
+    def begin_epoch(self, epoch: int, batches: Passes) -> None:
+        """Called before every epoch."""
 
     def end_epoch(self, epoch: int, means: dict[str, float]) -> dict[str, float]:
         """Further columns for the row of this epoch, from the means of its losses."""

@@ -71,18 +71,15 @@ def progress_bar(disable: bool = False, transient: bool = False) -> Progress:
 
 
 def make_loggers(log: Sequence[str] | str, directory: str | Path) -> list[Any]:
-    """Fabric's loggers by name."""
+    """Fabric's loggers by name; an error for another name, or where tensorboard is not installed."""
     from lightning_fabric.loggers import CSVLogger, TensorBoardLogger
 
-    loggers: list[Any] = []
-    for name in [log] if isinstance(log, str) else log:
-        if name == "csv":
-            loggers.append(CSVLogger(root_dir=str(directory), name="fit"))
-        elif name == "tensorboard":
-            try:
-                loggers.append(TensorBoardLogger(root_dir=str(directory), name="fit"))
-            except ModuleNotFoundError:
-                raise MissingExtraError("tensorboard", "logs") from None
-        else:
-            raise unknown("log", name, ("csv", "tensorboard"))
-    return loggers
+    kinds = {"csv": CSVLogger, "tensorboard": TensorBoardLogger}
+    names = [log] if isinstance(log, str) else log
+    for name in names:
+        if name not in kinds:
+            raise unknown("log", name, kinds)
+    try:
+        return [kinds[name](root_dir=str(directory), name="fit") for name in names]
+    except ModuleNotFoundError:
+        raise MissingExtraError("tensorboard", "logs") from None

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from abnn.config import COST_KINDS, TriageConfig
 from abnn.errors import AbnnWarning, InputError, explain
-from abnn.outliers import make_outliers, measure_range
+from abnn.outliers import DEFAULT, make_outliers, measure_range
 from abnn.train.batches import check_batch
 from abnn.train.watch import progress_bar
 from abnn.triage.drift import LEAST_SCORES, split_reference
@@ -29,7 +29,7 @@ def calibrate(
     model: Any,
     loader: Iterable[Any],
     config: TriageConfig = TriageConfig(),
-    outliers: Any = "auto",
+    outliers: Any = DEFAULT,
     value_range: tuple[Any, Any] | None = None,
     progress: bool = True,
 ) -> Triage:
@@ -81,7 +81,7 @@ def gather(
     model: Any,
     loader: Iterable[Any],
     config: TriageConfig = TriageConfig(),
-    outliers: Any = "auto",
+    outliers: Any = DEFAULT,
     value_range: tuple[Any, Any] | None = None,
     progress: bool = False,
 ) -> Gathered:
@@ -122,7 +122,13 @@ def gather(
             if not rows:
                 raise InputError(explain("loader", "a loader without batches", "held-out (x, y) batches"))
 
-        maker = make_outliers(outliers).with_range(value_range, lambda: measure_range(predict_good()))
+        if outliers is None:
+            accepted = "some, from which the threshold of reject follows"
+            raise InputError(explain("outliers", "None", accepted, "Leave it out."))
+        chosen = make_outliers(outliers)
+        assert chosen is not None
+        layout = chosen.layout_for(model)
+        maker = chosen.with_range(value_range, lambda: measure_range(predict_good(), layout), layout)
         if not rows:  # the range was not measured
             for _ in predict_good():
                 pass

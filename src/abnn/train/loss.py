@@ -1,0 +1,155 @@
+"""The loss of one batch: ordinary data, and outliers made from it. The formulas are the task's."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from abnn.bayes.layers import drawn, kl_of
+from abnn.bayes.noise import held_noise, hold, map_noise
+from abnn.config import Objective, preset
+from abnn.errors import InputError, explain
+from abnn.model.blocks import evaluating
+from abnn.model.network import AttachedNetwork
+from abnn.outliers import PRESET, Outliers, make_outliers, measure_range
+from abnn.predict.compiling import is_compiled, with_network
+from abnn.train.batches import check_batch
+
+
+def loss(
+    model: AttachedNetwork,
+    x: Tensor,
+    y: Tensor,
+    outliers: str | Outliers | Any | None = PRESET,
+    *,
+    freeze_backbone: bool | None = None,
+    value_range: tuple[Any, Any] | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Return what one step of :func:`abnn.fit` minimises for this batch, as a scalar for a training loop of your own.
+
+    ``abnn.loss(model, x, y).backward()`` gives gradients to the attachments, ready for any optimiser over
+    ``model.attachment_parameters()``. Draws of the weights come from torch's global random state; the draws that the model
+    holds, its mode and its flags stay as they are.
+
+    outliers         as in fit()
+    freeze_backbone  True: only attachments get gradients. False: so do parameters of the backbone that require them, and
+                     ordinary data passes in the mode that the model is in. None: what the preset says
+    value_range      (low, high) of the inputs, from which outliers are made. None: that of ``outliers`` if its prepare() set
+                     one, else that of this batch; give one, so that it is the same in all batches
+    generator        of the outliers' random numbers; None: torch's global random state
+    """
+    check_model(model)
+    chosen = preset(model.preset)
+    goal = chosen.objective
+    if not goal.together:
+        given = f"a model with preset {model.preset!r}, which makes several updates for each batch"
+        raise InputError(explain("model", given, "a preset with one loss, such as 'default'", "Use abnn.fit()."))
+    freeze = chosen.freeze_backbone if freeze_backbone is None else freeze_backbone
+    x, y = check_batch(model, (x, y))
+    maker = choose_outliers(outliers, model.preset)
+    attachments = [parameter for _, parameter in model.attachment_parameters()]
+    losses = Losses(model, goal)
+    with touching(attachments, model.parameters()) if freeze else contextlib.nullcontext():
+        with fresh_draws(model, goal.draws[1]), evaluating(model) if freeze else contextlib.nullcontext():
+            data_loss, kl, _ = losses.of_data(x, y, True)
+        if maker is None:
+            return data_loss + kl
+        layout = maker.layout_for(model)
+        batch = maker.with_range(value_range, lambda: measure_range([x], layout), layout)(x, y, generator)
+        with fresh_draws(model, goal.draws[2]), evaluating(model):
+            outlier_loss, outlier_kl = losses.of_outliers(batch.x, batch.y, batch.severity, generator)
+    return data_loss + kl + goal.alpha * (outlier_loss + outlier_kl)
+
+
+class Losses:
+    """Both losses with their KL terms, of the draws that the model holds; compiled with the network, if that is.
+
+    autocast  makes the context in which the network runs
+    """
+
+    def __init__(
+        self,
+        model: AttachedNetwork,
+        objective: Objective,
+        autocast: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> None:
+        self.model, self.objective, self.autocast = model, objective, autocast
+        self.compiled = is_compiled(model.net)
+        self.of_data = with_network(self._of_data, model.net, repr(objective))
+        self.of_outliers = with_network(self._of_outliers, model.net, repr(objective))
+
+    def _of_data(self, x: Tensor, y: Tensor, with_kl: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss, the weighted KL, and the share of inputs that are classified right."""
+        logits = self._logits(x)
+        task = self.model.task
+        right = task.right(logits.detach(), y).mean()
+        return task.id_loss(self.objective, logits, y), self._kl(x, with_kl), right
+
+    def _of_outliers(
+        self, x: Tensor, y: Tensor, severity: Tensor, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        logits = self._logits(x)
+        loss = self.model.task.outlier_loss(self.objective, logits, y, severity, generator)
+        return loss, self._kl(x, self.objective.outlier_kl)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        # A compiler makes weights where they are used; without one, fewer and larger operations make them beforehand.
+        ready = contextlib.nullcontext() if self.compiled else drawn(self.model.layers)
+        with self.autocast(), ready:
+            logits = self.model.draw_logits(x)
+        return logits.float()
+
+    def _kl(self, x: Tensor, with_kl: bool) -> Tensor:
+        """The weighted KL term, or 0."""
+        if not with_kl:
+            return x.new_zeros((), dtype=torch.float32)
+        return self.objective.kl_factor(len(x)) * kl_of(self.model.layers, self.objective.sampled_kl)
+
+
+def check_model(model: Any) -> None:
+    """Raise an error for what has no attachments that can learn."""
+    if not isinstance(model, AttachedNetwork):
+        raise InputError(explain("model", type(model).__name__, "what abnn.attach() returned", "Attach first."))
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        given = "parameters made under torch.inference_mode(), which cannot learn"
+        raise InputError(explain("model", given, "ordinary ones", "Build the network and attach outside of it."))
+
+
+def choose_outliers(outliers: Any, name: str) -> Outliers | None:
+    """The generator that a caller asked for, or that of the named preset; None for none."""
+    if isinstance(outliers, str) and outliers == PRESET:
+        chosen = preset(name)
+        return make_outliers(chosen.outliers, **chosen.outlier_options)
+    return make_outliers(outliers)
+
+
+@contextlib.contextmanager
+def fresh_draws(model: AttachedNetwork, draws: int) -> Iterator[None]:
+    """Inside, the model holds so many new draws, in memory of their own: a backward pass may need them later."""
+    held, seed = held_noise(model.layers), model.seed
+    hold(model.layers, map_noise(held, torch.empty_like))
+    try:
+        model.resample(draws)
+        yield
+    finally:
+        hold(model.layers, held)
+        model.seed = seed
+
+
+@contextlib.contextmanager
+def touching(learning: Iterable[nn.Parameter], all_parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Inside, gradients reach exactly the parameters ``learning``."""
+    flags = [(parameter, parameter.requires_grad) for parameter in all_parameters]
+    chosen = {id(parameter) for parameter in learning}
+    try:
+        for parameter, _ in flags:
+            parameter.requires_grad_(id(parameter) in chosen)
+        yield
+    finally:
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)

@@ -1,0 +1,105 @@
+"""The loss of one batch, for loops of the user's own."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+import abnn
+from abnn.config import preset
+from abnn.errors import InputError
+from abnn.outliers import make_outliers
+from abnn.train.loss import loss
+from abnn.train.steps import Steps
+from tests.conftest import generator, randomise_attachments
+from tests.train.test_fit import attached, data
+from tests.train.test_steps import PlainFabric, sgd
+
+RANGE = (0.0, 1.0)
+
+
+def gradients(model: abnn.Attached) -> list[Tensor]:
+    """Those of the attachments."""
+    return [parameter.grad for _, parameter in model.attachment_parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("outliers", ["preset", None, "noise"])
+def test_it_is_what_one_step_of_a_fit_minimises(outliers: str | None) -> None:
+    """Its gradient is the update of SGD at rate 1, and its value the sum of the step's losses, up to float32 rounding."""
+    x, y = (part[:12] for part in data())
+    model = randomise_attachments(attached(), 0.05)
+    twin = copy.deepcopy(model)
+    maker = make_outliers("auto" if outliers == "preset" else outliers)
+    if maker is not None:
+        maker.prepare(*RANGE)
+    steps = Steps(twin, preset("default").objective, maker, PlainFabric(), sgd(twin, frozen=True))
+    before = [parameter.detach().clone() for _, parameter in twin.attachment_parameters()]
+    torch.manual_seed(3)
+    shown = steps.step(x, y, generator(1))
+    torch.manual_seed(3)
+    value = loss(model, x, y, outliers, value_range=RANGE, generator=generator(1))
+    expected = shown["id"] + shown["weighted_kl"] + (shown["outliers"] if maker is not None else 0)
+    torch.testing.assert_close(value.detach(), expected, rtol=1e-6, atol=1e-6)
+    value.backward()
+    updates = [old - new.detach() for old, (_, new) in zip(before, twin.attachment_parameters())]
+    assert len(gradients(model)) == len(updates)
+    for gradient, update in zip(gradients(model), updates):
+        torch.testing.assert_close(gradient, update, rtol=1e-3, atol=1e-6 + 1e-3 * update.abs().max().item())
+
+
+def test_a_loop_of_the_users_own_learns_and_leaves_the_rest_alone() -> None:
+    x, y = data()
+    model = attached()
+    before, held = {n: v.clone() for n, v in model.backbone.state_dict().items()}, model(x).detach()
+    optimizer = torch.optim.Adam([parameter for _, parameter in model.attachment_parameters()], 1e-2)
+    torch.manual_seed(0)
+    values: list[float] = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        value = loss(model, x, y, value_range=RANGE)
+        if not values:
+            assert torch.equal(model(x).detach(), held)  # the draws that the model holds are the same ones
+        value.backward()
+        optimizer.step()
+        values.append(value.item())
+    assert sum(values[-5:]) < 0.98 * sum(values[:5])
+    assert all(torch.equal(value, before[name]) for name, value in model.backbone.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for _, p in model.backbone_parameters())
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_the_backbone_learns_only_if_neither_flag_nor_user_freezes_it(flag: bool) -> None:
+    x, y = (part[:12] for part in data())
+    model = attached()
+    first, *others = (parameter for _, parameter in model.backbone_parameters())
+    first.requires_grad_(False)
+    loss(model, x, y, freeze_backbone=flag, value_range=RANGE).backward()
+    assert first.grad is None and all((parameter.grad is None) is flag for parameter in others)
+    assert all(gradient.isfinite().all() for gradient in gradients(model))
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, contextlib.nullcontext])
+def test_its_range_is_that_of_the_batch_unless_one_is_given(context: type) -> None:
+    x, y = (part[:12] for part in data())
+
+    def value(**options: object) -> float:
+        torch.manual_seed(0)
+        with context():
+            return loss(model, x, y, **options).item()  # type: ignore[arg-type]
+
+    model = attached()
+    assert value() == value(value_range=(x.min(), x.max())) != value(value_range=(-9.0, 9.0))
+
+
+def test_wrong_input() -> None:
+    x, y = (part[:12] for part in data())
+    with pytest.raises(InputError, match="preset 'authors', which makes several updates.*Use abnn.fit"):
+        loss(attached(preset="authors"), x, y)
+    with pytest.raises(InputError, match="model: got PaperResNet"):
+        loss(attached().backbone, x, y)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="labels from"):
+        loss(attached(), x, y + 3)
