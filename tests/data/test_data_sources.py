@@ -122,7 +122,6 @@ def test_arrays_come_back_in_any_order(tmp_path: Path, save: Any, pictures: np.n
     for first, last in ((0, 5), (5, 23), (7, 9), (2, 3), (20, 23)):
         np.testing.assert_array_equal(source.raw(first, last), pictures[first:last])
     assert torch.equal(everything(source, RGB8, size=4, first=3), RGB8.images(pictures[3:]))
-    source.close()
 
 
 def test_features(tmp_path: Path) -> None:
@@ -306,7 +305,7 @@ class Labels(Source):
     def __init__(self, labels: list[int], names: tuple[str, ...] | None = None) -> None:
         self.labels, self.class_names = np.array(labels), names
 
-    def read(self, first: int, last: int, form: InputForm) -> Any:
+    def take(self, rows: np.ndarray, form: InputForm) -> Any:
         raise AssertionError
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from abnn.data.arrays import ArraySource
 from abnn.data.digits import DigitsData, Labelled, load_digits
-from abnn.data.folders import FolderSource, read_image
+from abnn.data.folders import FolderSource
 from abnn.data.form import InputForm
+from abnn.data.images import read_image
 from abnn.data.labels import match_labels
 from abnn.data.named import data_root, open_named
 from abnn.data.parts import choose_classes, split_classes
