@@ -232,9 +232,9 @@ def test_all_bodies_together_are_bounded(model: Any) -> None:
         response = raw(client, bytes(1001), "application/json")
         assert response.headers["retry-after"] == "1"
         check_error(response, 503, "busy")
-        assert limits_of(service).held == 0
+        assert limits_of(service).held_bytes == 0
         upload(client, b"nonsense")
-        assert limits_of(service).held == 0
+        assert limits_of(service).held_bytes == 0
 
 
 def test_bodies_are_counted_until_the_answer() -> None:
@@ -243,15 +243,15 @@ def test_bodies_are_counted_until_the_answer() -> None:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         while (await receive())["more_body"]:
-            counts.append(limits.held)
-        counts.append(limits.held)
+            counts.append(limits.held_bytes)
+        counts.append(limits.held_bytes)
 
     async def receive() -> Any:
         return {"type": "http.request", "body": b"12345", "more_body": len(counts) < 2}
 
     limits = BodyLimits(app, Settings())
     asyncio.run(limits({"type": "http", "headers": []}, receive, None))  # type: ignore[arg-type]
-    assert counts == [5, 10, 15] and limits.held == 0
+    assert counts == [5, 10, 15] and limits.held_bytes == 0
 
 
 def test_bodies_that_stop_in_the_middle() -> None:
@@ -270,7 +270,7 @@ def test_bodies_that_stop_in_the_middle() -> None:
         limits = BodyLimits(app, Settings(timeout=0.05, wait=0))
         with pytest.raises((Problem, ClientDisconnect)) as refused:
             asyncio.run(limits(scope, receive, None))  # type: ignore[arg-type]
-        assert limits.held == 0
+        assert limits.held_bytes == 0
         return refused.value
 
     async def disconnect() -> Any:

@@ -191,6 +191,16 @@ def test_stopping_answers_everything_that_was_taken() -> None:
     assert [each[0]["value"] for each in answers] == [9.0, *(float(number) for number in range(20))]
 
 
+def test_one_batcher_runs_once_at_a_time() -> None:
+    async def play(batcher: Batcher) -> None:
+        with pytest.raises(RuntimeError, match="running already"):
+            async with batcher.running(torch.zeros(1, 1)):
+                pytest.fail("it started twice")
+        assert await one(batcher, 1.0) == [{"value": 1.0}]
+
+    run(Model(), play)
+
+
 def test_small_batches_are_computed_with_one_thread() -> None:
     seen: dict[int, int] = {}
 

@@ -3,18 +3,6 @@
 Nothing is downloaded. Everything has the form of scikit-learn's handwritten digits (UCI "Optical Recognition of
 Handwritten Digits", E. Alpaydin and C. Kaynak, CC BY 4.0): a bitmap of 32x32 reduced to 8x8 by counting the set pixels
 of each 4x4 block, so 17 grey levels, bright on dark.
-
-=========== ==== ===============================================================================================
-train       id   handwritten digits
-val         id   handwritten digits, for thresholds and choices
-test        id   handwritten digits
-semi        semi printed digits in the DejaVu and Computer Modern faces that ship with matplotlib, with labels
-full        full patches of scikit-learn's two photographs at five scales, grey
-val_semi    semi printed digits in the STIX faces, which are in no test
-val_full    full stripes, checkers, gradients and boxes made by formulas, which are in no test
-=========== ==== ===============================================================================================
-
-``val_semi`` and ``val_full`` are there to choose settings without looking at a test tier.
 """
 
 from __future__ import annotations
@@ -57,13 +45,15 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True)
 class DigitsData:
-    train: Labelled
-    val: Labelled
-    test: Labelled
-    semi: Labelled
-    full: Labelled
-    val_semi: Labelled
-    val_full: Labelled
+    """All tiers; ``val_semi`` and ``val_full`` are there to choose settings without looking at a test tier."""
+
+    train: Labelled  # handwritten digits
+    val: Labelled  # handwritten digits, for thresholds and choices
+    test: Labelled  # handwritten digits
+    semi: Labelled  # printed digits in the DejaVu and Computer Modern faces that ship with matplotlib
+    full: Labelled  # patches of scikit-learn's two photographs at five scales, grey
+    val_semi: Labelled  # printed digits in the STIX faces, which are in no test
+    val_full: Labelled  # stripes, checkers, gradients and boxes made by formulas, which are in no test
 
     def hash(self) -> str:
         """Return the SHA-256 over names, shapes and values of all arrays, for run records."""

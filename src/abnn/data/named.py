@@ -35,16 +35,11 @@ FASHION = (
 
 
 class Downloadable(NamedTuple):
-    """A data set that can be downloaded.
+    """A data set that can be downloaded."""
 
-    splits       that are published
-    class_names  what the labels mean; None: the downloaded set says
-    loader       the name in torchvision.datasets; None where it has none
-    """
-
-    splits: tuple[str, ...]
-    class_names: tuple[str, ...] | None
-    loader: str | None
+    splits: tuple[str, ...]  # that are published
+    class_names: tuple[str, ...] | None  # what the labels mean; None: the downloaded set says
+    loader: str | None  # the name in torchvision.datasets; None where it has none
 
 
 DOWNLOADABLE = {

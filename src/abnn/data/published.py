@@ -31,10 +31,10 @@ LETTERS = tuple("ABCDEFGHIJ")
 
 
 class Published(NamedTuple):
-    """A file: addresses that have it, its place in torchvision's folder, and its MD5 sum."""
+    """A published file."""
 
-    urls: list[str]
-    place: str
+    urls: list[str]  # addresses that have it
+    place: str  # in torchvision's folder
     md5: str
 
 

@@ -16,37 +16,23 @@ from abnn.errors import InputError, explain
 
 
 class Chunk(NamedTuple):
-    """Some inputs of a source.
+    """Some inputs of a source."""
 
-    x           the inputs that could be read, in the form that the model takes
-    rows        their places in the source, int64
-    last        the place after this chunk
-    unreadable  "where: why" for the inputs that could not be read
-    """
-
-    x: Tensor
-    rows: np.ndarray
-    last: int
-    unreadable: tuple[str, ...] = ()
+    x: Tensor  # the inputs that could be read, in the form that the model takes
+    rows: np.ndarray  # their places in the source, int64
+    last: int  # the place after this chunk
+    unreadable: tuple[str, ...] = ()  # "where: why" for the inputs that could not be read
 
 
 class Source(ABC):
-    """Inputs in a fixed order, read a part at a time, so that memory does not grow with their number.
+    """Inputs in a fixed order, read a part at a time, so that memory does not grow with their number."""
 
-    name         what to call it, unless the user says otherwise
-    kind         "images" or "features"
-    fingerprint  changes when the data may have changed; cheap to compute, so not a hash of all the data
-    labels       int64, one for each input, -1 where it belongs to no class
-    class_names  what the labels mean, if it is known
-    notes        what a reader of the results should know
-    """
-
-    name: str
-    kind: str
-    fingerprint: str
-    labels: np.ndarray
-    class_names: tuple[str, ...] | None = None
-    notes: tuple[str, ...] = ()
+    name: str  # what to call it, unless the user says otherwise
+    kind: str  # "images" or "features"
+    fingerprint: str  # changes when the data may have changed; cheap to compute, so not a hash of all the data
+    labels: np.ndarray  # int64, one for each input, -1 where it belongs to no class
+    class_names: tuple[str, ...] | None = None  # what the labels mean, if it is known
+    notes: tuple[str, ...] = ()  # what a reader of the results should know
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -40,8 +40,8 @@ class Answerer:
 
     def __call__(self, x: Tensor) -> list[dict[str, Any]]:
         prediction = self.model.predict(x, draws=self.triage.draws, seed=self.triage.seed)
-        decided = self.triage(prediction)
-        samples, scores = prediction.samples.float().cpu(), decided.score.float().cpu()
+        verdicts = self.triage(prediction)
+        samples, scores = prediction.samples.float().cpu(), verdicts.score.float().cpu()
         if not (torch.isfinite(samples).all() and torch.isfinite(scores).all()):
             raise FloatingPointError("the model gave NaN or infinite values")
         probs = self.triage.probabilities(prediction).float().cpu().numpy()
@@ -53,7 +53,7 @@ class Answerer:
             misfit = unfit(prediction.own_misfit.float().cpu(), prediction.gate).tolist()
         return [
             self._describe(samples[:, row].numpy(), probs[row], float(scores[row]), verdict, reach[row], misfit[row])
-            for row, verdict in enumerate(decided.verdict)
+            for row, verdict in enumerate(verdicts.verdict)
         ]
 
     def _describe(
@@ -112,13 +112,13 @@ def reason(
     misfit           how badly they fit to the predicted class, -1 to 1, see :func:`abnn.scores.formulas.unfit`
     place            at least this share of the calibration scores lies below, 1 if all do
     """
-    name, decided = f"“{name}”", probability >= 0.5
-    unlike = decided and misfit is not None and misfit >= UNFIT
+    name, sure = f"“{name}”", probability >= 0.5
+    unlike = sure and misfit is not None and misfit >= UNFIT
     votes = f"all {draws} draws" if agreeing == draws else f"{agreeing} of {draws} draws"
     if verdict == "accept":
         return f"This looks like the data that the model was trained on, and {votes} read it as {name}."
     if verdict == "notice":
-        if not decided:
+        if not sure:
             first = f"The model hesitates between {name} and “{second}”."
         elif reach is not None and reach >= DIFFERENT:
             first = f"This looks different from the training data, but {votes} still read it as {name}."

@@ -82,7 +82,7 @@ class Service:
     async def _life(self, app: FastAPI) -> AsyncIterator[None]:
         blank = torch.zeros(1, *self.form.shape, dtype=self.form.dtype)
         with ThreadPoolExecutor(DECODERS, "abnn-decode") as self.decoders:
-            async with self.traffic.kept(), self.batcher.running(blank):
+            async with self.traffic.keeping(), self.batcher.running(blank):
                 yield
 
     # -- one request --------------------------------------------------------------------------------------------------

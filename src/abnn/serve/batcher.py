@@ -73,6 +73,8 @@ class Batcher:
     @contextlib.asynccontextmanager
     async def running(self, warm_up: Tensor) -> AsyncIterator[None]:
         """Pass ``warm_up`` through the model, then take requests; at the end, answer everything that was taken."""
+        if self.ready:
+            raise RuntimeError("This application is running already; make another one with create_app().")
         loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
         with ThreadPoolExecutor(1, "abnn-model") as thread:
             await loop.run_in_executor(thread, self._compute, list(warm_up))

@@ -21,11 +21,11 @@ from abnn.serve.settings import Settings
 class BodyLimits:
     """ASGI middleware: a body is refused as soon as it is known to be too long, for this request or for all together.
 
-    Bodies stay streams. ``held`` counts the bytes of all requests that are not answered yet.
+    Bodies stay streams. ``held_bytes`` counts the bytes of all requests that are not answered yet.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self.app, self.settings, self.held = app, settings, 0
+        self.app, self.settings, self.held_bytes = app, settings, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -46,17 +46,17 @@ class BodyLimits:
                 late = f"The body did not arrive within {settings.timeout:g} seconds."
                 raise Problem(408, "slow-body", late, close) from None
             size += len(message.get("body", b""))
-            self.held += len(message.get("body", b""))
+            self.held_bytes += len(message.get("body", b""))
             if size > settings.max_bytes:
                 raise too_large
-            if self.held > settings.body_memory:
+            if self.held_bytes > settings.body_memory:
                 raise busy("The server holds as many uploads as it can; try again.", 1)
             return message
 
         try:
             await self.app(scope, receive_limited, send)
         finally:
-            self.held -= size
+            self.held_bytes -= size
 
 
 async def read_images(request: Request, field: str, most: int, limit: int) -> list[bytes]:

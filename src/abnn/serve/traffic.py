@@ -71,7 +71,7 @@ class Traffic:
         }
 
     @contextlib.asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
+    async def keeping(self) -> AsyncIterator[None]:
         """Write the file from time to time, and once more when the server stops."""
 
         async def write() -> None:
