@@ -123,6 +123,8 @@ def test_arrays_come_back_in_any_order(tmp_path: Path, save: Any, pictures: np.n
     for first, last in ((0, 5), (5, 23), (7, 9), (2, 3), (20, 23)):
         np.testing.assert_array_equal(source.raw(first, last), pictures[first:last])
     assert torch.equal(everything(source, RGB8, size=4, first=3), RGB8.images(pictures[3:]))
+    source.close()
+    np.testing.assert_array_equal(source.raw(2, 3), pictures[2:3])
 
 
 def test_features(tmp_path: Path) -> None:

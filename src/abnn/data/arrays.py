@@ -70,10 +70,8 @@ class ArraySource(Source):
             self.labels = self._labels(len(rows), arrays.get(LABELS[self.kind]))
             names = tuple(str(each) for each in arrays["names"]) if "names" in arrays else None
         self.class_names = class_names or names
-        if (
-            self.kind == "images" and self.raw(0, min(len(self), 64)).max() == 1
-        ):  # they would all be black for the model
-            if not binary:
+        if self.kind == "images" and self.raw(0, min(len(self), 64)).max() == 1:
+            if not binary:  # they would all be black for the model
                 given, fix = "values of 0 and 1 only", "Multiply them by 255."
                 raise InputError(explain(f"images of {self.path}", given, "values from 0 to 255", fix))
             self._factor = np.uint8(255)
@@ -88,9 +86,16 @@ class ArraySource(Source):
         """Return rows as they are in the file; pictures of 0 and 1 as 0 and 255."""
         with self._reading():
             if self._stream is None or self._stream.position > first:
+                self.close()
                 self._stream = _Rows(self.path, self.kind)  # opened again, so that checksums are compared again, too
             values = self._stream.read(first, last)
         return values * self._factor if self._factor != 1 else values
+
+    def close(self) -> None:
+        """Close the file; reading opens it again."""
+        if self._stream is not None:
+            self._stream.file.close()
+            self._stream = None
 
     def check(self, form: InputForm) -> None:
         super().check(form)
@@ -107,7 +112,7 @@ class ArraySource(Source):
             raise InputError(explain("source", f"{self.path}, which does not exist", "an .npz file")) from None
         except (InputError, FileFormatError):
             raise
-        except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
             raise FileFormatError(
                 f"{self.path} cannot be read ({error}); it is damaged, cut short or no .npz: write it again with "
                 "numpy.savez(path, images=..., labels=...)."
@@ -117,10 +122,8 @@ class ArraySource(Source):
         shape, given = rows.shape, f"{rows.dtype} of shape {rows.shape}"
         if self.kind == "images":
             good = rows.dtype == np.uint8 and (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3)))
-            accepted, fix = (
-                "uint8 [N, H, W] or [N, H, W, 1 or 3]",
-                "Scale to 0..255, move channels last, save as uint8.",
-            )
+            accepted = "uint8 [N, H, W] or [N, H, W, 1 or 3]"
+            fix = "Scale to 0..255, move channels last, and save as uint8."
         else:
             good, accepted, fix = len(shape) == 2 and rows.dtype.kind in "fiu", "numbers [N, D]", ""
         if good and rows.by_columns:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -23,9 +22,9 @@ def sample_photographs() -> list[Tensor]:
 
 
 def random_patches(
-    photos: Sequence[Tensor],
+    photos: list[Tensor],
     pixels: int,
-    sides: Sequence[int],
+    sides: tuple[int, ...],
     count: int,
     seed: int,
     contrast: float = 0.05,
