@@ -108,8 +108,8 @@ def reason(
 
     second           name of the second most probable class
     agreeing, draws  how many draws name the predicted class on their own, and how many there are
-    reach            how far the features lie outside, 0 to 1, see :func:`abnn.scores.formulas.outside`
-    misfit           how badly they fit to the predicted class, -1 to 1, see :func:`abnn.scores.formulas.unfit`
+    reach            how far the features lie outside, 0 to 1, see :func:`abnn.scores.outside`
+    misfit           how badly they fit to the predicted class, -1 to 1, see :func:`abnn.scores.unfit`
     place            at least this share of the calibration scores lies below, 1 if all do
     """
     name, sure = f"“{name}”", probability >= 0.5
