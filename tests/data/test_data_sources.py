@@ -26,6 +26,7 @@ from abnn.data import (
     open_source,
 )
 from abnn.data import arrays as arrays_file
+from abnn.data.digits import handwritten_digits
 from abnn.data.form import grey
 from abnn.errors import FileFormatError, InputError
 from abnn.evaluate.evaluation import TIERS
@@ -123,6 +124,7 @@ def test_arrays_come_back_in_any_order(tmp_path: Path, save: Any, pictures: np.n
         np.testing.assert_array_equal(source.raw(first, last), pictures[first:last])
     assert torch.equal(everything(source, RGB8, size=4, first=3), RGB8.images(pictures[3:]))
     source.close()
+    np.testing.assert_array_equal(source.raw(2, 3), pictures[2:3])
 
 
 def test_features(tmp_path: Path) -> None:
@@ -306,7 +308,7 @@ class Labels(Source):
     def __init__(self, labels: list[int], names: tuple[str, ...] | None = None) -> None:
         self.labels, self.class_names = np.array(labels), names
 
-    def read(self, first: int, last: int, form: InputForm) -> Any:
+    def take(self, rows: np.ndarray, form: InputForm) -> Any:
         raise AssertionError
 
 
@@ -348,8 +350,9 @@ def test_embedded_digits() -> None:
     assert source.labels.tolist() == data.test.y.tolist() and source.name == "digits/test"
     assert source.class_names == tuple("0123456789")
     assert torch.equal(everything(open_source("photos=digits/full"), GREY8, 999), data.full.x)
-    assert torch.equal(everything(open_source("digits/test/3"), GREY8, 999), load_digits(3).test.x)
-    assert len({open_source(each).fingerprint for each in ("digits/test", "digits/test/3", "digits/semi")}) == 3
+    third = open_source("digits/test/3")
+    assert torch.equal(everything(third, GREY8, 999), handwritten_digits(3)["test"].x)
+    assert len({each.fingerprint for each in (source, third, open_source("digits/semi"))}) == 3
     for bad in ("digits", "digits/best", "digits/test/x", "digits/test/1/2"):
         with pytest.raises(InputError, match="source"):
             open_source(bad)

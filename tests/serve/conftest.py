@@ -28,7 +28,8 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     network = abnn.build_backbone("paper-resnet", 10, 1, width=8, blocks=2, stem="small", kaiming=False).eval()
     model = abnn.attach(network, data.train.x[:1])
-    abnn.fit(model, DataLoader(TensorDataset(*data.train), batch_size=128), epochs=1, progress=False)
+    some = TensorDataset(data.train.x[:512], data.train.y[:512])
+    abnn.fit(model, DataLoader(some, batch_size=128), epochs=1, progress=False)
     triage = abnn.Triage.calibrate(model, DataLoader(TensorDataset(*data.val), batch_size=256), draws=4)
     path = tmp_path_factory.mktemp("served") / "digits"
     return model.save(path, backbone=True, triage=triage, extra={"class_names": DIGITS})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +12,18 @@ import torch
 from abnn.data.digits import load_digits
 from abnn.errors import InputError
 from abnn.predict import Prediction
-from abnn.serve.answers import Answerer, Facts, class_names, finite, outline, reason, share_below
+from abnn.serve.answers import Answerer, class_names, finite, outline, reason, share_below
 from abnn.triage.calibrate import quantiles
 
-FACTS = Facts("accept", "7", 0.9, "1", 10, 10, 0.0, 0.0, 0.4)
+FACTS: dict[str, Any] = {
+    "verdict": "accept",
+    "name": "7",
+    "probability": 0.9,
+    "second": "1",
+    "agreeing": 10,
+    "draws": 10,
+}
+FACTS |= {"reach": 0.0, "misfit": 0.0, "place": 0.4}
 
 
 def test_numbers_are_the_models_own(model: Any) -> None:
@@ -82,7 +89,7 @@ def test_outline_keeps_few_and_thins_out_many() -> None:
     ],
 )
 def test_reasons(changes: dict[str, Any], words: list[str]) -> None:
-    text = reason(replace(FACTS, **changes))
+    text = reason(**{**FACTS, **changes})
     assert all(each in text for each in words) and text.endswith(".")
 
 

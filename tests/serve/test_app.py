@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import torch
 from fastapi.testclient import TestClient
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 import abnn
 from abnn.data.form import InputForm
 from abnn.errors import InputError
 from abnn.serve import Settings, create_app
 from abnn.serve.app import Service
-from abnn.serve.body import Bodies
+from abnn.serve.body import BodyLimits, read_images
 from abnn.serve.images import decode, encode_png
-from abnn.serve.problems import Problem
+from abnn.serve.problems import HANDLERS, Problem
 from tests.conftest import generator
 from tests.serve.conftest import DIGITS, PNG, encoded, pixels, upload
 
@@ -218,40 +218,69 @@ def test_large_bodies_are_refused_by_their_announcement_and_by_their_length(
     check_error(client.post("/predict", content=endless(), headers=kind), 413, "body-too-large")
 
 
+def limits_of(service: Service) -> BodyLimits:
+    """The middleware of an application that has answered something."""
+    middleware: Any = service.app.middleware_stack
+    while not isinstance(middleware, BodyLimits):
+        middleware = middleware.app
+    return middleware
+
+
 def test_all_bodies_together_are_bounded(model: Any) -> None:
     service = Service(model, Settings(body_memory=1000), "digits")
     with TestClient(service.app) as client:
         response = raw(client, bytes(1001), "application/json")
         assert response.headers["retry-after"] == "1"
         check_error(response, 503, "busy")
-        assert service.bodies.held == 0
+        assert limits_of(service).held_bytes == 0
         upload(client, b"nonsense")
-        assert service.bodies.held == 0
+        assert limits_of(service).held_bytes == 0
+
+
+def test_bodies_are_counted_until_the_answer() -> None:
+    """Also while they wait for a decoder or for the model."""
+    counts: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            counts.append(limits.held_bytes)
+        counts.append(limits.held_bytes)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"12345", "more_body": len(counts) < 2}
+
+    limits = BodyLimits(app, Settings())
+    asyncio.run(limits({"type": "http", "headers": []}, receive, None))  # type: ignore[arg-type]
+    assert counts == [5, 10, 15] and limits.held_bytes == 0
 
 
 def test_bodies_that_stop_in_the_middle() -> None:
     """A client that is too slow, and one that goes away; neither leaves anything behind."""
 
-    def post(following: Callable[[], Awaitable[Any]]) -> Problem:
+    def post(following: Callable[[], Awaitable[Any]]) -> Exception:
         async def receive() -> Any:
             parts.append(1)
             return {"type": "http.request", "body": b"{", "more_body": True} if len(parts) == 1 else await following()
 
-        async def gone() -> list[bytes]:
-            return await bodies.images(Request(scope, receive), "image", 1)
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await read_images(Request(scope, receive), "image", 1, 100)
 
         parts: list[int] = []
         scope = {"type": "http", "headers": [(b"content-type", b"application/json")]}
-        bodies = Bodies(Settings(timeout=0.05, wait=0))
-        with pytest.raises(Problem) as refused:
-            asyncio.run(gone())
-        assert bodies.held == 0
+        limits = BodyLimits(app, Settings(timeout=0.05, wait=0))
+        with pytest.raises((Problem, ClientDisconnect)) as refused:
+            asyncio.run(limits(scope, receive, None))  # type: ignore[arg-type]
+        assert limits.held_bytes == 0
         return refused.value
 
     async def disconnect() -> Any:
         return {"type": "http.disconnect"}
 
-    assert (post(lambda: asyncio.sleep(60)).status, post(disconnect).code) == (408, "disconnected")
+    slow = post(lambda: asyncio.sleep(60))
+    assert isinstance(slow, Problem) and slow.status == 408
+    assert isinstance(post(disconnect), ClientDisconnect)  # which is answered with "disconnected", if to anybody
+    answer = asyncio.run(HANDLERS[ClientDisconnect](None, ClientDisconnect()))
+    assert (answer.status_code, json.loads(answer.body)["error"]["code"]) == (400, "disconnected")
 
 
 def test_a_colour_model_says_how_it_prepares() -> None:
@@ -293,7 +322,7 @@ def test_a_failing_model_is_500_without_details(model: Any) -> None:
     with TestClient(service.app) as client:
         service.batcher._answer = lambda x: 1 / 0  # type: ignore[assignment, return-value]
         check_error(upload(client, PNG), 500, "model")
-        service.prepared = lambda *a: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+        service.prepare = lambda *a: 1 / 0  # type: ignore[method-assign, assignment, return-value]
         check_error(upload(client, PNG), 500, "internal")
         assert 'route="/predict",status="500"} 2.0' in client.get("/metrics").text
 
@@ -339,7 +368,7 @@ def test_pages_of_other_sites_and_borrowed_names_are_refused(model: Any) -> None
             assert client.get("/model", headers={"host": host}).status_code == 200
         own = {"host": "localhost:8000", "origin": "http://localhost:8000"}
         assert client.get("/model", headers=own).status_code == 200
-        for origin in ("http://evil.example", "http://localhost:9000", "null"):
+        for origin in ("http://evil.example", "http://localhost:9000", "null", "http://["):
             check_error(client.get("/model", headers={**own, "origin": origin}), 403, "origin")
 
 

@@ -132,7 +132,7 @@ def test_the_limit_is_exact() -> None:
         decode(encoded(pixels(20, 10)), 1, 199)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     name=st.sampled_from(sorted(FILES)),
     places=st.lists(st.integers(0, 10_000), min_size=1, max_size=12),
@@ -146,7 +146,7 @@ def test_mutated_images_are_decoded_or_refused(name: str, places: list[int], val
     check_total(bytes(content), channels)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     start=st.sampled_from([b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"RIFF\x10\x00\x00\x00WEBP", b"GIF89a", b"BM"]),
     rest=st.binary(max_size=400),
@@ -156,10 +156,10 @@ def test_random_bytes_after_a_signature_are_refused(start: bytes, rest: bytes) -
 
 
 def test_thousands_of_random_mutations() -> None:
-    """Plain loops: an order of magnitude more files than hypothesis finds time for."""
+    """Plain loops: many more files than hypothesis finds time for."""
     rng = np.random.default_rng(0)
     sources = list(FILES.values())
-    for number in range(3000):
+    for number in range(2000):
         content = np.frombuffer(sources[number % len(sources)], np.uint8).copy()
         places = rng.integers(0, len(content), rng.integers(1, 9))
         content[places] = rng.integers(0, 256, len(places))

@@ -179,7 +179,8 @@ def test_killing_it_during_load_leaves_whole_files(model_path: Path, tmp_path: P
                 while DriftMonitor.load(drift).seen == 0:  # until it was written with something in it
                     await asyncio.gather(*(post(client) for _ in range(8)))
                 waiting = [asyncio.ensure_future(post(client)) for _ in range(20)]
-                await asyncio.sleep(0.05)
+                while not any(each.done() for each in waiting):  # in the middle of them
+                    await asyncio.sleep(0)
                 server.process.kill()
                 await asyncio.gather(*waiting, return_exceptions=True)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from abnn.data import FolderSource, InputForm, read_image
+from abnn.data.images import open_image
 from abnn.errors import InputError, explain
 
 HELD_OUT_NAMES = ("val", "valid", "validation")
@@ -78,7 +78,7 @@ def look(source: FolderSource) -> Look:
     sizes, grey = set(), True
     for place in np.unique(np.linspace(0, len(source) - 1, LOOKED_AT).astype(int)):
         try:
-            with Image.open(source.path / source.files[place]) as image:
+            with open_image(source.path / source.files[place]) as image:
                 sizes.add((image.height, image.width))
                 grey = grey and image.mode in ("1", "L", "LA", "I", "I;16")
         except (OSError, ValueError):

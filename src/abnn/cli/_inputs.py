@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from abnn.data import ArraySource, InputForm, read_image
-from abnn.data.folders import EXTENSIONS, reason
+from abnn.data.images import EXTENSIONS, reason
 from abnn.errors import InputError, explain
 
 STDIN = "-"

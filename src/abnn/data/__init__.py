@@ -6,29 +6,17 @@ from pathlib import Path
 
 from abnn.data.arrays import ArraySource
 from abnn.data.digits import DigitsData, Labelled, load_digits
-from abnn.data.folders import FolderSource, read_image
+from abnn.data.folders import FolderSource
 from abnn.data.form import InputForm
+from abnn.data.images import read_image
 from abnn.data.labels import match_labels
 from abnn.data.named import data_root, open_named
 from abnn.data.parts import choose_classes, split_classes
 from abnn.data.source import Chunk, Source
 from abnn.errors import InputError, explain
 
-__all__ = [
-    "ArraySource",
-    "Chunk",
-    "DigitsData",
-    "FolderSource",
-    "InputForm",
-    "Labelled",
-    "Source",
-    "data_root",
-    "load_digits",
-    "match_labels",
-    "open_named",
-    "open_source",
-    "read_image",
-]
+__all__ = ["ArraySource", "Chunk", "DigitsData", "FolderSource", "InputForm", "Labelled", "Source"]
+__all__ += ["data_root", "load_digits", "match_labels", "open_named", "open_source", "read_image"]
 
 
 def open_source(text: str, root: str | Path | None = None) -> Source:
@@ -37,10 +25,8 @@ def open_source(text: str, root: str | Path | None = None) -> Source:
     text  "SOURCE", or "NAME=SOURCE" to call it something else in tables; "SOURCE[CLASS, ...]" for some of its classes
     root  where data sets by name are kept; see :mod:`abnn.data.named`
     """
-    name: str | None = None
-    if "=" in text and not Path(text).exists():
-        name, text = text.split("=", 1)
-        name = name.strip() or None
+    name, _, rest = text.partition("=")
+    name, text = (name.strip(), rest) if "=" in text and not Path(text).exists() else ("", text)
     path = Path(text).expanduser()
     plain, classes = (text, None) if path.exists() else split_classes(text)
     if classes is not None:
@@ -48,12 +34,12 @@ def open_source(text: str, root: str | Path | None = None) -> Source:
     if not text.strip():
         raise InputError(explain("source", "nothing", "a folder of images, an .npz file, or a data set by name"))
     if path.is_dir():
-        return FolderSource(path, name)
+        return FolderSource(path, name or None)
     if path.suffix.lower() == ".npz":
-        return ArraySource(path, name)
+        return ArraySource(path, name or None)
     if path.is_file():
         fix = "Put single images into a folder, and arrays into an .npz file."
         raise InputError(explain("source", f"the file {path}", "a folder of images or an .npz file", fix))
     if path.is_absolute() or text.startswith("."):
         raise InputError(explain("source", f"{text}, which does not exist", "a folder of images or an .npz file"))
-    return open_named(text, root, name)
+    return open_named(text, root, name or None)

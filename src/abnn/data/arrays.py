@@ -1,17 +1,17 @@
-"""Arrays in ``.npz`` files: ``images`` (uint8) with ``labels``, or ``features`` with ``target``.
+"""Arrays in ``.npz`` files: ``images`` (uint8) with ``labels``, or ``features`` with ``target``; and arrays in memory.
 
-Arrays are read from the archive as a stream, compressed or not, so a file may be far larger than memory. Nothing in a file
-is ever run: arrays of Python objects are refused.
+A file is read as a stream, compressed or not, so it may be far larger than memory. Nothing in it is ever run: arrays of
+Python objects are refused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -20,16 +20,30 @@ from abnn.data.source import Chunk, Source
 from abnn.errors import FileFormatError, InputError, explain
 
 LABELS = {"images": "labels", "features": "target"}
-_DAMAGED = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
-_WINDOW = 1024
-T = TypeVar("T")
+WINDOW = 1024
+"""Rows that lie this close together are read at once; others alone, for a rare class must not fill the memory."""
+
+
+class MemorySource(Source):
+    """Pictures [N, H, W] or [N, H, W, 1 or 3], uint8 of 0..255 or floats in [0, 1], with their labels."""
+
+    kind = "images"
+
+    def __init__(
+        self, pictures: np.ndarray, labels: np.ndarray, name: str, class_names: tuple[str, ...] | None = None
+    ) -> None:
+        self.pictures, self.labels, self.name, self.class_names = pictures, labels, name, class_names
+        self.fingerprint = hashlib.sha256(np.ascontiguousarray(pictures).tobytes() + labels.tobytes()).hexdigest()
+
+    def take(self, rows: np.ndarray, form: InputForm) -> Chunk:
+        return Chunk(form.images(self.pictures[rows]), rows, int(rows[-1]) + 1)
 
 
 class ArraySource(Source):
     """The pictures or features of one ``.npz`` file.
 
     class_names  of the labels; None: those in the file's array ``names``, if it has one
-    factor       that pictures are multiplied with, for files that hold 0 and 1
+    binary       accept pictures of 0 and 1, and multiply them by 255
     """
 
     def __init__(
@@ -37,53 +51,50 @@ class ArraySource(Source):
         path: str | Path,
         name: str | None = None,
         class_names: tuple[str, ...] | None = None,
-        factor: int = 1,
+        binary: bool = False,
     ) -> None:
         self.path = Path(path)
         self.name = name or self.path.stem
-        self.factor = factor
-        members = self._guard(self._members)
-        self.kind = next((kind for kind in LABELS if kind in members), "")
-        if not self.kind:
-            given = f"an archive with {', '.join(sorted(members)) or 'nothing'}"
-            raise InputError(explain(str(self.path), given, "arrays `images` or `features`, with `labels` or `target`"))
-        self.fingerprint = _fingerprint(self.path, members)
         self._stream: _Rows | None = None
-        rows = self._guard(lambda: _Rows(self.path, self.kind))
-        rows.close()
-        self.row_shape, self.dtype = rows.shape[1:], rows.dtype
-        self._check_rows(rows.shape)
-        self.labels = self._labels(rows.shape[0], LABELS[self.kind] in members)
-        self.class_names = class_names or self._names("names" in members)
-        if self.kind == "images":
-            self._check_range()
-
-    def read(self, first: int, last: int, form: InputForm) -> Chunk:
-        rows = self.raw(first, last)
-        x = form.images(rows) if self.kind == "images" else form.features(rows)
-        return Chunk(x, np.arange(first, last), last)
+        self._factor = np.uint8(1)
+        with self._reading(), zipfile.ZipFile(self.path) as archive, np.load(self.path, allow_pickle=False) as arrays:
+            self.kind = next((kind for kind in LABELS if kind in arrays), "")
+            if not self.kind:
+                accepted = "arrays `images` or `features`, with `labels` or `target`"
+                given = f"an archive with {', '.join(sorted(arrays)) or 'nothing'}"
+                raise InputError(explain(str(self.path), given, accepted))
+            self.fingerprint = _fingerprint(self.path, archive)
+            rows = _Rows(self.path, self.kind)
+            self._check_rows(rows)
+            self.row_shape = rows.shape[1:]
+            self.labels = self._labels(len(rows), arrays.get(LABELS[self.kind]))
+            names = tuple(str(each) for each in arrays["names"]) if "names" in arrays else None
+        self.class_names = class_names or names
+        if self.kind == "images" and self.raw(0, min(len(self), 64)).max() == 1:
+            if not binary:  # they would all be black for the model
+                given, fix = "values of 0 and 1 only", "Multiply them by 255."
+                raise InputError(explain(f"images of {self.path}", given, "values from 0 to 255", fix))
+            self._factor = np.uint8(255)
 
     def take(self, rows: np.ndarray, form: InputForm) -> Chunk:
-        near = np.split(rows, np.flatnonzero(np.diff(rows // _WINDOW)) + 1)  # read at once what lies close together
+        near = np.split(rows, np.flatnonzero(np.diff(rows // WINDOW)) + 1)
         values = np.concatenate([self.raw(int(some[0]), int(some[-1]) + 1)[some - some[0]] for some in near])
         x = form.images(values) if self.kind == "images" else form.features(values)
         return Chunk(x, rows, int(rows[-1]) + 1)
 
     def raw(self, first: int, last: int) -> np.ndarray:
-        """The rows as they are in the file."""
-
-        def rows() -> np.ndarray:
+        """Return rows as they are in the file; pictures of 0 and 1 as 0 and 255."""
+        with self._reading():
             if self._stream is None or self._stream.position > first:
                 self.close()
-                self._stream = _Rows(self.path, self.kind)
-            return self._stream.read(first, last)
-
-        values = self._guard(rows)
-        return values * np.uint8(self.factor) if self.factor != 1 else values
+                self._stream = _Rows(self.path, self.kind)  # opened again, so that checksums are compared again, too
+            values = self._stream.read(first, last)
+        return values * self._factor if self._factor != 1 else values
 
     def close(self) -> None:
+        """Close the file; reading opens it again."""
         if self._stream is not None:
-            self._stream.close()
+            self._stream.file.close()
             self._stream = None
 
     def check(self, form: InputForm) -> None:
@@ -92,111 +103,83 @@ class ArraySource(Source):
             given = f"{self.row_shape[0]} features for each input"
             raise InputError(explain(f"source {self.name!r}", given, f"{form.shape[0]}, as the model was made for"))
 
-    def _guard(self, read: Callable[[], T]) -> T:
-        """Reads, and says which file is at fault where that fails."""
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Say which file is at fault where reading fails."""
         try:
-            return read()
+            yield
         except FileNotFoundError:
             raise InputError(explain("source", f"{self.path}, which does not exist", "an .npz file")) from None
         except (InputError, FileFormatError):
             raise
-        except _DAMAGED as error:
+        except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
             raise FileFormatError(
                 f"{self.path} cannot be read ({error}); it is damaged, cut short or no .npz: write it again with "
                 "numpy.savez(path, images=..., labels=...)."
             ) from None
 
-    def _members(self) -> dict[str, zipfile.ZipInfo]:
-        with zipfile.ZipFile(self.path) as archive:
-            return {each.filename.removesuffix(".npy"): each for each in archive.infolist()}
-
-    def _check_rows(self, shape: tuple[int, ...]) -> None:
-        given = f"{self.dtype} of shape {shape}"
+    def _check_rows(self, rows: _Rows) -> None:
+        shape, given = rows.shape, f"{rows.dtype} of shape {rows.shape}"
         if self.kind == "images":
-            good = len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3))
-            if not good or self.dtype != np.uint8:
-                fix = "Scale to 0..255, move channels last, and save as uint8."
-                raise InputError(explain(f"images of {self.path}", given, "uint8 [N, H, W] or [N, H, W, 1 or 3]", fix))
-        elif len(shape) != 2 or self.dtype.kind not in "fiu":
-            raise InputError(explain(f"features of {self.path}", given, "numbers [N, D]"))
-        if 0 in shape:
-            raise InputError(explain(f"{self.kind} of {self.path}", given, "at least one input, none of them empty"))
+            good = rows.dtype == np.uint8 and (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3)))
+            accepted = "uint8 [N, H, W] or [N, H, W, 1 or 3]"
+            fix = "Scale to 0..255, move channels last, and save as uint8."
+        else:
+            good, accepted, fix = len(shape) == 2 and rows.dtype.kind in "fiu", "numbers [N, D]", ""
+        if good and rows.by_columns:
+            given, fix = "an array in Fortran order", "Save numpy.ascontiguousarray(array) instead."
+            good, accepted = False, "rows one after another"
+        if good and 0 in shape:
+            good, accepted, fix = False, "at least one input, none of them empty", ""
+        if not good:
+            raise InputError(explain(f"{self.kind} of {self.path}", given, accepted, fix))
 
-    def _labels(self, count: int, given: bool) -> np.ndarray:
-        if not given:
+    def _labels(self, count: int, labels: np.ndarray | None) -> np.ndarray:
+        if labels is None:
             return np.full(count, -1, np.int64)
-        what = LABELS[self.kind]
-        labels = self._whole(what)
+        argument = f"{LABELS[self.kind]} of {self.path}"
         if labels.shape != (count,):
-            accepted = f"shape ({count},), one for each input"
-            raise InputError(explain(f"{what} of {self.path}", f"shape {labels.shape}", accepted))
+            raise InputError(explain(argument, f"shape {labels.shape}", f"shape ({count},), one for each input"))
         if labels.dtype.kind not in "iu":
-            fix = f"For a model of classes; leave `{what}` out if the inputs have none."
-            raise InputError(explain(f"{what} of {self.path}", str(labels.dtype), "whole numbers, the classes", fix))
+            fix = f"For a model of classes; leave `{LABELS[self.kind]}` out if the inputs have none."
+            raise InputError(explain(argument, str(labels.dtype), "whole numbers, the classes", fix))
         return labels.astype(np.int64)
-
-    def _names(self, given: bool) -> tuple[str, ...] | None:
-        return tuple(str(name) for name in self._whole("names")) if given else None
-
-    def _whole(self, name: str) -> np.ndarray:
-        def array() -> np.ndarray:
-            with np.load(self.path, allow_pickle=False) as arrays:
-                return arrays[name]
-
-        return self._guard(array)
-
-    def _check_range(self) -> None:
-        """Pictures of 0 and 1 in 8 bits would all be black for the model."""
-        if self.raw(0, min(len(self), 64)).max() == 1:
-            fix = "Multiply them by 255."
-            raise InputError(explain(f"images of {self.path}", "values of 0 and 1 only", "values from 0 to 255", fix))
 
 
 class _Rows:
     """One array of an archive as a stream of rows."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self.archive = zipfile.ZipFile(path)
-        try:
-            self.file: IO[bytes] = self.archive.open(f"{name}.npy")
-            self.shape, self.dtype = _header(self.file, path, name)
-        except BaseException:
-            self.archive.close()
-            raise
-        self.start = self.file.tell()
+        with zipfile.ZipFile(path) as archive:  # an open member keeps the file open until it is closed itself
+            self.file = archive.open(f"{name}.npy")
+        version = np.lib.format.read_magic(self.file)
+        if version > (2, 0):
+            raise ValueError(f"array {name} has version {version} of the format")
+        old = version == (1, 0)
+        header = (np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0)(self.file)
+        self.shape, fortran, self.dtype = header
+        self.by_columns = fortran and len(self.shape) > 1
+        self.start, self.position = self.file.tell(), 0
         self.row_bytes = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
-        self.position = 0
+
+    def __len__(self) -> int:
+        return self.shape[0]
 
     def read(self, first: int, last: int) -> np.ndarray:
         if first != self.position:
             self.file.seek(self.start + first * self.row_bytes)
-        wanted = (last - first) * self.row_bytes
-        content = self.file.read(wanted)
-        if len(content) < wanted:
+        size = (last - first) * self.row_bytes
+        content = self.file.read(size)
+        if len(content) < size:
             raise EOFError(f"it ends within row {first + len(content) // self.row_bytes}")
         self.position = last
         return np.frombuffer(bytearray(content), self.dtype).reshape(last - first, *self.shape[1:])
 
-    def close(self) -> None:
-        self.file.close()
-        self.archive.close()
 
-
-def _header(file: IO[bytes], path: Path, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    version = np.lib.format.read_magic(file)
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    if version not in readers:
-        raise ValueError(f"array {name} has version {version} of the format")
-    shape, by_columns, dtype = readers[version](file)
-    if by_columns and len(shape) > 1:
-        fix = "Save numpy.ascontiguousarray(array) instead."
-        raise InputError(explain(f"{name} of {path}", "an array in Fortran order", "rows one after another", fix))
-    return shape, dtype
-
-
-def _fingerprint(path: Path, members: dict[str, zipfile.ZipInfo]) -> str:
-    """Path, time and size of the file, and the checksums that the archive holds of its arrays."""
+def _fingerprint(path: Path, archive: zipfile.ZipFile) -> str:
+    """Return a hash over path, time and size of the file, and the checksums that the archive holds of its arrays."""
     stat = path.stat()
     facts = [str(path.resolve()), stat.st_size, stat.st_mtime_ns]
+    members = {each.filename.removesuffix(".npy"): each for each in archive.infolist()}
     facts += [(name, each.CRC, each.file_size) for name, each in sorted(members.items())]
     return hashlib.sha256(repr(facts).encode()).hexdigest()

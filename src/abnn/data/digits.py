@@ -3,23 +3,12 @@
 Nothing is downloaded. Everything has the form of scikit-learn's handwritten digits (UCI "Optical Recognition of
 Handwritten Digits", E. Alpaydin and C. Kaynak, CC BY 4.0): a bitmap of 32x32 reduced to 8x8 by counting the set pixels
 of each 4x4 block, so 17 grey levels, bright on dark.
-
-=========== ==== ===============================================================================================
-train       id   handwritten digits
-val         id   handwritten digits, for thresholds and choices
-test        id   handwritten digits
-semi        semi printed digits in the DejaVu and Computer Modern faces that ship with matplotlib, with labels
-full        full patches of scikit-learn's two photographs at five scales, grey
-val_semi    semi printed digits in the STIX faces, which are in no test
-val_full    full stripes, checkers, gradients and boxes made by formulas, which are in no test
-=========== ==== ===============================================================================================
-
-``val_semi`` and ``val_full`` are there to choose settings without looking at a test tier.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
@@ -29,9 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from abnn.data.arrays import MemorySource
 from abnn.data.photographs import random_patches, sample_photographs
+from abnn.errors import InputError, explain, unknown
 
 BOX = 32
+CLASS_NAMES = tuple("0123456789")
 TEST_FACES = (
     *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
     *("DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique", "DejaVuSansMono-BoldOblique"),
@@ -53,16 +45,18 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True)
 class DigitsData:
-    train: Labelled
-    val: Labelled
-    test: Labelled
-    semi: Labelled
-    full: Labelled
-    val_semi: Labelled
-    val_full: Labelled
+    """All tiers; ``val_semi`` and ``val_full`` are there to choose settings without looking at a test tier."""
+
+    train: Labelled  # handwritten digits
+    val: Labelled  # handwritten digits, for thresholds and choices
+    test: Labelled  # handwritten digits
+    semi: Labelled  # printed digits in the DejaVu and Computer Modern faces that ship with matplotlib
+    full: Labelled  # patches of scikit-learn's two photographs at five scales, grey
+    val_semi: Labelled  # printed digits in the STIX faces, which are in no test
+    val_full: Labelled  # stripes, checkers, gradients and boxes made by formulas, which are in no test
 
     def hash(self) -> str:
-        """SHA-256 over names, shapes and values of all arrays, for run records."""
+        """Return the SHA-256 over names, shapes and values of all arrays, for run records."""
         digest = hashlib.sha256()
         for field in fields(self):
             for array in getattr(self, field.name):
@@ -71,30 +65,48 @@ class DigitsData:
         return digest.hexdigest()
 
 
+MADE: dict[str, Callable[[], Labelled]] = {
+    "semi": lambda: printed_digits(TEST_FACES, copies=4, seed=1),
+    "full": lambda: unlabelled(photo_patches(1000, seed=2)),
+    "val_semi": lambda: printed_digits(VALIDATION_FACES, copies=8, seed=3),
+    "val_full": lambda: unlabelled(formula_textures(400, seed=4)),
+}
+"""The tiers that are the same for every seed."""
+
+
 def load_digits(seed: int = 0) -> DigitsData:
-    """All tiers; ``seed`` decides the stratified split 60/15/25 of the handwritten digits, the rest is always the same."""
+    """Return all tiers; ``seed`` decides the split of the handwritten digits, the rest is always the same."""
+    return DigitsData(**handwritten_digits(seed), **{name: make() for name, make in MADE.items()})
+
+
+def open_digits(text: str, name: str) -> MemorySource:
+    """Return the tier that "digits/SPLIT" or "digits/SPLIT/SEED" names."""
+    split, _, seed = text.removeprefix("digits").removeprefix("/").partition("/")
+    splits = [field.name for field in fields(DigitsData)]
+    if split not in splits:
+        raise unknown("source", text, [f"digits/{each}" for each in splits])
+    if seed and not (seed.isascii() and seed.isdigit()):
+        raise InputError(explain("source", repr(text), "digits/SPLIT/SEED with a whole number as seed"))
+    part = MADE[split]() if split in MADE else handwritten_digits(int(seed or 0))[split]
+    return MemorySource(part.x.movedim(1, -1).numpy(), part.y.numpy(), name, CLASS_NAMES)
+
+
+def open_printed_digits(name: str) -> MemorySource:
+    """Return 2,060 printed digits, 32x32, bright on dark."""
+    bitmaps, labels = printed_bitmaps((*TEST_FACES, *VALIDATION_FACES), copies=10, seed=6)
+    return MemorySource((bitmaps * 255).byte().numpy(), labels.numpy(), name, CLASS_NAMES)
+
+
+def handwritten_digits(seed: int) -> dict[str, Labelled]:
+    """Return the handwritten digits, split 60/15/25 into train, val and test with equal shares of each class."""
     from sklearn.datasets import load_digits as load_handwritten
     from sklearn.model_selection import train_test_split
 
-    source = load_handwritten()
-    rest, test = train_test_split(
-        np.arange(len(source.target)), test_size=0.25, stratify=source.target, random_state=seed
-    )
-    train, val = train_test_split(rest, test_size=0.2, stratify=source.target[rest], random_state=seed)
-
-    def part(places: np.ndarray) -> Labelled:
-        images = torch.from_numpy(source.images[places]).float()[:, None] / 16
-        return Labelled(images, torch.from_numpy(source.target[places]).long())
-
-    return DigitsData(
-        train=part(train),
-        val=part(val),
-        test=part(test),
-        semi=printed_digits(TEST_FACES, copies=4, seed=1),
-        full=unlabelled(photo_patches(1000, seed=2)),
-        val_semi=printed_digits(VALIDATION_FACES, copies=8, seed=3),
-        val_full=unlabelled(formula_textures(400, seed=4)),
-    )
+    images, target = load_handwritten(return_X_y=True)
+    rest, test = train_test_split(np.arange(len(target)), test_size=0.25, stratify=target, random_state=seed)
+    train, val = train_test_split(rest, test_size=0.2, stratify=target[rest], random_state=seed)
+    x, y = torch.from_numpy(images).float().view(-1, 1, 8, 8) / 16, torch.from_numpy(target).long()
+    return {name: Labelled(x[rows], y[rows]) for name, rows in (("train", train), ("val", val), ("test", test))}
 
 
 def unlabelled(x: Tensor) -> Labelled:

@@ -39,10 +39,9 @@ def reads_drawings(model: Any) -> bool:
 
 def read_drawing(grey: np.ndarray) -> Tensor:
     """uint8 [H, W] to float32 [1, 8, 8]."""
-    if max(grey.shape) > WORKING_SIDE:
-        scale = WORKING_SIDE / max(grey.shape)
-        size = (max(1, round(grey.shape[1] * scale)), max(1, round(grey.shape[0] * scale)))
-        grey = np.asarray(Image.fromarray(grey).resize(size, Image.Resampling.BOX))
+    if (scale := WORKING_SIDE / max(grey.shape)) < 1:
+        height, width = (max(1, round(side * scale)) for side in grey.shape)
+        grey = np.asarray(Image.fromarray(grey).resize((width, height), Image.Resampling.BOX))
     ink = without_specks(ink_mask(grey))
     if not ink.any():
         raise NoInkError("The drawing is empty: no ink stands out from the paper.")

@@ -7,7 +7,6 @@ Pictures of 8 bits stay in 8 bits until they have their size, as in the paper's 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,35 +17,26 @@ from torch import Tensor
 
 from abnn.errors import InputError, explain
 
-PREPROCESS = "{'mean': [...], 'std': [...]} with one number for each channel"
-
 
 @dataclass(frozen=True)
 class InputForm:
-    """The form of one model's inputs.
+    """The form of one model's inputs; in uint8, pictures of 8 bits stay 0..255, neither scaled nor normalised."""
 
-    shape      (channels, height, width) for pictures, (features,) for rows of a table
-    dtype      a floating-point type; or uint8, in which pictures of 8 bits stay 0..255, neither scaled nor normalised
-    mean, std  of each channel, subtracted and divided by after scaling to [0, 1]; None: left in [0, 1]
-    """
-
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # (channels, height, width) for pictures, (features,) for rows of a table
     dtype: torch.dtype = torch.float32
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
+    mean: tuple[float, ...] | None = None  # of each channel, subtracted after scaling to [0, 1]; None: left as it is
+    std: tuple[float, ...] | None = None  # of each channel, divided by
 
     @classmethod
     def of(cls, model: Any) -> InputForm:
         """The form of a model's inputs, with the preprocessing that was saved with it as ``extra["preprocess"]``."""
         shape, dtype = tuple(model.input_shape), model.input_dtype
-        if not dtype.is_floating_point:
+        pictures = len(shape) == 3 and shape[0] in (1, 3)
+        if not dtype.is_floating_point or not (pictures or len(shape) == 1):
+            accepted = "a floating-point type, (1 or 3, height, width) for pictures or (features,) for tables"
             fix = "Evaluate it from Python with abnn.evaluate.evaluate_set."
-            raise InputError(explain("model", f"inputs of {dtype}", "inputs of a floating-point type", fix))
-        if len(shape) not in (1, 3) or (len(shape) == 3 and shape[0] not in (1, 3)):
-            accepted = "(1, height, width) or (3, height, width) for pictures, (features,) for tables"
-            fix = "Evaluate it from Python with abnn.evaluate.evaluate_set."
-            raise InputError(explain("model", f"inputs of shape {shape}", accepted, fix))
-        mean, std = _normalisation(getattr(model, "extra", {}).get("preprocess"), shape)
+            raise InputError(explain("model", f"inputs of shape {shape} and {dtype}", accepted, fix))
+        mean, std = _normalisation(getattr(model, "extra", {}).get("preprocess"), shape[0])
         return cls(shape, dtype, mean, std)
 
     @property
@@ -98,24 +88,19 @@ def grey(x: Tensor) -> Tensor:
     return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).to(torch.uint8)[:, None]
 
 
-def _normalisation(
-    preprocess: Any, shape: tuple[int, ...]
-) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+def _normalisation(preprocess: Any, channels: int) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    """Return mean and standard deviation of each channel, or None for both."""
     if not preprocess:
         return None, None
-    if not isinstance(preprocess, dict) or set(preprocess) != {"mean", "std"}:
-        fix = "Save the model again with extra={'preprocess': ...}, or without it."
-        raise InputError(explain("preprocess of the model", repr(preprocess), PREPROCESS, fix))
-    mean, std = (_numbers(preprocess[key], shape[0]) for key in ("mean", "std"))
-    if mean is None or std is None or min(std) <= 0:
-        fix = f"This model has {shape[0]} channels, and standard deviations are positive."
-        raise InputError(explain("preprocess of the model", repr(preprocess), PREPROCESS, fix))
-    return mean, std
+    named = isinstance(preprocess, dict) and set(preprocess) == {"mean", "std"}
+    mean, std = (preprocess["mean"], preprocess["std"]) if named else ((), ())
+    if not (_are_numbers(mean, channels) and _are_numbers(std, channels) and min(std) > 0):
+        accepted = "{'mean': [...], 'std': [...]} with one number for each channel, the latter positive"
+        fix = f"This model has {channels} channels. Save it again with extra={{'preprocess': ...}}, or without it."
+        raise InputError(explain("preprocess of the model", repr(preprocess), accepted, fix))
+    return tuple(map(float, mean)), tuple(map(float, std))
 
 
-def _numbers(values: Any, count: int) -> tuple[float, ...] | None:
-    if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != count:
-        return None
-    if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
-        return None
-    return tuple(float(value) for value in values)
+def _are_numbers(values: Any, count: int) -> bool:
+    right = isinstance(values, list | tuple) and len(values) == count
+    return right and all(isinstance(each, int | float) and math.isfinite(each) for each in values)

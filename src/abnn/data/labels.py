@@ -13,27 +13,22 @@ from abnn.errors import InputError, explain
 def match_labels(
     source: Source, tier: str, classes: int, class_names: Sequence[str] | None
 ) -> tuple[np.ndarray, str | None]:
-    """The class of each input as the model numbers them, -1 for none, and a note where labels were not used.
+    """Return the class of each input as the model numbers them, -1 for none, and a note where labels were not used.
 
     "full" data belongs to no class by its meaning, whatever its labels say. In "id" data every label must be a class of the
     model. In "semi" data, classes that the model does not know by name become -1.
     """
-    labels = source.labels
-    none = np.full(len(labels), -1, np.int64)
+    labels, names = source.labels, source.class_names
+    without = np.full(len(labels), -1, np.int64)
     if tier == "full" or (labels < 0).all():
-        return none, None
-    if labels.min() < -1:
-        given = f"a label of {labels.min()}"
-        raise InputError(explain(f"labels of {source.name!r}", given, "classes from 0 on, and -1 for none"))
-    if source.class_names is not None and labels.max() >= len(source.class_names):
-        given = f"a label of {labels.max()} with {len(source.class_names)} names"
-        raise InputError(explain(f"labels of {source.name!r}", given, "a name for each label"))
-    if source.class_names is not None and class_names is not None:
-        return _by_name(source, tier, class_names)
-    if source.class_names is not None and len(source.class_names) != classes:
-        given = f"{len(source.class_names)} classes ({_listed(source.class_names)})"
+        return without, None
+    check_labels(source)
+    if names is not None and class_names is not None:
+        return _match_names(source, names, tier, class_names)
+    if names is not None and len(names) != classes:
+        given = f"{len(names)} classes ({_listed(names)})"
         if tier == "semi":
-            return none, f"{given} instead of the model's {classes}: scored without labels"
+            return without, f"{given} instead of the model's {classes}: scored without labels"
         fix = "Save the model with extra={'class_names': [...]}, so that classes are matched by name."
         raise InputError(explain(f"source {source.name!r}", given, f"the model's {classes} classes", fix))
     if labels.max() >= classes:
@@ -43,25 +38,38 @@ def match_labels(
     return labels, None
 
 
-def _by_name(source: Source, tier: str, class_names: Sequence[str]) -> tuple[np.ndarray, str | None]:
-    assert source.class_names is not None
-    number = {plain_name(name): place for place, name in enumerate(class_names)}
-    mapping = np.array([number.get(plain_name(name), -1) for name in source.class_names] + [-1], np.int64)
-    used = np.unique(source.labels[source.labels >= 0])
-    strange = [source.class_names[label] for label in used if mapping[label] < 0]
-    if strange and tier == "id":
-        given = f"classes {_listed(strange)}"
-        fix = "Rename the sub-folders or classes, or pass the set as --semi or --full."
-        raise InputError(
-            explain(f"source {source.name!r}", given, f"classes of the model: {_listed(class_names)}", fix)
-        )
-    note = f"classes that the model does not know ({_listed(strange)}) are scored without labels" if strange else None
-    return mapping[source.labels], note
+def check_labels(source: Source) -> None:
+    """Raise an error for labels below -1, or without a name where there are names."""
+    argument, low, high = f"labels of {source.name!r}", source.labels.min(), source.labels.max()
+    if low < -1:
+        raise InputError(explain(argument, f"a label of {low}", "classes from 0 on, and -1 for none"))
+    if source.class_names is not None and high >= len(source.class_names):
+        given = f"a label of {high} with {len(source.class_names)} names"
+        raise InputError(explain(argument, given, "a name for each label"))
+
+
+def number_classes(names: Sequence[str]) -> dict[str, int]:
+    """Return the place of each class by the name that :func:`plain_name` makes of its own."""
+    return {plain_name(name): place for place, name in enumerate(names)}
 
 
 def plain_name(name: str) -> str:
-    """A class's name as it is compared: case and "_" for a space do not matter."""
+    """Return a class's name as it is compared: case and "_" for a space do not matter."""
     return name.strip().casefold().replace("_", " ")
+
+
+def _match_names(
+    source: Source, names: Sequence[str], tier: str, class_names: Sequence[str]
+) -> tuple[np.ndarray, str | None]:
+    number = number_classes(class_names)
+    mapping = np.array([number.get(plain_name(name), -1) for name in names] + [-1], np.int64)
+    strange = [names[label] for label in np.unique(source.labels[source.labels >= 0]) if mapping[label] < 0]
+    if strange and tier == "id":
+        accepted = f"classes of the model: {_listed(class_names)}"
+        fix = "Rename the sub-folders or classes, or pass the set as --semi or --full."
+        raise InputError(explain(f"source {source.name!r}", f"classes {_listed(strange)}", accepted, fix))
+    note = f"classes that the model does not know ({_listed(strange)}) are scored without labels" if strange else None
+    return mapping[source.labels], note
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -3,9 +3,8 @@
     cifar10/test[cat,dog]    the inputs of these classes, in the order of the source; labels 0, 1, ... in the order given
     mnist/fit, mnist/val     input i of the training data is in "val" if  floor(i / 100) mod 10 = 9,  else in "fit"
 
-Whole blocks of 100 are held out, for neighbours may belong together: in SVHN the digits of one house number follow each other,
-and each of them is seen at the edge of the next. Nothing is drawn at random, so the cut is the same with every version of every
-library.
+Whole blocks of 100 are held out, for neighbours may belong together: in SVHN the digits of one house number follow each
+other. Nothing is drawn at random, so the cut is the same with every version of every library.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from abnn.data.form import InputForm
-from abnn.data.labels import plain_name
+from abnn.data.labels import check_labels, number_classes, plain_name
 from abnn.data.source import Chunk, Source
 from abnn.errors import InputError, explain, unknown
 
@@ -25,22 +24,15 @@ PARTS = ("fit", "val")
 
 
 class Subset(Source):
-    """Some inputs of another source, in its order.
-
-    rows  their places there, ascending
-    """
+    """Some inputs of another source, in its order; ``rows`` are their places there, ascending."""
 
     def __init__(
         self, whole: Source, rows: np.ndarray, labels: np.ndarray, class_names: tuple[str, ...] | None, name: str
     ) -> None:
         self.whole, self.rows, self.labels = whole, rows, labels
         self.class_names, self.name, self.kind, self.notes = class_names, name, whole.kind, whole.notes
-        digest = hashlib.sha256(whole.fingerprint.encode())
-        digest.update(rows.astype(np.int64).tobytes() + labels.astype(np.int64).tobytes())
-        self.fingerprint = digest.hexdigest()
-
-    def read(self, first: int, last: int, form: InputForm) -> Chunk:
-        return self.take(np.arange(first, last), form)
+        places = rows.astype(np.int64).tobytes() + labels.astype(np.int64).tobytes()
+        self.fingerprint = hashlib.sha256(whole.fingerprint.encode() + places).hexdigest()
 
     def take(self, rows: np.ndarray, form: InputForm) -> Chunk:
         chunk = self.whole.take(self.rows[rows], form)
@@ -51,7 +43,7 @@ class Subset(Source):
 
 
 def split_classes(text: str) -> tuple[str, list[str] | None]:
-    """ "cifar10/test[cat, dog]" to ("cifar10/test", ["cat", "dog"]); None where no classes are named."""
+    """Return ("cifar10/test", ["cat", "dog"]) for "cifar10/test[cat, dog]"; None where no classes are named."""
     if not text.endswith("]") or "[" not in text:
         return text, None
     source, _, inside = text[:-1].partition("[")
@@ -59,41 +51,38 @@ def split_classes(text: str) -> tuple[str, list[str] | None]:
 
 
 def choose_classes(source: Source, classes: Sequence[str], name: str) -> Subset:
-    """The inputs of some classes, by name; the first one named becomes label 0, and so on."""
-    if source.class_names is None:
+    """Return the inputs of some classes, by name; the first one named becomes label 0, and so on."""
+    names, argument = source.class_names, f"classes of {source.name!r}"
+    if names is None:
         fix = "Put an array `names` into the .npz file, or the images into one sub-folder for each class."
         raise InputError(explain("classes", f"{source.name!r}, whose classes have no names", "names of classes", fix))
-    number = {plain_name(each): place for place, each in enumerate(source.class_names)}
+    number = number_classes(names)
     for each in classes:
         if plain_name(each) not in number:
-            raise unknown(f"classes of {source.name!r}", each, source.class_names)
+            raise unknown(argument, each, names)
     places = [number[plain_name(each)] for each in classes]
     if len(set(places)) < len(places):
-        raise InputError(explain(f"classes of {source.name!r}", ", ".join(classes), "every class once"))
-    if source.labels.max() >= len(source.class_names):
-        given = f"a label of {source.labels.max()} with {len(source.class_names)} names"
-        raise InputError(explain(f"labels of {source.name!r}", given, "a name for each label"))
-    renumbered = np.full(len(source.class_names), -1, np.int64)
+        raise InputError(explain(argument, ", ".join(classes), "every class once"))
+    check_labels(source)
+    renumbered = np.full(len(names) + 1, -1, np.int64)  # the last one is for -1, no class
     renumbered[places] = np.arange(len(places))
-    labels = np.where(source.labels < 0, -1, renumbered[source.labels])
+    labels = renumbered[source.labels]
     rows = np.flatnonzero(labels >= 0)
     if not len(rows):
-        given = f"{', '.join(classes)}, of which it has no input"
-        raise InputError(explain(f"classes of {source.name!r}", given, "classes with inputs"))
-    return Subset(source, rows, labels[rows], tuple(source.class_names[place] for place in places), name)
+        raise InputError(explain(argument, f"{', '.join(classes)}, of which it has no input", "classes with inputs"))
+    return Subset(source, rows, labels[rows], tuple(names[place] for place in places), name)
 
 
 def is_held_out(count: int) -> np.ndarray:
-    """For each of ``count`` inputs in their order, whether it belongs to "val"."""
+    """Return for each of ``count`` inputs in their order whether it belongs to "val"."""
     return np.arange(count) // BLOCK % EVERY == EVERY - 1
 
 
 def cut(source: Source, part: str, name: str) -> Subset:
-    """ "fit" or "val" of training data."""
-    held = is_held_out(len(source))
-    if not held.any():
-        given = f"{len(source)} inputs"
+    """Return "fit" or "val" of training data."""
+    held_out = is_held_out(len(source))
+    if not held_out.any():
         accepted = f"more than {BLOCK * (EVERY - 1)}, of which every {EVERY}th block of {BLOCK} is held out"
-        raise InputError(explain(f"source {source.name!r}", given, accepted))
-    rows = np.flatnonzero(held if part == "val" else ~held)
+        raise InputError(explain(f"source {source.name!r}", f"{len(source)} inputs", accepted))
+    rows = np.flatnonzero(held_out if part == "val" else ~held_out)
     return Subset(source, rows, source.labels[rows], source.class_names, name)

@@ -1,24 +1,25 @@
-"""Data sets as they are published: which files, and the arrays in them.
+"""Data sets as they are published: where the files are, and the arrays in them.
 
-torchvision names the files with their MD5 sums and reads them; they are fetched and unpacked here, so that a download that
-broke goes on and nothing half-written is ever taken for whole. notMNIST is read from its author's archive of the small set. No
-checksum of it is published, so only its length is verified, and that all ten letters are in it.
+torchvision names the files with their MD5 sums and reads them; pooch fetches them, so that a file is checked and complete,
+or absent. notMNIST is read from its author's archive of the small set. No checksum of it is published, so only its length is
+verified, and that all ten letters are in it.
 """
 
 from __future__ import annotations
 
-import gzip
 import io
+import shutil
 import tarfile
+import tempfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from abnn.data.download import fetch
+from abnn.data.images import open_image
 from abnn.errors import FileFormatError
-from abnn.files import write_bytes
 from abnn.networks.vision import torchvision
 
 NOTMNIST = (
@@ -30,43 +31,66 @@ LETTERS = tuple("ABCDEFGHIJ")
 
 
 class Published(NamedTuple):
-    """A file: addresses that have it, its place in torchvision's folder, and its MD5 sum."""
+    """A published file."""
 
-    urls: list[str]
-    place: str
+    urls: list[str]  # addresses that have it
+    place: str  # in torchvision's folder
     md5: str
 
 
-def from_torchvision(loader: str, split: str, folder: Path) -> dict[str, np.ndarray]:
-    """``images`` (uint8, channels last), ``labels``, and ``names`` where torchvision knows them, by one of its classes."""
+def fetch(urls: Sequence[str], file: Path, md5: str | None = None, size: int | None = None) -> Path:
+    """Return the file, downloaded with a progress bar from the first address that has it, unless it is there already.
+
+    md5, size  what the file must have; None: not checked. A file of other content is fetched again.
+    """
+    import pooch
+
+    def download(url: str, output: Any, caller: Any) -> None:
+        pooch.HTTPDownloader(progressbar=True)(url, output, caller)
+        if size is not None and Path(output).stat().st_size != size:
+            raise ValueError(f"{Path(output).stat().st_size:,} bytes instead of {size:,}")
+
+    if size is not None and file.exists() and file.stat().st_size != size:
+        file.unlink()
+    faults = []
+    for url in urls:
+        registry = {file.name: None if md5 is None else f"md5:{md5}"}
+        store = pooch.create(file.parent, "", registry=registry, urls={file.name: url}, retry_if_failed=2)
+        try:
+            return Path(store.fetch(file.name, downloader=download))
+        except (OSError, ValueError) as error:  # of the connection, of the server; of size or checksum
+            faults.append(f"{url}: {error}")
+    raise FileFormatError(f"{file.name} could not be downloaded: {'; '.join(faults)}.")
+
+
+def read_torchvision(loader: str, split: str, folder: Path) -> dict[str, np.ndarray]:
+    """Return ``images`` (uint8, channels last), ``labels``, and ``names`` where one of torchvision's classes knows them.
+
+    Files are fetched into ``folder``. They are unpacked in a scratch folder, so nothing half-written is taken for whole.
+    """
     kind = getattr(torchvision().datasets, loader)
-    for each in published_files(kind, split):
-        file = fetch(each.urls, folder / each.place, each.md5)
-        if file.name.endswith(".tar.gz"):
-            unpack_tar(file, folder)
-        elif file.name.endswith(".gz"):
-            write_bytes(file.with_suffix(""), gzip.decompress(file.read_bytes()))
+    files = [(each.place, fetch(each.urls, folder / each.place, each.md5)) for each in published_files(kind, split)]
     options: dict[str, Any] = {"split": split} if hasattr(kind, "split_list") else {"train": split == "train"}
-    raw = kind(str(folder), download=False, **({} if loader == "SEMEION" else options))
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        for place, file in files:
+            (Path(scratch) / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, Path(scratch) / place)
+        raw = kind(
+            scratch, download=True, **({} if loader == "SEMEION" else options)
+        )  # the files are there: it unpacks
     images, labels = np.asarray(raw.data), np.asarray(raw.labels if hasattr(raw, "labels") else raw.targets)
     if images.ndim == 4 and images.shape[1] == 3:  # as torchvision keeps SVHN
         images = images.transpose(0, 2, 3, 1)
-    arrays: dict[str, np.ndarray] = {
-        "images": np.ascontiguousarray(images, np.uint8),
-        "labels": labels.astype(np.int64),
-    }
-    if hasattr(raw, "classes"):
-        arrays["names"] = np.array(raw.classes)
-    return arrays
+    names = {"names": np.array(raw.classes)} if hasattr(raw, "classes") else {}
+    return {"images": np.ascontiguousarray(images, np.uint8), "labels": labels.astype(np.int64), **names}
 
 
 def published_files(kind: Any, split: str) -> list[Published]:
-    """What torchvision's class of a data set says about its files."""
+    """Return what torchvision's class of a data set says about its files."""
     if hasattr(kind, "resources"):  # the MNIST family
-        folder = f"{kind.__name__}/raw"
+        place = f"{kind.__name__}/raw"
         return [
-            Published([mirror + name for mirror in kind.mirrors], f"{folder}/{name}", md5)
-            for name, md5 in kind.resources
+            Published([each + name for each in kind.mirrors], f"{place}/{name}", md5) for name, md5 in kind.resources
         ]
     if hasattr(kind, "split_list"):  # SVHN
         url, name, md5 = kind.split_list[split]
@@ -74,61 +98,38 @@ def published_files(kind: Any, split: str) -> list[Published]:
     return [Published([kind.url], kind.filename, kind.tgz_md5 if hasattr(kind, "tgz_md5") else kind.md5_checksum)]
 
 
-def unpack_tar(archive: Path, folder: Path) -> None:
-    """The files of an archive, each complete or absent, and none outside of the folder; links and devices are refused."""
-    with tarfile.open(archive) as members:
-        for member in members:
-            place = PurePosixPath(member.name)
-            if place.is_absolute() or ".." in place.parts or "\\" in member.name or ":" in member.name:
-                raise FileFormatError(f"{archive} holds {member.name!r}, a path out of its folder; do not use it.")
-            content = members.extractfile(member) if member.isreg() else None
-            if content is not None:
-                write_bytes(folder / place, content.read())
-            elif not member.isdir():
-                raise FileFormatError(f"{archive} holds {member.name!r}, which is no ordinary file; do not use it.")
-
-
-def from_notmnist(folder: Path) -> dict[str, np.ndarray]:
-    """The small set of notMNIST: letters A to J of many fonts, 28x28, in the order of their paths.
+def read_notmnist(folder: Path) -> dict[str, np.ndarray]:
+    """Return the small set of notMNIST: letters A to J of many fonts, 28x28, in the order of their paths.
 
     Two of its files are no images; what cannot be read as 28x28 is left out. Nothing is unpacked onto the disk.
     """
     archive = fetch(NOTMNIST, folder / "notMNIST_small.tar.gz", size=NOTMNIST_SIZE)
+    letters: dict[str, np.ndarray] = {}
     try:
-        found = _letters(archive)
+        with tarfile.open(archive) as members:
+            for member in members:
+                place = PurePosixPath(member.name)
+                content = members.extractfile(member) if member.isreg() else None
+                if content is not None and place.suffix == ".png" and place.parent.name in LETTERS:
+                    image = _read_square(content.read())
+                    if image is not None:
+                        letters[f"{place.parent.name}/{place.name}"] = image  # as in "A/a29ydW5pLnR0Zg==.png"
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         archive.unlink()
         raise FileFormatError(f"{archive.name} is damaged ({error}) and was removed; try again.") from None
-    names = sorted(found)
+    names = sorted(letters)
     labels = np.array([LETTERS.index(name[0]) for name in names], np.int64)
-    if set(labels.tolist()) != set(range(len(LETTERS))):
+    if len(np.unique(labels)) < len(LETTERS):
         archive.unlink()
-        raise FileFormatError(
-            f"{archive.name} is not notMNIST, for not all letters from A to J are in it; it was removed."
-        )
-    return {"images": np.stack([found[name] for name in names]), "labels": labels}
+        lack = "for not all letters from A to J are in it"
+        raise FileFormatError(f"{archive.name} is not notMNIST, {lack}; it was removed.")
+    return {"images": np.stack([letters[name] for name in names]), "labels": labels}
 
 
-def _letters(archive: Path) -> dict[str, np.ndarray]:
-    """The images of an archive by letter and name, as in "A/a29ydW5pLnR0Zg==.png"."""
-    found = {}
-    with tarfile.open(archive) as members:
-        for member in members:
-            place = PurePosixPath(member.name)
-            content = members.extractfile(member) if member.isreg() else None
-            if content is not None and place.suffix == ".png" and place.parent.name in LETTERS:
-                image = _square(content.read())
-                if image is not None:
-                    found[f"{place.parent.name}/{place.name}"] = image
-    return found
-
-
-def _square(content: bytes) -> np.ndarray | None:
-    """An image of 28x28 in grey, or None if it is none."""
-    from PIL import Image
-
+def _read_square(content: bytes) -> np.ndarray | None:
+    """Return an image of 28x28 in grey, or None if it is none."""
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        with open_image(io.BytesIO(content), ("PNG",)) as image:
             return np.array(image.convert("L")) if image.size == (28, 28) else None
     except Exception:  # noqa: BLE001, for Pillow's many decoders raise whatever they come across
         return None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from abnn.data.form import InputForm
@@ -16,72 +16,50 @@ from abnn.errors import InputError, explain
 
 
 class Chunk(NamedTuple):
-    """Consecutive inputs of a source.
+    """Some inputs of a source."""
 
-    x           the inputs that could be read, in the form that the model takes
-    rows        their places in the source, int64
-    last        the place after this chunk
-    unreadable  "where: why" for the inputs that could not be read
-    """
-
-    x: Tensor
-    rows: np.ndarray
-    last: int
-    unreadable: tuple[str, ...] = ()
+    x: Tensor  # the inputs that could be read, in the form that the model takes
+    rows: np.ndarray  # their places in the source, int64
+    last: int  # the place after this chunk
+    unreadable: tuple[str, ...] = ()  # "where: why" for the inputs that could not be read
 
 
 class Source(ABC):
-    """Inputs in a fixed order, read a part at a time, so that memory does not grow with their number.
+    """Inputs in a fixed order, read a part at a time, so that memory does not grow with their number."""
 
-    name         what to call it, unless the user says otherwise
-    kind         "images" or "features"
-    fingerprint  changes when the data may have changed; cheap to compute, so not a hash of all the data
-    labels       int64, one for each input, -1 where it belongs to no class
-    class_names  what the labels mean, if it is known
-    notes        what a reader of the results should know
-    """
-
-    name: str
-    kind: str
-    fingerprint: str
-    labels: np.ndarray
-    class_names: tuple[str, ...] | None = None
-    notes: tuple[str, ...] = ()
+    name: str  # what to call it, unless the user says otherwise
+    kind: str  # "images" or "features"
+    fingerprint: str  # changes when the data may have changed; cheap to compute, so not a hash of all the data
+    labels: np.ndarray  # int64, one for each input, -1 where it belongs to no class
+    class_names: tuple[str, ...] | None = None  # what the labels mean, if it is known
+    notes: tuple[str, ...] = ()  # what a reader of the results should know
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @abstractmethod
-    def read(self, first: int, last: int, form: InputForm) -> Chunk:
-        """The inputs from place ``first`` up to ``last``, without it."""
-
     def take(self, rows: np.ndarray, form: InputForm) -> Chunk:
-        """The inputs at some places, at least one, in ascending order."""
-        runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
-        chunks = [self.read(int(run[0]), int(run[-1]) + 1, form) for run in runs]
-        return Chunk(
-            torch.cat([chunk.x for chunk in chunks]),
-            np.concatenate([chunk.rows for chunk in chunks]),
-            int(rows[-1]) + 1,
-            tuple(each for chunk in chunks for each in chunk.unreadable),
-        )
+        """Return the inputs at some places, at least one, in ascending order."""
+
+    def read(self, first: int, last: int, form: InputForm) -> Chunk:
+        """Return the inputs from place ``first`` up to ``last``, without it."""
+        return self.take(np.arange(first, last), form)
 
     def check(self, form: InputForm) -> None:
-        """An error if a model with inputs of this form cannot be shown this source."""
+        """Raise an error if a model with inputs of this form cannot be shown this source."""
         if self.kind != form.kind:
-            has = {"images": "pictures", "features": "rows of features"}
-            given = f"{has[self.kind]}, for a model with inputs of shape {form.shape}"
+            words = {"images": "pictures", "features": "rows of features"}
+            given = f"{words[self.kind]}, for a model with inputs of shape {form.shape}"
             fix = "A table is an .npz with `features`, pictures are a folder or an .npz with `images`."
-            raise InputError(explain(f"source {self.name!r}", given, has[form.kind], fix))
+            raise InputError(explain(f"source {self.name!r}", given, words[form.kind], fix))
 
     def chunks(self, form: InputForm, size: int, first: int = 0) -> Iterator[Chunk]:
-        """All inputs from place ``first`` on, the next chunk being read while the caller works on this one."""
-        starts = range(first, len(self), size)
+        """Yield all inputs from place ``first`` on; the next chunk is read while the caller works on this one."""
+        futures: deque[Future[Chunk]] = deque()
         with ThreadPoolExecutor(1, "abnn-read") as reader:
-            following = None
-            for start in starts:
-                current = following or reader.submit(self.read, start, min(start + size, len(self)), form)
-                after = start + size
-                more = after < len(self)
-                following = reader.submit(self.read, after, min(after + size, len(self)), form) if more else None
-                yield current.result()
+            for start in range(first, len(self), size):
+                futures.append(reader.submit(self.read, start, min(start + size, len(self)), form))
+                if len(futures) == 2:
+                    yield futures.popleft().result()
+            while futures:
+                yield futures.popleft().result()

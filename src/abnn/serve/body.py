@@ -5,100 +5,107 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncIterator
+import json
+import time
 from typing import Any
 
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from abnn.serve.jsons import loads
 from abnn.serve.problems import Problem, busy
 from abnn.serve.settings import Settings
 
 
-class Bodies:
-    """Reads bodies, and knows how many bytes of them are held at the moment."""
+class BodyLimits:
+    """ASGI middleware: a body is refused as soon as it is known to be too long, for this request or for all together.
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.held = 0
+    Bodies stay streams. ``held_bytes`` counts the bytes of all requests that are not answered yet.
+    """
 
-    async def images(self, request: Request, field: str, most: int) -> list[bytes]:
-        """The images of one request: parts named ``field`` of a form, or base64 under ``field`` in a JSON object."""
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind not in ("multipart/form-data", "application/json"):
-            message = f"Content-Type: got {kind[:60] or 'none'!r}; accepted: multipart/form-data or application/json."
-            raise Problem(415, "content-type", message)
-        body = await self._read(request)
-        try:
-            if kind == "application/json":
-                return from_json(body, field, most)
-            return await from_form(request.headers, body, field, most, self.settings.max_bytes)
-        finally:
-            self.held -= len(body)
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self.app, self.settings, self.held_bytes = app, settings, 0
 
-    async def _read(self, request: Request) -> bytes:
-        """The whole body, refused as soon as it is known to be too long, for this request or for all together."""
-        limit, memory = self.settings.max_bytes, self.settings.body_memory
-        announced = request.headers.get("content-length", "")
-        if announced.isdigit() and int(announced[:20]) > limit:
-            raise self._too_large()
-        parts: list[bytes] = []
-        size = 0
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        settings, deadline, size = self.settings, time.monotonic() + self.settings.timeout, 0
+        announced = Headers(scope=scope).get("content-length", "")
+        close = {"Connection": "close"}
 
-        async def gather() -> None:
+        async def receive_limited() -> Message:
             nonlocal size
-            async for part in request.stream():
-                size += len(part)
-                self.held += len(part)
-                if size > limit:
-                    raise self._too_large()
-                if self.held > memory:
-                    raise busy("The server holds as many uploads as it can; try again.", 1)
-                parts.append(part)
+            too_large = Problem(413, "body-too-large", f"The body is larger than {settings.max_bytes:,} bytes.", close)
+            if announced.isdigit() and int(announced[:20]) > settings.max_bytes:
+                raise too_large
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
+            except asyncio.TimeoutError:
+                late = f"The body did not arrive within {settings.timeout:g} seconds."
+                raise Problem(408, "slow-body", late, close) from None
+            size += len(message.get("body", b""))
+            self.held_bytes += len(message.get("body", b""))
+            if size > settings.max_bytes:
+                raise too_large
+            if self.held_bytes > settings.body_memory:
+                raise busy("The server holds as many uploads as it can; try again.", 1)
+            return message
 
         try:
-            await asyncio.wait_for(gather(), self.settings.timeout)
-        except BaseException as error:
-            self.held -= size
-            if isinstance(error, asyncio.TimeoutError):
-                message = f"The body did not arrive within {self.settings.timeout:g} seconds."
-                raise Problem(408, "slow-body", message, {"Connection": "close"}) from None
-            if isinstance(error, ClientDisconnect):
-                raise Problem(400, "disconnected", "The client went away before its request was complete.") from None
-            raise
-        return b"".join(parts)
-
-    def _too_large(self) -> Problem:
-        message = f"The body is larger than {self.settings.max_bytes:,} bytes."
-        return Problem(413, "body-too-large", message, {"Connection": "close"})
+            await self.app(scope, receive_limited, send)
+        finally:
+            self.held_bytes -= size
 
 
-def from_json(body: bytes, field: str, most: int) -> list[bytes]:
-    """{"image": "..."} for one, {"images": ["...", ...]} for several."""
+async def read_images(request: Request, field: str, most: int, limit: int) -> list[bytes]:
+    """Return the images of one request: parts named ``field`` of a form, or base64 under ``field`` in a JSON object."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json":
+        images = _from_json(await request.body(), field, most)
+    elif kind == "multipart/form-data":
+        images = await _from_form(request, field, most, limit)
+    else:
+        message = f"Content-Type: got {kind[:60] or 'none'!r}; accepted: multipart/form-data or application/json."
+        raise Problem(415, "content-type", message)
+    if not images:
+        raise Problem(422, "no-image", f"There is no image in the request; it would be named {field!r}.")
+    return images
+
+
+def _from_json(body: bytes, field: str, most: int) -> list[bytes]:
+    """Read {"image": "..."} for one, {"images": ["...", ...]} for several.
+
+    Brackets are counted before parsing, so nothing is unpacked that is deeper or has more parts than any valid request.
+    """
     one = field == "image"
     accepted = '{"image": "<base64>"}' if one else '{"images": ["<base64>", ...]}'
     try:
-        content = loads(body, nesting=1 if one else 2)
-    except ValueError as error:
+        if body.count(b"{") + body.count(b"[") > (1 if one else 2):
+            raise ValueError("too many nested or listed objects")
+        content = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
         raise Problem(400, "json", f"The body is not the JSON that is accepted, {accepted}: {error}"[:300]) from None
-    given: Any = content.get(field) if isinstance(content, dict) and set(content) == {field} else None
-    texts = [given] if one else given
+    value: Any = content.get(field) if isinstance(content, dict) and set(content) == {field} else None
+    texts = [value] if one else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise Problem(422, "json-form", f"The body is not of the form {accepted}.")
     _check_number(len(texts), most)
-    return [_from_base64(text, place) for place, text in enumerate(texts)]
+    try:
+        return [base64.b64decode(text, validate=True) for text in texts]
+    except (binascii.Error, ValueError):
+        raise Problem(422, "base64", "An image is not base64.") from None
 
 
-async def from_form(headers: Headers, body: bytes, field: str, most: int, limit: int) -> list[bytes]:
-    """The files named ``field`` of a multipart form. Nothing is spooled to a temporary file."""
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
-    async def stream() -> AsyncIterator[bytes]:
-        yield body
-        yield b""
 
-    parser = MultiPartParser(headers, stream(), max_files=most + 1, max_fields=8, max_part_size=limit)  # type: ignore[arg-type]
+async def _from_form(request: Request, field: str, most: int, limit: int) -> list[bytes]:
+    """Read the files named ``field`` of a multipart form. Nothing is spooled to a temporary file."""
+    stream = request.stream()
+    parser = MultiPartParser(request.headers, stream, max_files=most + 1, max_fields=8, max_part_size=limit)
     parser.spool_max_size = limit + 1
     try:
         form = await parser.parse()
@@ -109,21 +116,12 @@ async def from_form(headers: Headers, body: bytes, field: str, most: int, limit:
         raise Problem(400, "form", f"The body is not a valid multipart form: {reason}."[:300]) from None
     try:
         files = [value for name, value in form.multi_items() if name == field and isinstance(value, UploadFile)]
-        _check_number(len(files), most, f"A form has no file named {field!r}.")
+        _check_number(len(files), most)
         return [await file.read() for file in files]
     finally:
         await form.close()
 
 
-def _check_number(number: int, most: int, none: str = "There is no image in the request.") -> None:
-    if number == 0:
-        raise Problem(422, "no-image", none)
+def _check_number(number: int, most: int) -> None:
     if number > most:
         raise Problem(413, "too-many-images", f"images: got more than {most}; accepted: at most {most} in one request.")
-
-
-def _from_base64(text: str, place: int) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise Problem(422, "base64", f"Image {place} is not base64.") from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import logging
 import time
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,12 +14,9 @@ from abnn.serve.problems import Problem
 from abnn.serve.settings import Settings
 
 log = logging.getLogger("abnn.serve")
-CONTENT_SECURITY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 HEADERS = {
-    "Content-Security-Policy": CONTENT_SECURITY,
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -35,6 +31,8 @@ PAGE = "/page/"
 
 
 class Guard:
+    """ASGI middleware: refuses, adds headers, counts, and answers 500 where something failed inside."""
+
     def __init__(self, app: ASGIApp, settings: Settings, measures: Measures) -> None:
         self.app, self.settings, self.measures = app, settings, measures
 
@@ -43,8 +41,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         started, status = time.perf_counter(), 0
-        head = scope["method"] == "HEAD"  # what GET would answer, without its body
-        if head:
+        if scope["method"] == "HEAD":  # what GET would answer; the server leaves the body out
             scope = {**scope, "method": "GET"}
 
         async def send_guarded(message: Message) -> None:
@@ -54,16 +51,12 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-            elif head and message["type"] == "http.response.body":
-                message = {**message, "body": b""}
             await send(message)
 
         try:
             problem = refusal(scope, self.settings)
-            if problem is not None:
-                await problem.response()(scope, receive, send_guarded)
-            else:
-                await self.app(scope, receive, send_guarded)
+            answer = self.app if problem is None else problem.response()
+            await answer(scope, receive, send_guarded)
         except Exception:
             log.exception("a request failed")
             if not status:
@@ -71,36 +64,28 @@ class Guard:
                 await problem.response()(scope, receive, send_guarded)
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            self.measures.request(route, status, time.perf_counter() - started)
+            self.measures.count_request(route, status, time.perf_counter() - started)
 
 
 def refusal(scope: Scope, settings: Settings) -> Problem | None:
-    """Why this request may not be answered, if so.
+    """Return why this request may not be answered, if so.
 
     The Host is checked where the server is bound to this machine only, so that no name on the web can be made to point
     here. A browser says with Origin which page asks; pages of other sites may not.
     """
     headers = Headers(scope=scope)
-    host = headers.get("host", "")
-    if settings.hosts is not None and _name(host) not in settings.hosts:
+    host, origin = headers.get("host", "").lower(), headers.get("origin")
+    name = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
+    if settings.hosts is not None and name not in settings.hosts:
         return Problem(421, "host", f"Host: this server answers to {', '.join(settings.hosts)} only.")
-    origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+    if origin is not None and origin.lower().partition("://")[2] != host:
         return Problem(403, "origin", "Pages of other sites may not use this server.")
-    path: str = scope["path"]
-    public = path in OPEN or path.startswith(PAGE)
-    if settings.token is not None and not public and not _allowed(headers, settings.token):
-        message = "A token is needed: send the header 'Authorization: Bearer TOKEN'."
-        return Problem(401, "token", message, {"WWW-Authenticate": "Bearer"})
-    return None
-
-
-def _allowed(headers: Headers, token: str) -> bool:
-    """Compared in a time that does not depend on where the first difference is."""
-    kind, _, given = headers.get("authorization", "").partition(" ")
-    return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
-
-
-def _name(host: str) -> str:
-    """A Host header without its port: "localhost:8000" and "[::1]:8000"."""
-    return (host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]).lower()
+    public = scope["path"] in OPEN or scope["path"].startswith(PAGE)
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    if settings.token is None or public:
+        return None
+    # Compared in a time that does not depend on where the first difference is.
+    if kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), settings.token.encode()):
+        return None
+    message = "A token is needed: send the header 'Authorization: Bearer TOKEN'."
+    return Problem(401, "token", message, {"WWW-Authenticate": "Bearer"})

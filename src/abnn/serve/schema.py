@@ -1,4 +1,4 @@
-"""The forms of answers, for the OpenAPI description."""
+"""The forms of answers, by which FastAPI writes them and describes them in OpenAPI."""
 
 from __future__ import annotations
 
@@ -136,34 +136,34 @@ class State(BaseModel):
 
 
 def body_of(field: str, most: int) -> dict[str, Any]:
-    """The request body of /predict ("image") and /predict/batch ("images"), which takes a form or JSON."""
-    text = {"type": "string", "format": "image-base64", "description": "PNG, JPEG, WebP, BMP or GIF as base64"}
-    file = {"type": "string", "format": "binary", "contentMediaType": "application/octet-stream"}
-    if field == "images":
-        text = {"type": "array", "items": text, "minItems": 1, "maxItems": most}  # type: ignore[dict-item]
-        file = {"type": "array", "items": file, "minItems": 1, "maxItems": most}  # type: ignore[dict-item]
-
-    def form(value: dict[str, Any]) -> dict[str, Any]:
-        return {"schema": {"type": "object", "properties": {field: value}, "required": [field]}}
-
-    as_json = form(text)
-    as_json["schema"]["additionalProperties"] = False
-    content = {"multipart/form-data": form(file), "application/json": as_json}
+    """Return the description of the body of /predict ("image") and /predict/batch ("images"): a form or JSON."""
+    kinds: dict[str, dict[str, Any]] = {
+        "multipart/form-data": {"format": "binary", "contentMediaType": "application/octet-stream"},
+        "application/json": {"format": "image-base64", "description": "PNG, JPEG, WebP, BMP or GIF as base64"},
+    }
+    content = {}
+    for kind, more in kinds.items():
+        one: dict[str, Any] = {"type": "string", **more}
+        value = one if field == "image" else {"type": "array", "items": one, "minItems": 1, "maxItems": most}
+        schema = {"type": "object", "properties": {field: value}, "required": [field]}
+        content[kind] = {"schema": {**schema, "additionalProperties": kind == "multipart/form-data"}}
     return {"requestBody": {"required": True, "content": content}}
 
 
+FAILURES = {
+    400: "The body cannot be parsed.",
+    401: "The token is missing or wrong.",
+    403: "The request comes from a page of another site.",
+    408: "The body took too long.",
+    413: "The body, the image or the number of images is too large.",
+    415: "The body or the image is of a type that is not accepted.",
+    421: "The Host header is not one of this server's.",
+    422: "The request can be read, but not answered: a damaged image, an empty drawing, an unknown option.",
+    500: "The model failed.",
+    503: "Busy, starting or stopping: try again after the seconds of Retry-After.",
+}
+
+
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Descriptions of the answers that are not successes."""
-    words = {
-        400: "The body cannot be parsed.",
-        401: "The token is missing or wrong.",
-        403: "The request comes from a page of another site.",
-        408: "The body took too long.",
-        413: "The body, the image or the number of images is too large.",
-        415: "The body or the image is of a type that is not accepted.",
-        421: "The Host header is not one of this server's.",
-        422: "The request can be read, but not answered: a damaged image, an empty drawing, an unknown option.",
-        500: "The model failed.",
-        503: "Busy, starting or stopping: try again after the seconds of Retry-After.",
-    }
-    return {status: {"model": Failure, "description": words[status]} for status in statuses}
+    """Return the descriptions of answers that are not successes; all of them unless some are named."""
+    return {status: {"model": Failure, "description": FAILURES[status]} for status in statuses or FAILURES}

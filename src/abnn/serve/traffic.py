@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +26,20 @@ class Traffic:
     """Watches the scores of one model's answers; a model that keeps no calibration scores is not watched."""
 
     def __init__(self, triage: Any, path: Path | None = None) -> None:
-        self.path, self._saved = path, -1
+        self.path, self._saved, self.monitor = path, -1, None
         try:
-            fresh = triage.monitor()
+            self.monitor = triage.monitor()
         except (AttributeError, NotFittedError) as error:
             if path is not None:
-                found = str(error) if isinstance(error, NotFittedError) else "thresholds without calibration scores"
-                raise InputError(explain("--drift", found, "a model that keeps its calibration scores")) from None
-            self.monitor = None
-            return
-        self.monitor = fresh if path is None else resume_monitor(fresh, path)
-        if path is not None:
+                why = str(error) if isinstance(error, NotFittedError) else "thresholds without calibration scores"
+                raise InputError(explain("--drift", why, "a model that keeps its calibration scores")) from None
+        if self.monitor is not None and path is not None:
+            self.monitor = resume_monitor(self.monitor, path)
             try:
                 self._write(self.monitor.to_dict())
             except OSError as error:
-                raise InputError(
-                    explain("--drift", f"{path} ({error.strerror})", "a file that can be written")
-                ) from None
+                given = f"{path} ({error.strerror})"
+                raise InputError(explain("--drift", given, "a file that can be written")) from None
 
     def update(self, scores: list[float]) -> None:
         if self.monitor is not None and scores:
@@ -50,18 +48,17 @@ class Traffic:
                 log.warning("drift: %s", self.state()["message"])
 
     def state(self) -> dict[str, Any]:
-        """For people and programs; of "nothing drifts", ``p_value`` may be looked at after every image."""
+        """Return what is known, for people and programs, in the form of :class:`abnn.serve.schema.Drift`."""
         monitor = self.monitor
         if monitor is None:
             message = "Not watched: the model keeps no calibration scores to compare with."
             return {"watching": False, "alarm": False, "images": 0, "message": message}
+        message = f"No sign of drift in {_images(monitor.seen)}."
         if monitor.alarmed:
             message = (
                 f"Scores are {monitor.direction} than in calibration, noticed after {_images(monitor.alarmed_at)}. What is "
                 "promised about verdicts does not hold for such images."
             )
-        else:
-            message = f"No sign of drift in {_images(monitor.seen)}."
         return {
             "watching": True,
             "alarm": monitor.alarmed,
@@ -73,11 +70,21 @@ class Traffic:
             "message": message,
         }
 
-    async def keep(self, stopping: asyncio.Event) -> None:
+    @contextlib.asynccontextmanager
+    async def keeping(self) -> AsyncIterator[None]:
         """Write the file from time to time, and once more when the server stops."""
-        while not stopping.is_set():
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(stopping.wait(), SECONDS)
+
+        async def write() -> None:
+            while True:
+                await asyncio.sleep(SECONDS)
+                await self.save()
+
+        writing = asyncio.create_task(write())
+        try:
+            yield
+        finally:
+            writing.cancel()
+            await asyncio.wait([writing])
             await self.save()
 
     async def save(self) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from abnn.errors import AbnnWarning
 from abnn.model.blocks import evaluating, logits_of
 from abnn.model.network import AttachedNetwork
+from abnn.predict import predict
 
 BATCHES, DRAWS, TOLERANCE = 10, 4, 0.02
 LOST, LOST_JOINT = "The attachments cost accuracy", "Training the backbone with the attachments cost accuracy"
@@ -66,6 +67,7 @@ def most_frequent(labels: Tensor | np.ndarray) -> float:
     return torch.as_tensor(labels).bincount().max().item() / len(labels)
 
 
+@torch.no_grad()
 def recall(model: AttachedNetwork, batches: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
     """Which inputs of the first batches the network classifies right without attachments, to :func:`compare` with later."""
     device = model.layers[0].weight_mean.device
@@ -87,7 +89,7 @@ def compare(
         for index, (x, y) in enumerate(islice(batches, most)):
             x, y = x.to(device), y.to(device)
             before = _right(model, x, y) if known is None else known[index].to(device)
-            after = model.predict(x, draws=DRAWS, score="max-probability", replay=False).label == y
+            after = predict(model, x, draws=DRAWS, score="max-probability", replay=False).label == y
             groups = (torch.ones_like(after), before, after, before & ~after, after & ~before)
             counts += torch.stack(groups).sum(1).cpu()
     inputs, plain, attached, forgotten, learnt = counts.tolist()

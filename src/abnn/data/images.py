@@ -1,0 +1,66 @@
+"""Pictures from files and bytes. Pillow decodes here and nowhere else, and only the formats that are documented."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from PIL import Image, ImageOps
+
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+"""Pillow's names. What else Pillow can open is never tried: for EPS, for example, it would start Ghostscript."""
+EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
+
+
+def open_image(file: Path | IO[bytes], formats: tuple[str, ...] = FORMATS) -> Image.Image:
+    """Return an image of which only the header has been read; what is of another format is an error."""
+    return Image.open(file, formats=formats)
+
+
+def check_pixels(width: int, height: int) -> None:
+    """Refuse a picture above Pillow's limit; Pillow itself only warns up to twice as many pixels."""
+    most = Image.MAX_IMAGE_PIXELS
+    if most is not None and width * height > most:
+        raise ValueError(f"{width} x {height} pixels are more than the {most:,} that are safe to unpack")
+
+
+def read_image(
+    source: Path | bytes,
+    channels: int,
+    formats: tuple[str, ...] = FORMATS,
+    check: Callable[[int, int], None] = check_pixels,
+) -> np.ndarray:
+    """Return an image as uint8 [H, W] or [H, W, 3], upright as its camera meant it; the first one of an animation.
+
+    ``check`` gets width and height before anything is unpacked. Pillow's decoders raise many kinds of errors.
+    """
+    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
+        with open_image(file, formats) as image:
+            check(*image.size)
+            image.verify()  # checksums, which decoding alone does not look at; the file has to be opened again after it
+        file.seek(0)
+        with open_image(file, formats) as image:
+            check(*image.size)
+            return np.array(_eight_bits(image).convert("L" if channels == 1 else "RGB"))
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Return the image upright, 16-bit greys rounded to 8 bits; Pillow's own conversion would cut them off at 255."""
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers of unknown range")
+    upright = ImageOps.exif_transpose(image)
+    if not upright.mode.startswith("I"):
+        return upright
+    wide = np.asarray(upright).astype(np.int64)
+    if wide.min() < 0 or wide.max() > 65535:
+        raise ValueError("its pixels have more than 16 bits")
+    return Image.fromarray(((wide + 128) // 257).astype(np.uint8))
+
+
+def reason(error: Exception) -> str:
+    """Return why an image cannot be read, without the address or path that Pillow puts into its message."""
+    text = str(error) or type(error).__name__
+    return "no image of a known format" if text.startswith("cannot identify image file") else text
