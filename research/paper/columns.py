@@ -33,6 +33,20 @@ def misclassification(name: str) -> tuple[Column, ...]:
     )
 
 
+def auroc(name: str) -> Column:
+    """One set against the in-distribution test data, in one number."""
+    return Column(f"AUROC {name}", f"detection.{name}.auroc", digits=2)
+
+
+def order(pair: str) -> Column:
+    """How often the semi set of a pair is less uncertain than its full set."""
+    return Column(pair, f"pairs.{pair}.auroc_semi_below_full")
+
+
+def column(header: str, path: str) -> Column:
+    return Column(header, path)
+
+
 def errors(name: str, where: str = "") -> tuple[Column, Column]:
     """How well errors are told, and what of them is accepted; ``where``: the end of the headers."""
     return (

@@ -20,9 +20,9 @@ from abnn.evaluate.report.furniture import PERCENT, TIER_LOOK, Look, model_look,
 from abnn.files import write_bytes
 from research.paper.cells import Cell
 from research.paper.found import Found
+from research.paper.published import TABLES
 from research.paper.rows import methods
 from research.paper.table import parse
-from research.paper.table7 import TABLE
 
 POINTS = np.linspace(0, 1, 21)
 SECOND_LOOK: dict[str, Look] = {
@@ -86,7 +86,7 @@ def tiers(found: Found, task: str) -> Drawing | None:
 
 def alpha(found: Found) -> Drawing | None:
     """Detection over the weight of the outlier step: in print, in the logs, and here."""
-    section = TABLE.sections[0]
+    section = TABLES["table7"].sections[0]
     cells = [row.cell for row in section.rows if row.cell is not None]
     if not any(found.of(cell) for cell in cells):
         return None

@@ -20,8 +20,7 @@ from research.paper.beyond.measured import Measured
 from research.paper.beyond.parts import PARTS
 from research.paper.beyond.run import TASKS
 from research.paper.found import Found
-from research.paper.joint import TABLE as JOINT
-from research.paper.readable import TABLE as READABLE
+from research.paper.published import MORE
 from research.paper.table import Table, render
 from research.tables import markdown_table, update_between_markers
 
@@ -36,7 +35,7 @@ def write_beyond(results: str | Path, docs: str | Path) -> list[Path]:
     texts = {"beyond-balance": balance(measured)}
     texts |= {f"beyond-{part}": table(measured, part) + _shown(drawings.get(part, ())) for part in PARTS}
     found = Found(results)
-    texts |= {"beyond-joint": compared(JOINT, found), "beyond-readable": compared(READABLE, found)}
+    texts |= {f"beyond-{name}": compared(ways, found) for name, ways in MORE.items()}
     changed = [update_between_markers(page, marker, text) for marker, text in texts.items()]
     return [page] if any(changed) else []
 
