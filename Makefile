@@ -12,10 +12,11 @@ demo: $(VENV)/.installed  ## the main job on embedded data
 test: $(VENV)/.installed-dev  ## all tests, with line coverage
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --dist loadscope --cov --cov-report=term --cov-fail-under=90
 
-check: $(VENV)/.installed-dev  ## format, lint and types
+check: $(VENV)/.installed-dev  ## format, lint, types and who imports whom
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
 
 TIERS = AUROC id/semi=tiers.auroc_id_below_semi, AUROC semi/full=tiers.auroc_semi_below_full, AUROC id/full=tiers.auroc_id_below_full
 ACCURACY = accuracy=accuracy.handwritten digits
@@ -52,4 +53,4 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .coverage
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .coverage
