@@ -28,9 +28,9 @@ ROWS = --row threshold --row deep-ensemble --row abnn
 tables: $(VENV)/.installed-dev  ## the tables of README and docs, from the records in results/
 	$(VENV)/bin/python -m research results table demo --columns "$(ACCURACY), $(TIERS), $(SEMI)" \
 		--row "plain network" --row "attached network" --into README.md --marker demo
-	$(VENV)/bin/python -m research results table paper-mnist --into README.md --marker paper-mnist $(ROWS) \
+	$(VENV)/bin/python -m research results table paper-mnist --into docs/reproduction.md --marker paper-mnist $(ROWS) \
 		--columns "MNIST accuracy=accuracy.MNIST, TNR SEMEION=detection.SEMEION.$(TNR95), TNR SVHN=detection.SVHN.$(TNR95), SEMEION < CIFAR-10=pairs.SEMEION < CIFAR-10.$(BELOW), SVHN < CIFAR-10=pairs.SVHN < CIFAR-10.$(BELOW), accuracy on SEMEION=accuracy.SEMEION, accuracy on SVHN=accuracy.SVHN, errors AUROC=misclassification.MNIST.auroc"
-	$(VENV)/bin/python -m research results table paper-svhn --into README.md --marker paper-svhn $(ROWS) \
+	$(VENV)/bin/python -m research results table paper-svhn --into docs/reproduction.md --marker paper-svhn $(ROWS) \
 		--columns "SVHN accuracy=accuracy.SVHN, TNR CIFAR-10=detection.CIFAR-10.$(TNR95), AUROC CIFAR-10=detection.CIFAR-10.auroc, TNR CIFAR-100=detection.CIFAR-100.$(TNR95), AUROC CIFAR-100=detection.CIFAR-100.auroc, errors AUROC=misclassification.SVHN.auroc"
 	$(VENV)/bin/python -m research results table compare-digits --into docs/methods.md --marker compare-digits \
 		--columns "$(ACCURACY), $(TIERS), errors AUROC=misclassification.printed digits.auroc, $(SEMI)"
