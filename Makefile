@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check tables clean
+.PHONY: demo test check tables reproduce clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(VENV)/bin/abnn demo
@@ -40,6 +40,13 @@ tables: $(VENV)/.installed-dev  ## the tables of README and docs, from the recor
 	$(VENV)/bin/python benchmarks/speed.py --table
 	$(VENV)/bin/python benchmarks/where.py --table
 	$(VENV)/bin/python -m research reproduce page
+
+OUTPUT ?= results
+
+reproduce: $(VENV)/.installed-dev  ## the paper's seven tables: trains every cell that has no record yet
+	@echo "Needs a GPU and the data sets of docs/data.md below \$$ABNN_DATA (now: $(or $(ABNN_DATA),~/.cache/abnn))."
+	@echo "Records in OUTPUT=$(OUTPUT) are not made again; networks stay in runs/reproduce. When stopped, it goes on where it was."
+	$(VENV)/bin/python -m research reproduce all --precision bf16-mixed --output "$(OUTPUT)"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

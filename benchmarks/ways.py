@@ -4,7 +4,7 @@
     python benchmarks/ways.py --device cuda    on a GPU, into results/ways/cuda.json
     python benchmarks/ways.py --table          the tables again, from the records
 
-Ten draws, as `abnn.strategy` measures them: on a GPU, time of the device alone.
+Ten draws, as `abnn.bayes.strategy` measures them: on a GPU, time of the device alone.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def profile(training: work.OurTraining) -> tuple[list[tuple[str, int, float]], f
 def measure(names: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The record, and all kernels of each step."""
     s, device = ON_CUDA, torch.device("cuda")
-    torch.backends.cudnn.benchmark = True  # as in abnn.loop
+    torch.backends.cudnn.benchmark = True  # as in abnn.train.loop
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # as in speed.py
     network = work.paper_network(s.width, s.blocks, s.classes, device)
     images, labels = work.made_up(s.pictures, s.pixels, s.classes)

@@ -159,7 +159,7 @@ def captured(call: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], Tensor
 
 
 class OurTraining:
-    """Iterations of ``abnn.fit`` with a preset: batches, learning rates and steps as in ``abnn.loop.training``."""
+    """Iterations of ``abnn.fit`` with a preset: batches, learning rates and steps as in :mod:`abnn.train.loop`."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class OurTraining:
         self.model = abnn.attach(backbone, next(iter(loader))[0][:1].to(device), preset=preset)
         fabric = make_fabric(precision, device.type, 1, 1)
         fabric.to_device(self.model)
-        if compile:  # as abnn.compiling does it for the time of a training
+        if compile:  # as fit() does it for the time of a training
             compile_in_place(self.model.net)
         self.batches = Batches(loader, self.model, fabric, seed=0)
         maker = make_outliers(chosen.outliers, **chosen.outlier_options)
@@ -212,7 +212,7 @@ class OurTraining:
 
 
 class AtOnce:
-    """Iterations of several trainings, each in a lane of its own, as ``abnn.methods.train_seeds`` runs them."""
+    """Iterations of several trainings, each in a lane of its own, as ``abnn.baselines.train_seeds`` runs them."""
 
     def __init__(self, make: Callable[[], OurTraining], count: int, device: torch.device) -> None:
         self.lanes = [Lane(device) for _ in range(count)]

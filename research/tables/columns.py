@@ -42,7 +42,7 @@ class Column:
 
 
 def column_for(path: str, header: str = "") -> Column:
-    """A column for a metric of `abnn.summary`: which direction is better, and percent or not, follow from its name."""
+    """A column for a metric of :mod:`abnn.evaluate.summary`: which direction is better, and percent or not, follow from its name."""
     leaf = path.rpartition(".")[2]
     if path.startswith("accuracy."):  # what follows is the name of a set, and says nothing
         return Column(header or path, path)
