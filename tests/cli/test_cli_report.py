@@ -30,7 +30,7 @@ results, output = sys.argv[1:]
 app = typer.Typer()
 app.command()(report)
 calls = [(app, [results, "--output", f"{output}/page.html", "--figures"])]
-for format in ("markdown", "latex", "csv"):
+for format in ("markdown", "csv"):
     command = ["table", "shapes", "-r", results, "--format", format, "--output", f"{output}/table.{format}"]
     calls.append((results_app, command))
     calls.append((results_app, [*command[:-1], f"{output}/paired.{format}", "--against", "plain network"]))
