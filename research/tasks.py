@@ -155,11 +155,7 @@ PLANS = {
         "svhn",
         (3, 32, 32),
         10,
-        (
-            ("SVHN", "id", "svhn/test"),
-            ("CIFAR-10", "full", "cifar10/test"),
-            ("CIFAR-100", "full", "cifar100/test"),
-        ),
+        (("SVHN", "id", "svhn/test"), ("CIFAR-10", "full", "cifar10/test"), ("CIFAR-100", "full", "cifar100/test")),
         (("SVHN", "id", "svhn/val"), *OTHERS),
         settings.SVHN,
         settings.SVHN_EPOCHS,
@@ -246,12 +242,5 @@ def _digits(seed: int, validation: bool) -> Task:
     )
     backbone = {"name": "paper-resnet", "classes": 10, "in_channels": 1, "width": 32, "blocks": 3, "stem": "small"}
     return Task(
-        "digits",
-        data.train,
-        tests,
-        backbone,
-        settings.DIGITS,
-        data.hash(),
-        batch=64,
-        epochs=settings.DIGITS_EPOCHS,
+        "digits", data.train, tests, backbone, settings.DIGITS, data.hash(), batch=64, epochs=settings.DIGITS_EPOCHS
     )

@@ -5,10 +5,8 @@ from __future__ import annotations
 import typer
 
 from abnn.cli import run
-from research.cli.compare import compare
-from research.cli.reproduce import reproduce
+from research.cli.experiments import compare, reproduce, train
 from research.cli.results import results_app
-from research.cli.train import train
 
 app = typer.Typer(
     name="research",

@@ -8,6 +8,7 @@ was killed goes on from its last epoch.
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -248,13 +249,7 @@ class Runner:
         self._write(cell, seed, score, sets, seconds, device)
 
     def _write(
-        self,
-        cell: Cell,
-        seed: int,
-        score: str,
-        sets: Sequence[SetResult],
-        seconds: Mapping[str, float],
-        device: str,
+        self, cell: Cell, seed: int, score: str, sets: Sequence[SetResult], seconds: Mapping[str, float], device: str
     ) -> None:
         """One record; what the model said about every input is kept for the first seed of our own method alone."""
         keep = seed == self.seeds[0] and cell.method == "abnn" and cell.variant == "reference"
@@ -294,3 +289,10 @@ class Runner:
 def _trains(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a cell's networks depend on: all but the constants of the score."""
     return {name: value for name, value in config.items() if name != "gated"}
+
+
+def recorded_paths(folder: Path, experiment: str, name: str) -> list[Path]:
+    """Return the records of all seeds below a folder of results."""
+    first = record_path(folder, experiment, name, 0)
+    stem = first.stem.removesuffix("0")
+    return [path for path in first.parent.glob(f"{stem}*.json") if re.fullmatch(r"\d+", path.stem[len(stem) :])]

@@ -57,11 +57,7 @@ def errors(name: str, where: str = "") -> tuple[Column, Column]:
 
 def selective(name: str) -> tuple[Column, ...]:
     """What slips through on one set when the most uncertain inputs are refused, over all shares that may be refused."""
-    return (
-        accuracy(name),
-        *errors(name),
-        Column("AURC", f"selective.{name}.aurc", digits=3, better="lower"),
-    )
+    return (accuracy(name), *errors(name), Column("AURC", f"selective.{name}.aurc", digits=3, better="lower"))
 
 
 def clustering(pair: str, procedure: str) -> tuple[Column, ...]:

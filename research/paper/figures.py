@@ -19,10 +19,9 @@ from abnn.evaluate.report.drawing import PALETTE, Drawing, new_figure, style, sv
 from abnn.evaluate.report.furniture import PERCENT, TIER_LOOK, Look, model_look, set_title
 from abnn.files import write_bytes
 from research.paper.cells import Cell
-from research.paper.found import Found
 from research.paper.published import TABLES
 from research.paper.rows import methods
-from research.paper.table import parse
+from research.paper.table import Found, parse
 
 POINTS = np.linspace(0, 1, 21)
 SECOND_LOOK: dict[str, Look] = {

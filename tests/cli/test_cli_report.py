@@ -72,7 +72,7 @@ def test_all_tables_and_the_page_of_a_comparison_regenerate_byte_for_byte(result
         )
         made.append(files(tmp_path / number))
     assert made[0] == made[1]
-    tables = {f"{kind}.{format}" for kind in ("table", "paired") for format in ("markdown", "latex", "csv")}
+    tables = {f"{kind}.{format}" for kind in ("table", "paired") for format in ("markdown", "csv")}
     assert tables | {"page.html"} <= made[0].keys() and any(name.endswith(".png") for name in made[0])
     assert b"plain network" in made[0]["page.html"] and b"plain network" in made[0]["table.csv"]
 

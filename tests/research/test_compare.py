@@ -14,8 +14,7 @@ from abnn.baselines.posthoc import POSTHOC
 from abnn.errors import InputError
 from abnn.evaluate.records import find_records, read_record
 from abnn.train.checkpoint import Run
-from research.cli.compare import compare
-from research.cli.train import parse_settings, train
+from research.cli.experiments import compare, parse_settings, train
 from research.compare import COLUMNS, METHODS, columns_of, run_compare, run_method
 from research.tables import render
 from research.tasks import load_task

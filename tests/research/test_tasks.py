@@ -20,7 +20,7 @@ from abnn.data.digits import present
 from abnn.errors import InputError
 from abnn.evaluate.records import read_record
 from abnn.networks.by_name import build_backbone
-from research.cli.train import train
+from research.cli.experiments import train
 from research.compare import METHODS, columns_of
 from research.tasks import PLANS, TASKS, Task, load_task
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from abnn.model.objective import PRESETS
 from research.paper.beyond.corruptions import CORRUPTIONS
-from research.paper.beyond.measured import Measured
 from research.paper.beyond.parts import COUNTS, FAR_KINDS, GENERATORS, SEVERITIES, VIEWS
+from research.paper.beyond.run import Measured
 from research.paper.rows import ours, threshold
 from research.tables import MISSING
 from research.tasks import DRAWS

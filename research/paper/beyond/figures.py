@@ -15,9 +15,8 @@ from abnn.evaluate.report.furniture import PERCENT, Look, model_look, set_title
 from abnn.files import write_bytes
 from research.paper.beyond.comparisons import OURS, PLAIN, counted_columns, headed
 from research.paper.beyond.corruptions import CORRUPTIONS
-from research.paper.beyond.measured import Measured
 from research.paper.beyond.parts import COUNTS, GENERATORS, SEVERITIES, STRENGTHS
-from research.paper.beyond.run import TASKS
+from research.paper.beyond.run import TASKS, Measured
 
 LOOKS: dict[str, Look] = {PLAIN: model_look(0), OURS: model_look(1)}
 NAMES = {PLAIN: "plain network", OURS: "abnn, our default"}

@@ -16,12 +16,10 @@ from research.paper.beyond.comparisons import (
     heads,
 )
 from research.paper.beyond.figures import write_figures
-from research.paper.beyond.measured import Measured
 from research.paper.beyond.parts import PARTS
-from research.paper.beyond.run import TASKS
-from research.paper.found import Found
+from research.paper.beyond.run import TASKS, Measured
 from research.paper.published import MORE
-from research.paper.table import Table, render
+from research.paper.table import Found, Table, render
 from research.tables import markdown_table, update_between_markers
 
 PAGE, FIGURES = "beyond.md", "figures"

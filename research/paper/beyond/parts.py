@@ -168,8 +168,7 @@ def corrupted(models: Models, inputs: Inputs) -> dict[str, Any]:
 
 PARTS: dict[str, Part] = {
     "severity": Part(
-        severity_curves,
-        {"draws": DRAWS, "seed": SEED, "severities": list(SEVERITIES), "generators": GENERATORS},
+        severity_curves, {"draws": DRAWS, "seed": SEED, "severities": list(SEVERITIES), "generators": GENERATORS}
     ),
     "far": Part(far_away, {"draws": DRAWS, "seed": SEED, "factor": FAR, "quantile": QUANTILE, "noise": AUTHORS_NOISE}),
     "draws": Part(numbers_of_draws, {"draws": list(COUNTS), "seed": SEED}, others=True),
