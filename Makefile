@@ -39,6 +39,8 @@ tables: $(VENV)/.installed-dev  ## the tables of README and docs, from the recor
 	$(VENV)/bin/python benchmarks/serve.py --table
 	$(VENV)/bin/python benchmarks/speed.py --table
 	$(VENV)/bin/python benchmarks/where.py --table
+	$(VENV)/bin/python benchmarks/late.py --table
+	$(VENV)/bin/python benchmarks/ways.py --table
 	$(VENV)/bin/python -m research reproduce page
 
 OUTPUT ?= results

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import Plan, interleaved, ratio
+from timing import ROOT, Plan, interleaved, ratio
 from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
@@ -31,7 +31,6 @@ from abnn.files import read_json, write_json
 from abnn.predict.prediction import Plain
 from research.tables import update_between_markers
 
-ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "results" / "late" / "digits.json"
 PAGE = ROOT / "docs" / "cost.md"
 BLOCKS = 6

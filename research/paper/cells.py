@@ -24,7 +24,7 @@ from abnn.baselines import Trained, load_trained, make_method, train_seeds
 from abnn.baselines.deep_ensemble import Ensemble
 from abnn.baselines.posthoc import PostHocModel, build_posthoc
 from abnn.data import InputForm, open_source
-from abnn.errors import InputError, MissingExtraError, explain
+from abnn.errors import InputError, explain
 from abnn.evaluate.evaluation import Evaluation, SetResult
 from abnn.evaluate.records import record_path, slug, write_record
 from abnn.files import read_json
@@ -62,6 +62,10 @@ class Cell:
     posthoc: str | None = None
     ensemble: bool = False
     backbone: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.start is None and (self.ensemble or self.posthoc):
+            raise InputError(explain("start", "None", f"the cell that {self.name!r} takes its networks from"))
 
     @property
     def experiment(self) -> str:
@@ -102,8 +106,8 @@ class Runner:
                     self._record(cell, seed, trained, trained.score, trained.extra)
         posthoc: dict[tuple[str, str], list[Cell]] = {}
         for cell in cells:
-            if cell.posthoc is not None:
-                posthoc.setdefault((cell.task, cell.start.name if cell.start else ""), []).append(cell)
+            if cell.posthoc is not None and cell.start is not None:
+                posthoc.setdefault((cell.task, cell.start.name), []).append(cell)
         for group in posthoc.values():
             self._posthoc(group)
         paths = [record_path(self.output, cell.experiment, cell.name, seed) for cell in cells for seed in self.seeds]
@@ -174,11 +178,9 @@ class Runner:
                 each.save(self._folder(cell, seed))
             for seed in wanted:
                 own = f"{slug(cell.name)}-seed{seed}"
-                for file in (
-                    *checkpoint.parent.glob(f"{own}.safetensors"),
-                    *checkpoint.parent.glob(f"{own}-*.safetensors"),
-                ):
-                    file.unlink()
+                for pattern in (f"{own}.safetensors", f"{own}-*.safetensors"):
+                    for file in checkpoint.parent.glob(pattern):
+                        file.unlink()
         loaded = [load_trained(self._folder(cell, seed)) for seed in seeds]
         for each in loaded:
             each.network.to(self.device)
@@ -186,8 +188,7 @@ class Runner:
 
     def _ensemble(self, cell: Cell) -> None:
         """All networks of another cell as one model."""
-        if cell.start is None:
-            raise InputError(explain("start", "None", f"the cell that {cell.name!r} takes its networks from"))
+        assert cell.start is not None
         task = self.task(cell.task)
         members = [each.network for each in self.networks(cell.start, list(self.seeds))]
         method = make_method("deep-ensemble", members=len(members))
@@ -197,11 +198,9 @@ class Runner:
     def _posthoc(self, cells: Sequence[Cell]) -> None:
         """Scores of the same networks, in one pass over the data for all of them."""
         start = cells[0].start
-        if start is None:
-            raise InputError(explain("start", "None", f"the cell that {cells[0].name!r} takes its networks from"))
-        usable = [cell for cell in cells if self._usable(cell)]
+        assert start is not None
         for seed in self.seeds:
-            wanted = [cell for cell in usable if seed in self._missing(cell)]
+            wanted = [cell for cell in cells if seed in self._missing(cell)]
             if not wanted:
                 continue
             task, trained = self.task(start.task), self.networks(start, [seed])[0]
@@ -215,14 +214,6 @@ class Runner:
             seconds["evaluation"] = time.perf_counter() - started
             for cell in wanted:
                 self._write(cell, seed, str(cell.posthoc), sets, seconds, self.device_name)
-
-    def _usable(self, cell: Cell) -> bool:
-        try:
-            build_posthoc(str(cell.posthoc)).prepare()
-        except MissingExtraError as error:
-            self.note(f"{cell.experiment}: {cell.name} left out: {error}")
-            return False
-        return True
 
     def _missing(self, cell: Cell) -> list[int]:
         """The seeds that have no record yet."""
@@ -255,8 +246,7 @@ class Runner:
         keep = seed == self.seeds[0] and cell.method == "abnn" and cell.variant == "reference"
         own = tuple(replace(each, scores={score: each.scores[score]}) for each in sets)
         evaluation = Evaluation(cell.name, score, own, None, seed, self.config(cell), dict(seconds))
-        options: dict[str, Any] = {"images": False, "score_bits": 12, "arrays": keep}
-        write_record(evaluation, self.output, cell.experiment, device, **options)
+        write_record(evaluation, self.output, cell.experiment, device, images=False, score_bits=12, arrays=keep)
         self.note(f"{cell.experiment}: {cell.name}, seed {seed}")
 
     def _method(self, cell: Cell) -> Any:
