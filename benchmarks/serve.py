@@ -49,12 +49,15 @@ async def load(port: int, clients: int, seconds: float) -> dict[str, Any]:
     tally, started = Tally(), time.perf_counter()
     await asyncio.gather(*(ask_for(port, requests, started + seconds, n, tally) for n in range(clients)))
     spent = time.perf_counter() - started
+    return {"clients": clients, "answered": len(tally.seconds), **summary(tally, round(spent, 2))}
+
+
+def summary(tally: Tally, seconds: float) -> dict[str, Any]:
+    """What clients met within so many seconds."""
     times = 1000 * np.array(tally.seconds)
     return {
-        "clients": clients,
-        "seconds": round(spent, 2),
-        "answered": len(times),
-        "rate": round(len(times) / spent, 1),
+        "seconds": seconds,
+        "rate": round(len(times) / seconds, 1),
         "p50_ms": round(float(np.percentile(times, 50)), 2),
         "p99_ms": round(float(np.percentile(times, 99)), 2),
         "statuses": {str(status): number for status, number in sorted(tally.statuses.items())},
@@ -82,19 +85,14 @@ def load_table(records: Path) -> str:
         lines.append(
             f"| {row['mode']} | {row['clients']} | {row['rate']:.0f} | {row['p50_ms']:.0f} ms | {row['p99_ms']:.0f} ms |"
         )
-    gains = ", ".join(
-        f"{gain:.1f} at {clients}" for clients, gain in sorted(record["batched_over_one_by_one"].items(), key=_number)
-    )
+    ratios = {int(clients): gain for clients, gain in record["batched_over_one_by_one"].items()}
+    gains = ", ".join(f"{gain:.1f} at {clients}" for clients, gain in sorted(ratios.items()))
     machine = record["machine"]
     measured = (
         f"Batched over one by one: {gains} clients. Measured with `python benchmarks/serve.py` on {machine['cores']} cores "
         f"({machine['processor']}), server and clients together, torch {record['versions']['torch']}."
     )
     return "\n".join([*lines, "", measured])
-
-
-def _number(item: tuple[str, float]) -> int:
-    return int(item[0])
 
 
 # -- soak --------------------------------------------------------------------------------------------------------------
@@ -117,18 +115,12 @@ async def soak(server: Server, clients: int, seconds: float) -> dict[str, Any]:
     )
     accepted = await answered(server.port) - counted
     after = await load(server.port, 1, 3)
-    times = 1000 * np.array(tally.seconds)
     half = [value for _, value in memory[len(memory) // 2 :]]
     return {
         "clients": clients,
-        "seconds": seconds,
-        "statuses": {str(status): number for status, number in sorted(tally.statuses.items())},
+        **summary(tally, seconds),
         "accepted_by_server": accepted,
         "answered_to_clients": tally.statuses[200],
-        "lost": tally.lost,
-        "rate": round(len(times) / seconds, 1),
-        "p50_ms": round(float(np.percentile(times, 50)), 2),
-        "p99_ms": round(float(np.percentile(times, 99)), 2),
         "memory_mb": memory,
         "memory_growth_second_half_mb": round(half[-1] - half[0], 1),
         "before": before,
