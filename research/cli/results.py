@@ -13,7 +13,7 @@ from rich.table import Table
 
 from abnn.errors import FileFormatError, InputError, explain
 from abnn.evaluate.records import NoArraysError, Record, disagreements, find_records, looks_like_record, read_record
-from abnn.files import check_writable, write_text
+from abnn.files import check_writable
 from research.tables import PRESETS, columns_from, render, render_paired, update_between_markers
 
 results_app = typer.Typer(name="results", help="List, tabulate and recompute run records.", no_args_is_help=True)
@@ -57,11 +57,8 @@ def table(
     columns: Annotated[
         str, typer.Option(help=f"Presets ({', '.join(PRESETS)}), metric paths or HEADER=PATH, separated by commas.")
     ] = "overview",
-    by: Annotated[str, typer.Option(help="What makes a row: a field of the record, or config.KEY.")] = "name",
     row: Annotated[list[str] | None, typer.Option("--row", help="Only these rows, in this order; repeated.")] = None,
     against: Annotated[str | None, typer.Option(help="Differences to this row, with the paired test.")] = None,
-    format: Annotated[str, typer.Option(help="markdown or csv.")] = "markdown",
-    output: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
     into: Annotated[Path | None, typer.Option(help="Put the table between the markers of this document.")] = None,
     marker: Annotated[str | None, typer.Option(help="Which markers: <!-- abnn:table MARKER -->.")] = None,
     name: Names = None,
@@ -72,28 +69,23 @@ def table(
     if (into is None) != (marker is None):
         fix = "Pass --into FILE --marker NAME, or neither."
         raise InputError(explain("--into and --marker", "only one of them", "both or neither", fix))
-    if into is not None and format != "markdown":
-        raise InputError(explain("--format", format, "markdown, with --into", "Use --output for other formats."))
     if against is not None and row:
         raise InputError(explain("--row", "rows with --against", "one of the two", "Choose rows with --name instead."))
-    for argument, target in (("--output", output), ("--into", into)):
-        if target is not None:
-            check_writable(argument, target)
+    if into is not None:
+        check_writable("--into", into)
     records = _select(results, experiment, name, seed)
     if not records:
         fix = f"`python -m research results list -r {results}` shows what is there."
         raise InputError(explain("experiment", repr(experiment), f"one with records in {results}", fix))
     chosen = columns_from(columns, records)
     if against is None:
-        text = render(records, chosen, by, format, row)
+        text = render(records, chosen, row)
     else:
-        text = render_paired(records, chosen, against, by, format)
-    if output is not None:
-        write_text(output, text)
+        text = render_paired(records, chosen, against)
     if into is not None and marker is not None:
         changed = update_between_markers(into, marker, text)
         typer.echo(f"{into}: table {marker} {'updated' if changed else 'is up to date'}", err=True)
-    if output is None and into is None:
+    else:
         typer.echo(text, nl=False)
 
 

@@ -1,4 +1,4 @@
-"""Tables from run records: mean and sample standard deviation over seeds, as Markdown or CSV.
+"""Tables from run records: mean and sample standard deviation over seeds, in Markdown.
 
 The same records give the same bytes, in whatever order they come. Tables in documents stand between two markers and are
 put there by `update_between_markers`, so that no number in them was ever typed.

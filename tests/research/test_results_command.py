@@ -65,10 +65,8 @@ def test_list_errors(written: Path):
 
 def test_table_prints_what_render_gives(written: Path):
     records = find_records(written, experiment="digits")
-    for format in ("markdown", "csv"):
-        result = run("table", "digits", "-r", written, "--columns", "detection,tiers", "--format", format)
-        columns = [*preset("detection", records), *preset("tiers", records)]
-        assert result.stdout == render(records, columns, format=format)
+    result = run("table", "digits", "-r", written, "--columns", "detection,tiers")
+    assert result.stdout == render(records, [*preset("detection", records), *preset("tiers", records)])
     assert run("table", "digits", "-r", written).stdout == render(records, preset("overview", records))
     against = run("table", "digits", "-r", written, "--against", "plain network").stdout
     assert against == render_paired(records, preset("overview", records), "plain network")
@@ -76,8 +74,8 @@ def test_table_prints_what_render_gives(written: Path):
     assert rows.index("plain network") < rows.index("attached [network]")
 
 
-def test_table_into_files(written: Path, tmp_path: Path):
-    document, output = tmp_path / "README.md", tmp_path / "new" / "table.csv"
+def test_table_into_a_document(written: Path, tmp_path: Path):
+    document = tmp_path / "README.md"
     document.write_text("a\n<!-- abnn:table digits -->\n<!-- /abnn:table -->\nb\n")
     arguments = ("table", "digits", "-r", written, "--into", document, "--marker", "digits")
     assert "updated" in run(*arguments).stderr
@@ -86,8 +84,6 @@ def test_table_into_files(written: Path, tmp_path: Path):
     assert render(records, preset("overview", records)) in text and text.endswith("\nb\n")
     result = run(*arguments)
     assert "up to date" in result.stderr and result.stdout == "" and document.read_text() == text
-    run("table", "digits", "-r", written, "--format", "csv", "--output", output)
-    assert output.read_text() == render(records, preset("overview", records), format="csv")
 
 
 def test_table_errors(written: Path, tmp_path: Path):
@@ -95,11 +91,9 @@ def test_table_errors(written: Path, tmp_path: Path):
     for arguments, message in [
         (("--into", tmp_path / "x.md"), "both or neither"),
         (("--marker", "x"), "both or neither"),
-        (("--into", tmp_path / "x.md", "--marker", "x", "--format", "csv"), "markdown, with --into"),
         (("--into", tmp_path / "x.md", "--marker", "x"), "does not exist"),
         (("--against", "plain network", "--row", "plain network"), "one of the two"),
         (("--columns", "tiers.ordered"), "Did you mean"),
-        (("--output", tmp_path), "--output: got .*, which is a folder"),
         (("--into", tmp_path, "--marker", "x"), "--into: got .*, which is a folder"),
     ]:
         with pytest.raises(InputError, match=message):
