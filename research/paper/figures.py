@@ -6,7 +6,7 @@ The paper draws densities and sorted scores of single trainings. Here a line is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +74,7 @@ def tiers(found: Found, task: str) -> Drawing | None:
         axes.set(
             xlabel="most certain inputs first" if number >= 4 else None, ylabel="score" if number % 4 == 0 else None
         )
-    _legend(figure, looks)
+    legend(figure, looks)
     alt = f"Sorted scores of each set, one panel for each method. Medians. {'. '.join(medians)}."
     caption = (
         f"Score of each set's inputs, sorted: mean of the quantiles over seeds, with one standard deviation. {known.sets[0].name} "
@@ -111,7 +111,7 @@ def alpha(found: Found) -> Drawing | None:
         told.append(f"{column.header} here, by α: {means}")
         set_title(axes, column.header)
         axes.set(xlabel="α", ylabel="%" if panel == 0 else None)
-    _legend(figure, looks)
+    legend(figure, looks)
     alt = f"MNIST against SVHN for five weights of the outlier step. {'; '.join(told)}."
     caption = (
         "MNIST against SVHN over α: mean and one standard deviation in print, in the authors' score files, and here."
@@ -119,9 +119,10 @@ def alpha(found: Found) -> Drawing | None:
     return Drawing("alpha", alt, caption, figure)
 
 
-def _legend(figure: Figure, looks: dict[str, Look]) -> None:
+def legend(figure: Figure, looks: Mapping[str, Look], columns: int | None = None) -> None:
+    """Put names and their lines below a figure."""
     handles = [Line2D([], [], color=colour, linestyle=line, label=name) for name, (colour, line) in looks.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), handlelength=2.8)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns or len(handles), handlelength=2.8)
 
 
 def _looks(record: Record) -> dict[str, Look]:

@@ -24,7 +24,6 @@ _ORDER = {
     "tiers.auroc_id_below_full": "id < full",
     "tiers.ordered_triples": "ordered triples",
 }
-_AREAS = {"auroc": "AUROC", "aupr_in": "AUPR in", "aupr_out": "AUPR out", "detection_accuracy": "detection accuracy"}
 PRESETS: dict[str, dict[str, str]] = {
     "overview": {
         "accuracy.SET": "SET accuracy",
@@ -33,31 +32,12 @@ PRESETS: dict[str, dict[str, str]] = {
         **{path: _ORDER[path] for path in ("tiers.auroc_semi_below_full", "tiers.ordered_triples")},
     },
     "detection": {
-        **{f"detection.SET.{metric}": f"SET {label}" for metric, label in _AREAS.items()},
+        "detection.SET.auroc": "SET AUROC",
+        "detection.SET.aupr_in": "SET AUPR in",
+        "detection.SET.aupr_out": "SET AUPR out",
+        "detection.SET.detection_accuracy": "SET detection accuracy",
         "detection.SET.tnr_at_tpr95_id_positive": "SET TNR at 95 % TPR (ID)",
         "detection.SET.fpr_at_tpr95_ood_positive": "SET FPR at 95 % TPR (OOD)",
-    },
-    "paper-grid": {
-        "paper_grid_detection.SET.tnr_at_tpr95_window": "SET TNR window",
-        **{f"paper_grid_detection.SET.{metric}": f"SET {label}" for metric, label in _AREAS.items()},
-    },
-    "misclassification": {
-        "misclassification.SET.accuracy": "SET accuracy",
-        "misclassification.SET.auroc": "SET AUROC",
-        "misclassification.SET.aupr_success": "SET AUPR success",
-        "misclassification.SET.aupr_error": "SET AUPR error",
-        "misclassification.SET.detection_accuracy": "SET detection accuracy",
-    },
-    "selective": {
-        "selective.SET.error_rate": "SET error rate",
-        "selective.SET.aurc": "SET AURC",
-        "selective.SET.excess_aurc": "SET excess AURC",
-    },
-    "calibration": {
-        "calibration.SET.ece": "SET ECE",
-        "calibration.SET.adaptive_ece": "SET adaptive ECE",
-        "calibration.SET.brier": "SET Brier",
-        "calibration.SET.nll": "SET NLL",
     },
     "tiers": {
         **_ORDER,

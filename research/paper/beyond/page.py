@@ -59,16 +59,13 @@ def balance(measured: Measured) -> str:
             found = compare(measured, task)
             winners = [each.winner for each in found]
             counts.append([TITLES[task], part, *(str(winners.count(who)) for who in ("ours", "equal", "plain"))])
-            losses += [[TITLES[task], *_loss(each)] for each in found if each.winner == "plain"]
+            lost = [each for each in found if each.winner == "plain"]
+            losses += [[TITLES[task], each.part, each.row, each.column, *each.texts] for each in lost]
     text = markdown_table(["", "", "ours better", "equal", "plain better"], counts, left=2)
     if losses:
         text += "\nWhere the plain network is better:\n\n"
         text += markdown_table(["", "", "", "", "plain", "ours"], losses, left=4)
     return text
-
-
-def _loss(each: Comparison) -> list[str]:
-    return [each.part, each.row, each.column, *each.texts]
 
 
 def _table(measured: Measured, part: str, task: str) -> str:
