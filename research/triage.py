@@ -108,6 +108,11 @@ def measure_drift(good: np.ndarray, far: np.ndarray, size: int, streams: int, se
         monitor.reset()
         monitor.update(drifted)
         delays.append(monitor.alarmed_at if monitor.alarmed_at is not None else np.inf)
+
+    def until(share: float) -> float | None:
+        inputs = float(np.quantile(delays, share, method="lower"))
+        return inputs if np.isfinite(inputs) else None
+
     return {
         "alarm": ALARM,
         "streams": streams,
@@ -115,13 +120,9 @@ def measure_drift(good: np.ndarray, far: np.ndarray, size: int, streams: int, se
         "photographs": {
             "share": PHOTOGRAPHS,
             "noticed": float(np.isfinite(delays).mean()),
-            "inputs_until_alarm": {f"{q} %": _finite(np.quantile(delays, q / 100, method="lower")) for q in (50, 90)},
+            "inputs_until_alarm": {f"{share} %": until(share / 100) for share in (50, 90)},
         },
     }
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def _verdicts(triage: Triage, demo: Demo) -> dict[str, Any]:
@@ -295,7 +296,8 @@ def main(arguments: list[str] | None = None) -> None:
     elif options.record:
         written = check_records(options.record, options.output)
     elif not options.table:
-        written = [_digits(options.seed, options.output, not options.quiet)]
+        written = [options.output / f"digits-seed{options.seed}.json"]
+        write_json(written[0], measure(run_demo(options.seed, progress=not options.quiet), options.seed))
     for path in written:
         print(path)
         for each in read_json(path)["guarantee"]:
@@ -304,13 +306,6 @@ def main(arguments: list[str] | None = None) -> None:
         print(text, end="")
         if options.into is not None:
             update_between_markers(options.into, marker, text)
-
-
-def _digits(seed: int, output: Path, progress: bool) -> Path:
-    demo = run_demo(seed, progress=progress)
-    path = output / f"digits-seed{seed}.json"
-    write_json(path, measure(demo, seed))
-    return path
 
 
 if __name__ == "__main__":
