@@ -3,6 +3,7 @@
     python benchmarks/speed.py                                all groups on the CPU, into results/speed/cpu.json
     python benchmarks/speed.py --device cuda                  all groups on the GPU, into results/speed/cuda.json
     python benchmarks/speed.py --only prediction memory       some groups; the others stay in the file as they are
+    python benchmarks/speed.py --set batch=32 draws=5         other sizes
     python benchmarks/speed.py --tiny --output tiny.json      every piece once or twice: does it run, do results agree?
     python benchmarks/speed.py --table                        put the tables of results/speed into docs/speed.md again
 
@@ -15,10 +16,11 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from peers import find_peers
 from setting import ON_CPU, ON_CUDA, TINY, Run, Sizes
 from timing import ROOT, machine, ratio
 
-from abnn.errors import InputError, explain
+from abnn.errors import InputError, explain, unknown
 from abnn.evaluate.provenance import provenance
 from abnn.files import read_json, write_json
 from abnn.train.processor import check_bfloat16
@@ -78,6 +80,18 @@ def trouble(group: dict[str, Any]) -> list[str]:
     """What went wrong in a group, in words."""
     wrong = [f"{name} failed: {why}" for name, why in group["failed"].items()]
     return wrong + [f"{name}: results differ" for name, each in group.get("checks", {}).items() if not each["agrees"]]
+
+
+def choose_sizes(sizes: Sizes, changes: list[str]) -> Sizes:
+    """Return other sizes: "batch=32", values as JSON or else text; an unknown name is an error."""
+    for change in changes:
+        name, _, text = change.partition("=")
+        known = {each.name for each in fields(Sizes)} - {"plan", "curve_plan"}
+        if name not in known:
+            raise unknown("set", name, known)
+        value: Any = text if isinstance(getattr(sizes, name), str) else json.loads(text)
+        sizes = replace(sizes, **{name: tuple(value) if isinstance(value, list) else value})
+    return sizes
 
 
 def tables(record: Mapping[str, Any]) -> dict[str, str]:
@@ -179,6 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--only", nargs="+", default=list(GROUPS), choices=list(GROUPS), metavar="GROUP")
     parser.add_argument("--tiny", action="store_true", help="sizes that take seconds and say nothing about speed")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="change sizes; bars are not judged")
     parser.add_argument("--output", type=Path, help="default: results/speed/DEVICE.json; nothing with --tiny")
     parser.add_argument("--table", action="store_true", help="only render the tables of what was measured")
     chosen = parser.parse_args(arguments)
@@ -191,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     else:
         check_bfloat16()
-    sizes = TINY if chosen.tiny else ON_CUDA if device.type == "cuda" else ON_CPU
+    sizes = choose_sizes(TINY if chosen.tiny else ON_CUDA if device.type == "cuda" else ON_CPU, chosen.set)
     output = chosen.output or (None if chosen.tiny else RESULTS / f"{device.type}.json")
     wrong: list[str] = []
     for name in chosen.only:

@@ -127,6 +127,13 @@ def test_the_page_has_a_place_for_every_table():
             assert page.count(f"<!-- abnn:table speed {device} {name} -->") == 1
 
 
+def test_sizes_can_be_changed():
+    sizes = speed.choose_sizes(TINY, ["batch=3", "resnet=resnet34", "curve_draws=[1, 5]"])
+    assert (sizes.batch, sizes.resnet, sizes.curve_draws) == (3, "resnet34", (1, 5))
+    with pytest.raises(InputError, match="batch"):
+        speed.choose_sizes(TINY, ["bacth=3"])
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", list(GROUPS))
 def test_a_group_runs_on_the_gpu(name, tmp_path):
