@@ -45,17 +45,9 @@ def train(
     task = load_task(data, seed, root=data_root)
     chosen = task.method(method, variant, **parse_settings(set or []))
     unfinished = output / "unfinished"
-    evaluation, trained = run_method(
-        task,
-        chosen,
-        epochs,
-        seed,
-        not quiet,
-        precision=precision,
-        checkpoint=unfinished / "checkpoint.safetensors",
-        log=log or (),
-        log_dir=output / "logs",
-    )
+    options: dict[str, Any] = {"precision": precision, "log": log or (), "log_dir": output / "logs"}
+    options["checkpoint"] = unfinished / "checkpoint.safetensors"
+    evaluation, trained = run_method(task, chosen, epochs, seed, not quiet, **options)
     trained.extra["data"] = evaluation.config["data"]
     record = write_record(evaluation, output / "records", f"train-{data}", images=False)
     model = trained.save(output / "model")
@@ -104,16 +96,8 @@ def compare(
 
     check_writable("--output", output, folder=True)
     scores = None if posthoc is None else [name for name in posthoc if name != "none"]
-    paths = run_compare(
-        method or METHODS,
-        range(seeds),
-        output,
-        progress=not quiet,
-        posthoc=scores,
-        epochs=epochs,
-        validation=validation,
-        note=typer.echo,
-    )
+    options: dict[str, Any] = {"posthoc": scores, "epochs": epochs, "validation": validation}
+    paths = run_compare(method or METHODS, range(seeds), output, not quiet, note=typer.echo, **options)
     records = [read_record(path) for path in paths]
     rows = list(dict.fromkeys(record.name for record in records))
     typer.echo(render(records, COLUMNS, rows=rows), nl=False)

@@ -43,10 +43,6 @@ def order(pair: str) -> Column:
     return Column(pair, f"pairs.{pair}.auroc_semi_below_full")
 
 
-def column(header: str, path: str) -> Column:
-    return Column(header, path)
-
-
 def errors(name: str, where: str = "") -> tuple[Column, Column]:
     """How well errors are told, and what of them is accepted; ``where``: the end of the headers."""
     return (
