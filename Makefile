@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check tables clean
+.PHONY: demo test check tables reproduce clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(VENV)/bin/abnn demo
@@ -12,10 +12,11 @@ demo: $(VENV)/.installed  ## the main job on embedded data
 test: $(VENV)/.installed-dev  ## all tests, with line coverage
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --dist loadscope --cov --cov-report=term --cov-fail-under=90
 
-check: $(VENV)/.installed-dev  ## format, lint and types
+check: $(VENV)/.installed-dev  ## format, lint, types and who imports whom
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
 
 TIERS = AUROC id/semi=tiers.auroc_id_below_semi, AUROC semi/full=tiers.auroc_semi_below_full, AUROC id/full=tiers.auroc_id_below_full
 ACCURACY = accuracy=accuracy.handwritten digits
@@ -27,9 +28,9 @@ ROWS = --row threshold --row deep-ensemble --row abnn
 tables: $(VENV)/.installed-dev  ## the tables of README and docs, from the records in results/
 	$(VENV)/bin/python -m research results table demo --columns "$(ACCURACY), $(TIERS), $(SEMI)" \
 		--row "plain network" --row "attached network" --into README.md --marker demo
-	$(VENV)/bin/python -m research results table paper-mnist --into README.md --marker paper-mnist $(ROWS) \
+	$(VENV)/bin/python -m research results table paper-mnist --into docs/reproduction.md --marker paper-mnist $(ROWS) \
 		--columns "MNIST accuracy=accuracy.MNIST, TNR SEMEION=detection.SEMEION.$(TNR95), TNR SVHN=detection.SVHN.$(TNR95), SEMEION < CIFAR-10=pairs.SEMEION < CIFAR-10.$(BELOW), SVHN < CIFAR-10=pairs.SVHN < CIFAR-10.$(BELOW), accuracy on SEMEION=accuracy.SEMEION, accuracy on SVHN=accuracy.SVHN, errors AUROC=misclassification.MNIST.auroc"
-	$(VENV)/bin/python -m research results table paper-svhn --into README.md --marker paper-svhn $(ROWS) \
+	$(VENV)/bin/python -m research results table paper-svhn --into docs/reproduction.md --marker paper-svhn $(ROWS) \
 		--columns "SVHN accuracy=accuracy.SVHN, TNR CIFAR-10=detection.CIFAR-10.$(TNR95), AUROC CIFAR-10=detection.CIFAR-10.auroc, TNR CIFAR-100=detection.CIFAR-100.$(TNR95), AUROC CIFAR-100=detection.CIFAR-100.auroc, errors AUROC=misclassification.SVHN.auroc"
 	$(VENV)/bin/python -m research results table compare-digits --into docs/methods.md --marker compare-digits \
 		--columns "$(ACCURACY), $(TIERS), errors AUROC=misclassification.printed digits.auroc, $(SEMI)"
@@ -38,7 +39,16 @@ tables: $(VENV)/.installed-dev  ## the tables of README and docs, from the recor
 	$(VENV)/bin/python benchmarks/serve.py --table
 	$(VENV)/bin/python benchmarks/speed.py --table
 	$(VENV)/bin/python benchmarks/where.py --table
+	$(VENV)/bin/python benchmarks/late.py --table
+	$(VENV)/bin/python benchmarks/ways.py --table
 	$(VENV)/bin/python -m research reproduce page
+
+OUTPUT ?= results
+
+reproduce: $(VENV)/.installed-dev  ## the paper's seven tables: trains every cell that has no record yet
+	@echo "Needs a GPU and the data sets of docs/data.md below \$$ABNN_DATA (now: $(or $(ABNN_DATA),~/.cache/abnn))."
+	@echo "Records in OUTPUT=$(OUTPUT) are not made again; networks stay in runs/reproduce. When stopped, it goes on where it was."
+	$(VENV)/bin/python -m research reproduce all --precision bf16-mixed --output "$(OUTPUT)"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -52,4 +62,4 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .coverage
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .coverage

@@ -12,10 +12,10 @@ import memory
 import peers
 import torch
 import work
-from agreement import check, check_folding, exactly, without_noise
 from setting import Run
 from timing import Work, row
 from torch import Tensor
+from work import check, check_folding, exactly, without_noise
 
 import abnn
 from abnn.attached import Attached

@@ -17,21 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import Plan, interleaved, ratio
-from torch.utils.data import DataLoader, TensorDataset
+from timing import ROOT, Plan, interleaved, ratio
 
 import abnn
-from abnn.data.digits import DigitsData, Labelled, load_digits
+from abnn.data.digits import load_digits
 from abnn.demo import BACKBONE, BATCH, COLUMNS, DRAWS, EPOCHS, train_backbone
-from abnn.evaluate.collect import evaluate_set
 from abnn.evaluate.evaluation import Evaluation
 from abnn.evaluate.provenance import provenance
 from abnn.evaluate.summary import flatten, summarise
 from abnn.files import read_json, write_json
 from abnn.predict import Plain
-from research.tables import update_between_markers
+from research.tables import markdown_table, update_between_markers
+from research.tasks import Task, load_task
 
-ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "results" / "late" / "digits.json"
 PAGE = ROOT / "docs" / "cost.md"
 BLOCKS = 6
@@ -45,20 +43,20 @@ def name_of(last: int, blocks: int) -> str:
 
 def run_seed(seed: int, blocks: int, lasts: tuple[int, ...], epochs: int, plan: Plan) -> dict[str, Any]:
     """Numbers of one seed: metrics, size and time by row."""
-    data = load_digits(seed)
+    task, data = load_task("digits", seed), load_digits(seed)
     network = abnn.build_backbone("paper-resnet", 10, 1, **{**BACKBONE, "blocks": blocks})
     train_backbone(network, data, seed, progress=False)
     models: dict[str, Any] = {PLAIN: Plain(network, data.train.x[:1])}
     for last in lasts:
         model = abnn.attach(network, data.train.x[:1], last=last, seed=seed)
-        abnn.fit(model, loader(data.train, True), epochs=epochs, seed=seed, progress=False)
+        abnn.fit(model, task.loader(), epochs=epochs, seed=seed, progress=False)
         models[name_of(last, blocks)] = model
     x = data.test.x[:BATCH]
     work = {name: lambda model=model: model.predict(x, draws=DRAWS) for name, model in models.items()}  # type: ignore[misc]
     times = interleaved(work, torch.device("cpu"), plan)
     return {
         name: {
-            "metrics": metrics(model, data),
+            "metrics": metrics(model, task),
             "size": getattr(model, "attachment_size", 0),
             "ms_per_image": times[name]["median"] / len(x),
             "times_plain": ratio(times[name], times[PLAIN])["ratio"],
@@ -67,18 +65,8 @@ def run_seed(seed: int, blocks: int, lasts: tuple[int, ...], epochs: int, plan: 
     }
 
 
-def loader(part: Labelled, shuffle: bool = False) -> DataLoader:
-    return DataLoader(TensorDataset(*part), BATCH if shuffle else 256, shuffle=shuffle)
-
-
-def metrics(model: Any, data: DigitsData) -> dict[str, float]:
-    sets = (
-        ("handwritten digits", "id", data.test),
-        ("printed digits", "semi", data.semi),
-        ("photographs", "full", data.full),
-    )
-    results = tuple(evaluate_set(model, loader(part), name, tier, DRAWS, shown=0) for name, tier, part in sets)
-    numbers = flatten(summarise(Evaluation("late", model.score, results), by_score=False))
+def metrics(model: Any, task: Task) -> dict[str, float]:
+    numbers = flatten(summarise(Evaluation("late", model.score, task.evaluate(model)), by_score=False))
     return {title: numbers[path] for title, path in COLUMNS.items()}
 
 
@@ -86,15 +74,14 @@ def table(record: Mapping[str, Any]) -> str:
     """Means over the seeds, with standard deviations where there are several."""
     titles = list(COLUMNS)
     head = ["attachments at", "learned numbers", *titles, f"ms per image, {DRAWS} draws", "times plain network"]
-    lines = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    lines = []
     for name, rows in sorted(record["rows"].items(), key=lambda item: item[1][0]["size"]):
         cells = [spread([100 * row["metrics"][title] for row in rows]) for title in titles]
         cost = [statistics.median(row[key] for row in rows) for key in ("ms_per_image", "times_plain")]
-        cells = [f"{rows[0]['size']:,}", *cells, f"{cost[0]:.2f}", f"{cost[1]:.1f}"]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append([name, f"{rows[0]['size']:,}", *cells, f"{cost[0]:.2f}", f"{cost[1]:.1f}"])
     seeds, threads = len(record["seeds"]), record["threads"]
     where = f"{seeds} seed{'s' * (seeds > 1)}, batches of {BATCH}, {threads} thread{'s' * (threads > 1)}"
-    return "\n".join([*lines, "", f"Mean ± standard deviation in percent, median times; {where}."])
+    return f"{markdown_table(head, lines)}\nMean ± standard deviation in percent, median times; {where}."
 
 
 def spread(values: list[float]) -> str:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
-import os
-import platform
 import re
+import shutil
+import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -26,12 +28,14 @@ from typing import Any
 
 import numpy as np
 from _fuzz import fuzz
-from _kill import kill
-from _server import ROOT, Server, Tally, ask_for, connected, form, request, sample_images, serving
+from _server import Server, Tally, ask_for, connected, form, request, sample_images, serving
+from timing import ROOT, machine
+
+from research.tables import update_between_markers
 
 RESULTS = ROOT / "results" / "serve"
 DOCS = ROOT / "docs" / "serve.md"
-CLIENTS = (1, 8, 64)
+CLIENTS, KILL_CLIENTS = (1, 8, 64), 32
 MODES = {"batched": 32, "one by one": 1}
 PACKAGES = ("fastapi", "starlette", "uvicorn", "pillow")
 
@@ -45,12 +49,15 @@ async def load(port: int, clients: int, seconds: float) -> dict[str, Any]:
     tally, started = Tally(), time.perf_counter()
     await asyncio.gather(*(ask_for(port, requests, started + seconds, n, tally) for n in range(clients)))
     spent = time.perf_counter() - started
+    return {"clients": clients, "answered": len(tally.seconds), **summary(tally, round(spent, 2))}
+
+
+def summary(tally: Tally, seconds: float) -> dict[str, Any]:
+    """What clients met within so many seconds."""
     times = 1000 * np.array(tally.seconds)
     return {
-        "clients": clients,
-        "seconds": round(spent, 2),
-        "answered": len(times),
-        "rate": round(len(times) / spent, 1),
+        "seconds": seconds,
+        "rate": round(len(times) / seconds, 1),
         "p50_ms": round(float(np.percentile(times, 50)), 2),
         "p99_ms": round(float(np.percentile(times, 99)), 2),
         "statuses": {str(status): number for status, number in sorted(tally.statuses.items())},
@@ -78,19 +85,14 @@ def load_table(records: Path) -> str:
         lines.append(
             f"| {row['mode']} | {row['clients']} | {row['rate']:.0f} | {row['p50_ms']:.0f} ms | {row['p99_ms']:.0f} ms |"
         )
-    gains = ", ".join(
-        f"{gain:.1f} at {clients}" for clients, gain in sorted(record["batched_over_one_by_one"].items(), key=_number)
-    )
+    ratios = {int(clients): gain for clients, gain in record["batched_over_one_by_one"].items()}
+    gains = ", ".join(f"{gain:.1f} at {clients}" for clients, gain in sorted(ratios.items()))
     machine = record["machine"]
     measured = (
         f"Batched over one by one: {gains} clients. Measured with `python benchmarks/serve.py` on {machine['cores']} cores "
         f"({machine['processor']}), server and clients together, torch {record['versions']['torch']}."
     )
     return "\n".join([*lines, "", measured])
-
-
-def _number(item: tuple[str, float]) -> int:
-    return int(item[0])
 
 
 # -- soak --------------------------------------------------------------------------------------------------------------
@@ -113,18 +115,12 @@ async def soak(server: Server, clients: int, seconds: float) -> dict[str, Any]:
     )
     accepted = await answered(server.port) - counted
     after = await load(server.port, 1, 3)
-    times = 1000 * np.array(tally.seconds)
     half = [value for _, value in memory[len(memory) // 2 :]]
     return {
         "clients": clients,
-        "seconds": seconds,
-        "statuses": {str(status): number for status, number in sorted(tally.statuses.items())},
+        **summary(tally, seconds),
         "accepted_by_server": accepted,
         "answered_to_clients": tally.statuses[200],
-        "lost": tally.lost,
-        "rate": round(len(times) / seconds, 1),
-        "p50_ms": round(float(np.percentile(times, 50)), 2),
-        "p99_ms": round(float(np.percentile(times, 99)), 2),
         "memory_mb": memory,
         "memory_growth_second_half_mb": round(half[-1] - half[0], 1),
         "before": before,
@@ -171,19 +167,69 @@ def trials_table(records: Path) -> str:
     return "\n".join(["| trial | outcome |", "|---|---|", *rows])
 
 
-# -- records -----------------------------------------------------------------------------------------------------------
+# -- kill --------------------------------------------------------------------------------------------------------------
 
 
-def machine() -> dict[str, Any]:
-    names = (
-        re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text()) if os.path.exists("/proc/cpuinfo") else []
-    )
+def kill(model: str, rounds: int) -> dict[str, Any]:
+    """Kill a server under load, again and again, and look at every file that it had to do with.
+
+    The only file that a server writes is the state of its drift monitor, with ``--drift``, once a second. After each kill
+    (SIGKILL, at a random moment) the model's folder must be as it was, byte by byte, and that state must be whole; the next
+    server starts from both.
+    """
+    from abnn.cli.serve import demo_model
+    from abnn.store.saved import fingerprint, load_model
+    from abnn.triage.drift import DriftMonitor
+
+    source = Path(model) if model else demo_model()[1]
+    rng = np.random.default_rng(0)
+    requests = [request("POST", "/predict", *form(image)) for image in sample_images()]
+    answered, seen, broken, left_over = 0, [], [], set()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, state = Path(scratch) / "model", Path(scratch) / "drift.json"
+        shutil.copytree(source, folder)
+        before = fingerprint(folder)
+        for number in range(rounds):
+            moment = float(rng.uniform(0.5, 2.5))
+            with serving(str(folder), "--drift", str(state)) as server:
+                tally = asyncio.run(load_and_kill(server, requests, moment))
+                assert server.process.wait(30) == -signal.SIGKILL
+            answered += tally.statuses[200]
+            try:
+                if fingerprint(folder) != before:
+                    raise ValueError("the model's folder has changed")
+                load_model(folder)
+                seen.append(DriftMonitor.load(state).seen)
+                if seen != sorted(seen):
+                    raise ValueError("the drift monitor has forgotten images")
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with a file belongs in the record
+                broken.append(f"round {number}, after {moment:.2f} s: {error}")
+            left_over.update(file.name for file in Path(scratch).iterdir() if file not in (folder, state))
     return {
-        "processor": names[0] if names else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "system": platform.platform(),
-        "load_before": round(os.getloadavg()[0], 2),
+        "rounds": rounds,
+        "clients": KILL_CLIENTS,
+        "answered_before_the_kill": answered,
+        "images_in_drift_state": seen,
+        "broken": broken,
+        "unfinished_files_left_beside": len(left_over),
     }
+
+
+async def load_and_kill(server: Server, requests: list[bytes], moment: float) -> Tally:
+    """More clients than the model keeps up with; SIGKILL after ``moment`` seconds."""
+    tally = Tally()
+    until = time.perf_counter() + moment + 60
+    clients = [asyncio.ensure_future(ask_for(server.port, requests, until, n, tally)) for n in range(KILL_CLIENTS)]
+    await asyncio.sleep(moment)
+    server.process.kill()
+    for client in clients:
+        client.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await client
+    return tally
+
+
+# -- records ------------------------------------------------------------------------------------------------------------
 
 
 def read(records: Path, name: str) -> dict[str, Any]:
@@ -205,8 +251,6 @@ def render(records: Path, marker: str, make: Callable[[Path], str]) -> None:
     table = make(records)
     print(table)
     if records == RESULTS:
-        from research.tables import update_between_markers
-
         update_between_markers(DOCS, marker, table)
 
 

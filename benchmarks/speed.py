@@ -17,31 +17,30 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
-import platform
-import re
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+import bars
 import torch
-from bars import judge
 from groups import GROUPS
 from peers import find_peers
 from setting import ON_CPU, ON_CUDA, TINY, Run, Sizes
-from speed_tables import tables, update_page
+from timing import ROOT, machine, ratio
 
 from abnn.errors import InputError, explain, unknown
 from abnn.evaluate.provenance import provenance
 from abnn.files import read_json, write_json
 from abnn.train.processor import check_bfloat16
+from research.tables import update_between_markers
 
-ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "speed"
 PAGE = ROOT / "docs" / "speed.md"
 FORMAT = "abnn-speed-1"
+REFERENCES = (bars.OURS, bars.ONE_SEED, bars.PLAIN_GRAPH, bars.PLAIN)
 
 
 def run_group(name: str, device: torch.device, sizes: Sizes) -> dict[str, Any]:
@@ -56,8 +55,8 @@ def run_group(name: str, device: torch.device, sizes: Sizes) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - the other groups can still be measured
         run.fail(name, error)
         result = {"error": run.failed[name]}
-    judged = judge(name, device.type, result.get("rows", {}))
-    if not _full(sizes, device):
+    judged = bars.judge(name, device.type, result.get("rows", {}))
+    if sizes != (ON_CUDA if device.type == "cuda" else ON_CPU):
         judged = [{**bar, "met": None} for bar in judged]
     gc.collect()
     seconds = round(time.perf_counter() - started, 1)
@@ -83,35 +82,110 @@ def trouble(group: dict[str, Any]) -> list[str]:
     return wrong + [f"{name}: results differ" for name, each in group.get("checks", {}).items() if not each["agrees"]]
 
 
-def choose_sizes(device: torch.device, tiny: bool, changes: list[str]) -> Sizes:
-    sizes = TINY if tiny else ON_CUDA if device.type == "cuda" else ON_CPU
-    known = {each.name for each in fields(Sizes)} - {"plan", "curve_plan"}
+def choose_sizes(sizes: Sizes, changes: list[str]) -> Sizes:
+    """Return other sizes: "batch=32", values as JSON or else text; an unknown name is an error."""
     for change in changes:
         name, _, text = change.partition("=")
+        known = {each.name for each in fields(Sizes)} - {"plan", "curve_plan"}
         if name not in known:
             raise unknown("set", name, known)
         value: Any = text if isinstance(getattr(sizes, name), str) else json.loads(text)
-        changed: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value}
-        sizes = replace(sizes, **changed)
+        sizes = replace(sizes, **{name: tuple(value) if isinstance(value, list) else value})
     return sizes
 
 
-def machine(device: torch.device) -> dict[str, Any]:
-    information = Path("/proc/cpuinfo")
-    names = re.findall(r"model name\s*: (.+)", information.read_text()) if information.exists() else []
-    return {
-        "processor": names[0] if names else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        "cuda": torch.version.cuda,
-        "tf32": device.type == "cuda",
-        "load_before": round(os.getloadavg()[0], 2),
-    }
+def tables(record: Mapping[str, Any]) -> dict[str, str]:
+    """A table for each group that was measured, and one for the bars of all."""
+    made = {name: _group(name, group) for name, group in record["groups"].items() if "error" not in group}
+    judged = {name: group["bars"] for name, group in record["groups"].items() if group.get("bars")}
+    return {**made, **({"bars": _bars(judged)} if judged else {})}
 
 
-def _full(sizes: Sizes, device: torch.device) -> bool:
-    return sizes == (ON_CUDA if device.type == "cuda" else ON_CPU)
+def update_page(page: Path, record: Mapping[str, Any]) -> None:
+    """Put every table between its markers ``speed DEVICE GROUP``."""
+    for name, table in tables(record).items():
+        update_between_markers(page, f"speed {record['device']} {name}", table)
+
+
+def _group(name: str, group: Mapping[str, Any]) -> str:
+    parts = _curves(group) if "curves" in group else [_rows(group["rows"])]
+    left_out = {**group["left_out"], **group["failed"]}
+    if left_out:
+        parts.append("Left out: " + "; ".join(f"{each} ({why})" for each, why in left_out.items()))
+    checks = group.get("checks", {})
+    if checks:
+        largest = max(checks.values(), key=lambda each: each["value"] / each["most"])
+        wrong = [each for each, result in checks.items() if not result["agrees"]]
+        verdict = f"**These results do not agree: {', '.join(wrong)}.**" if wrong else "All results agree"
+        parts.append(f"{verdict} (largest difference {largest['value']:.1g} in total variation).")
+    return "\n\n".join([*parts, _measured(name, group)])
+
+
+def _rows(rows: Mapping[str, Any]) -> str:
+    reference = next((name for name in REFERENCES if name in rows), next(iter(rows), ""))
+    lines = [f"| | median | quartiles | times {reference} |", "|---|---:|---:|---:|"]
+    for name, each in sorted(rows.items(), key=lambda item: item[1]["median"]):
+        low, high = map(number, each["quartiles"])
+        times = number(ratio(each, rows[reference])["ratio"])
+        lines.append(f"| {name} | {quantity(each['median'], each['unit'])} | {low} to {high} | {times} |")
+    return "\n".join(lines)
+
+
+def _curves(group: Mapping[str, Any]) -> list[str]:
+    parts = []
+    for curve, points in group["curves"].items():
+        names = list(dict.fromkeys(name for point in points for name in point["rows"]))
+        lines = [f"| {curve} | {' | '.join(names)} |", "|---:" * (len(names) + 1) + "|"]
+        for point in points:
+            rows = point["rows"]
+            cells = [quantity(rows[name]["median"], rows[name]["unit"]) if name in rows else "" for name in names]
+            lines.append(f"| {point['at']} | {' | '.join(cells)} |")
+        parts.append("\n".join(lines))
+    return parts
+
+
+def _bars(judged: Mapping[str, list[Mapping[str, Any]]]) -> str:
+    lines = [
+        "| group | time (memory) of | over that of | ratio | quartiles | wanted | |",
+        "|---|---|---|---:|---:|---|---|",
+    ]
+    for group, each in judged.items():
+        for bar in each:
+            wanted = f"at least {bar['least']:g}" if bar["least"] is not None else f"at most {bar['most']:g}"
+            low, high = map(number, bar["quartiles"])
+            met = {True: "met", False: "**not met**", None: "not these sizes"}[bar["met"]]
+            lines.append(
+                f"| {group} | {bar['above']} | {bar['below']} | {number(bar['ratio'])} | {low} to {high} | {wanted} | {met} |"
+            )
+    return "\n".join(lines)
+
+
+def _measured(name: str, group: Mapping[str, Any]) -> str:
+    machine, versions, sizes = group["machine"], group["versions"], group["sizes"]
+    where = machine["gpu"] or f"{machine['threads']} of {machine['cores']} cores ({machine['processor']})"
+    size = f"{sizes['pixels']}x{sizes['pixels']}, batch {sizes['batch']}"
+    if name == "prediction":
+        size = f"{size}, {sizes['draws']} draws"
+    elif name == "seeds":
+        size = f"{size}, {sizes['seeds']} seeds"
+    elif name == "resnet50":
+        kind = "bf16" if sizes["resnet_bf16"] else "float32"
+        size = f"{sizes['resnet']}, {sizes['resnet_pixels']}x{sizes['resnet_pixels']}, batch {sizes['resnet_batch']}, {kind}"
+        size = f"{size}, {sizes['draws']} draws"
+    elif name == "curves":
+        size = f"where not varied: batch {sizes['curve_batch']}, {sizes['draws']} draws, width {sizes['width']}"
+        size = f"{size}, {sizes['blocks']} blocks"
+    found = "".join(f", {peer} {version}" for peer, version in group["peers"].items())
+    return f"{where}; {size}; torch {versions['torch']}{found}."
+
+
+def quantity(value: float, unit: str) -> str:
+    return f"{number(value)} {unit}"
+
+
+def number(value: float) -> str:
+    """Three digits."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -120,7 +194,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=list(GROUPS), choices=list(GROUPS), metavar="GROUP")
     parser.add_argument("--tiny", action="store_true", help="sizes that take seconds and say nothing about speed")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="change sizes; bars are not judged")
-    parser.add_argument("--threads", type=int, help="of the CPU; default: torch's")
     parser.add_argument("--output", type=Path, help="default: results/speed/DEVICE.json; nothing with --tiny")
     parser.add_argument("--table", action="store_true", help="only render the tables of what was measured")
     chosen = parser.parse_args(arguments)
@@ -129,13 +202,11 @@ def main(arguments: list[str] | None = None) -> int:
             show(path)
         return 0
     device = torch.device(chosen.device)
-    if chosen.threads:
-        torch.set_num_threads(chosen.threads)
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     else:
         check_bfloat16()
-    sizes = choose_sizes(device, chosen.tiny, chosen.set)
+    sizes = choose_sizes(TINY if chosen.tiny else ON_CUDA if device.type == "cuda" else ON_CPU, chosen.set)
     output = chosen.output or (None if chosen.tiny else RESULTS / f"{device.type}.json")
     wrong: list[str] = []
     for name in chosen.only:

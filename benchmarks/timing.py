@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import gc
 import math
+import os
+import platform
+import re
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+CPU = torch.device("cpu")
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))  # the scripts of this folder import research, which lies beside it
 Work = Callable[[], object]
 FEWEST_ROUNDS = 3
 
@@ -77,6 +85,22 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, middle, high
+
+
+def machine(device: torch.device = CPU) -> dict[str, Any]:
+    """Where a measurement was made, and how busy the machine was before it."""
+    information = Path("/proc/cpuinfo")
+    names = re.findall(r"model name\s*: (.+)", information.read_text()) if information.exists() else []
+    return {
+        "processor": names[0] if names else platform.processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "cuda": torch.version.cuda,
+        "tf32": device.type == "cuda",
+        "system": platform.platform(),
+        "load_before": round(os.getloadavg()[0], 2),
+    }
 
 
 def _warm_up(work: Work, device: torch.device, plan: Plan) -> int:

@@ -4,7 +4,7 @@
     python benchmarks/ways.py --device cuda    on a GPU, into results/ways/cuda.json
     python benchmarks/ways.py --table          the tables again, from the records
 
-Ten draws, as `abnn.strategy` measures them: on a GPU, time of the device alone.
+Ten draws, as `abnn.bayes.strategy` measures them: on a GPU, time of the device alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from timing import ROOT, machine
 
 from abnn.bayes import strategy
 from abnn.bayes.convolutions import WAYS, Geometry
@@ -23,7 +24,6 @@ from abnn.evaluate.provenance import provenance
 from abnn.files import read_json, write_json
 from research.tables import update_between_markers
 
-ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "ways"
 PAGE = ROOT / "docs" / "cost.md"
 DRAWS = 10
@@ -86,8 +86,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tiny", action="store_true", help="does it run? Small shapes, one call")
     options = parser.parse_args(arguments)
     if not options.table:
-        from speed import machine
-
         device, rounds = torch.device(options.device), 1 if options.tiny else 15
         found = machine(device)
         record = {"format": "abnn-ways-1", "device": options.device, **provenance(), "rounds": rounds}

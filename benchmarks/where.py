@@ -1,9 +1,7 @@
 """Where the time of a training step goes on a GPU: all of its kernels by kind.
 
-python benchmarks/where.py                        profile one step of each kind on this GPU, into results/where/h200.json
-python benchmarks/where.py --only "default"       only some kinds; nothing is recorded, the table is printed
-python benchmarks/where.py --names names.json     write every kernel's name, calls and microseconds as well
-python benchmarks/where.py --table                put the table of the record into docs/speed.md again
+python benchmarks/where.py            profile one step of each kind on this GPU, into results/where/h200.json
+python benchmarks/where.py --table    put the table of the record into docs/speed.md again
 
 A step is profiled as it runs in training: replayed as one CUDA graph. ABNN_CONV=grouped and ABNN_CONV=matmul compare ways to
 convolve. Most of the time goes into compiling, about a minute; the others take seconds.
@@ -17,19 +15,18 @@ import json
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 import work
 from setting import ON_CUDA
+from timing import ROOT
 
 from abnn.evaluate.provenance import provenance
 from abnn.files import write_json
 from research.tables import markdown_table, update_between_markers
 
 WARM_UP, TIMED = 8, 20  # steps before a profile: some of them are captured; and timed ones
-ROOT = Path(__file__).resolve().parents[1]
 RECORD, PAGE = ROOT / "results" / "where" / "h200.json", ROOT / "docs" / "speed.md"
 KINDS = {
     "changes of layout": ("nchwToNhwc", "nhwcToNchw"),
@@ -86,21 +83,21 @@ def profile(training: work.OurTraining) -> tuple[list[tuple[str, int, float]], f
     return sorted(kernels, key=lambda kernel: -kernel[2]), took
 
 
-def measure(names: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The record, and all kernels of each step."""
+def measure() -> dict[str, Any]:
+    """The record: kernels of each step by kind, and milliseconds on the wall."""
     s, device = ON_CUDA, torch.device("cuda")
-    torch.backends.cudnn.benchmark = True  # as in abnn.loop
+    torch.backends.cudnn.benchmark = True  # as in abnn.train.loop
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # as in speed.py
     network = work.paper_network(s.width, s.blocks, s.classes, device)
     images, labels = work.made_up(s.pictures, s.pixels, s.classes)
     loader = work.tensor_loader(images, labels, s.batch)
-    steps, walls, kernels = {}, {}, {}
-    for name in names:
-        training = work.OurTraining(copy.deepcopy(network), loader, device, **STEPS[name])  # type: ignore[arg-type]
-        kernels[name], walls[name] = profile(training)
-        steps[name] = by_kind(kernels[name])
+    steps, walls = {}, {}
+    for name, options in STEPS.items():
+        training = work.OurTraining(copy.deepcopy(network), loader, device, **options)  # type: ignore[arg-type]
+        kernels, walls[name] = profile(training)
+        steps[name] = by_kind(kernels)
     settings = {"device": torch.cuda.get_device_name(), "batch": s.batch, "conv": os.environ.get("ABNN_CONV", "rule")}
-    return {**settings, "steps": steps, "wall_ms": walls, **provenance()}, kernels
+    return {**settings, "steps": steps, "wall_ms": walls, **provenance()}
 
 
 def table(record: dict[str, Any]) -> str:
@@ -124,17 +121,9 @@ def table(record: dict[str, Any]) -> str:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", action="store_true", help="only render the table")
-    parser.add_argument("--only", nargs="+", choices=list(STEPS), metavar="STEP", help=f"of: {', '.join(STEPS)}")
-    parser.add_argument("--names", type=Path, metavar="FILE", help="write all kernels of each step into this file")
     chosen = parser.parse_args(arguments)
     if not chosen.table:
-        record, kernels = measure(chosen.only or list(STEPS))
-        if chosen.names is not None:
-            write_json(chosen.names, {"wall_ms": record["wall_ms"], "kernels": kernels})
-        print(table(record))
-        if chosen.only:
-            return 0
-        write_json(RECORD, record)
+        write_json(RECORD, measure())
     update_between_markers(PAGE, "speed where", table(json.loads(RECORD.read_text())))
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import abnn
 from abnn.attached import Attached
 from abnn.bayes.noise import hold_noise, holding, set_noise, some_of
+from abnn.bayes.noise import without_noise as holding_means
 from abnn.config import preset as choose_preset
 from abnn.networks.by_name import PaperResNet
 from abnn.outliers import make_outliers
@@ -155,11 +157,53 @@ def captured(call: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], Tensor
     return replay
 
 
+# -- agreement ----------------------------------------------------------------------------------------------------------
+
+
+def disagreement(p: Tensor, q: Tensor) -> float:
+    """max over draws and inputs of 1/2 sum_k |p_k - q_k|, the total variation between two predictions; 1 where one is NaN."""
+    return float(0.5 * (p.float() - q.float()).abs().sum(-1).nan_to_num(2.0).max())
+
+
+def check(p: Tensor, q: Tensor, most: float = 1e-4) -> dict[str, Any]:
+    """How far two predictions lie apart, and how far rounding may put them apart."""
+    value = disagreement(p, q)
+    return {"value": value, "most": most, "agrees": value <= most}
+
+
+def check_folding(model: Attached, x: Tensor, draws: int, most: float = 1e-4) -> dict[str, Any]:
+    """Every draw of a prediction against a pass of its own; asked again and again, for later calls may replay earlier.
+
+    ``spread`` is how far the first two draws lie apart: a mix-up of draws would show as a difference of that size.
+    """
+    for _ in range(4):
+        samples = model.predict(x, draws=draws).samples
+    spread = disagreement(samples[0], samples[1])
+    return {**check(samples, one_by_one(model, x, draws)(), most), "spread": spread}
+
+
+@contextlib.contextmanager
+def exactly() -> Iterator[None]:
+    """Without TF32, whose rounding is as large as what some draws change."""
+    flags = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = flags
+
+
+def without_noise(model: Attached, x: Tensor) -> Tensor:
+    """The prediction of the mean weights."""
+    with torch.inference_mode(), holding_means(model.layers):
+        return model.draw_logits(x)[0].float().softmax(1)
+
+
 # -- training -----------------------------------------------------------------------------------------------------------
 
 
 class OurTraining:
-    """Iterations of ``abnn.fit`` with a preset: batches, learning rates and steps as in ``abnn.loop.training``."""
+    """Iterations of ``abnn.fit`` with a preset: batches, learning rates and steps as in :mod:`abnn.train.loop`."""
 
     def __init__(
         self,
@@ -175,7 +219,7 @@ class OurTraining:
         self.model = abnn.attach(backbone, next(iter(loader))[0][:1].to(device), preset=preset)
         fabric = make_fabric(precision, device.type, 1, 1)
         fabric.to_device(self.model)
-        if compile:  # as abnn.compiling does it for the time of a training
+        if compile:  # as fit() does it for the time of a training
             compile_in_place(self.model.net)
         self.batches = Batches(loader, self.model, fabric, seed=0)
         maker = make_outliers(chosen.outliers, **chosen.outlier_options)
@@ -212,7 +256,7 @@ class OurTraining:
 
 
 class AtOnce:
-    """Iterations of several trainings, each in a lane of its own, as ``abnn.methods.train_seeds`` runs them."""
+    """Iterations of several trainings, each in a lane of its own, as ``abnn.baselines.train_seeds`` runs them."""
 
     def __init__(self, make: Callable[[], OurTraining], count: int, device: torch.device) -> None:
         self.lanes = [Lane(device) for _ in range(count)]

@@ -15,7 +15,7 @@ from typing import Any
 
 from abnn.baselines import Method, TrainConfig, Trained, make_method, train_method
 from abnn.baselines.posthoc import POSTHOC, PostHocModel, build_posthoc
-from abnn.errors import AbnnError, InputError, MissingExtraError, explain, unknown
+from abnn.errors import AbnnError, InputError, explain, unknown
 from abnn.evaluate.evaluation import Evaluation
 from abnn.evaluate.records import read_record, record_path, write_record
 from abnn.predict import Plain
@@ -102,12 +102,12 @@ def run_compare(
     data: str = "digits",
     validation: bool = False,
     root: str | Path | None = None,
-    note: Callable[[str], None] | None = None,
+    note: Callable[[str], None] = lambda line: None,
 ) -> list[Path]:
     """Train and evaluate what has no record yet, and return the paths of all records.
 
     methods  names, or "name:variant"
-    posthoc  names of post-hoc scores, evaluated on the network of method "threshold"; None: all that can be computed
+    posthoc  names of post-hoc scores, evaluated on the network of method "threshold"; None: all
     epochs   of every method; None: as many as the task says
     data     name of a task (:mod:`research.tasks`); root: where its data is kept
     output   folder of the records, in the experiment "compare-digits" ("compare-digits-validation" with validation)
@@ -121,7 +121,6 @@ def run_compare(
         if name not in POSTHOC:
             raise unknown("posthoc", name, POSTHOC)
     experiment = f"compare-{data}" + ("-validation" if validation else "")
-    say = note or (lambda line: None)
     paths: list[Path] = []
 
     def record(name: str, seed: int, config: dict[str, Any], run: Callable[[], Evaluation]) -> None:
@@ -129,7 +128,7 @@ def run_compare(
         known = known_record(path, config)
         if not known:
             write_record(rounded(run(), 16), output, experiment, images=False, summary=summarise)
-        say(f"seed {seed}: {name}" + (f" (recorded before in {path})" if known else ""))
+        note(f"seed {seed}: {name}" + (f" (recorded before in {path})" if known else ""))
         paths.append(path)
 
     for seed in seeds:
@@ -144,12 +143,7 @@ def run_compare(
         network = cache(partial(_trained, task, threshold, count, seed, progress))
         for name in scores:
             config = {**task.config(threshold, count), "posthoc": POSTHOC[name]().settings}
-            try:
-                record(f"{name} (post-hoc)", seed, config, partial(run_posthoc, task, name, network, count, seed))
-            except MissingExtraError as error:
-                if posthoc is not None:
-                    raise
-                say(f"seed {seed}: {name} left out: {error}")
+            record(f"{name} (post-hoc)", seed, config, partial(run_posthoc, task, name, network, count, seed))
     return paths
 
 

@@ -155,11 +155,7 @@ PLANS = {
         "svhn",
         (3, 32, 32),
         10,
-        (
-            ("SVHN", "id", "svhn/test"),
-            ("CIFAR-10", "full", "cifar10/test"),
-            ("CIFAR-100", "full", "cifar100/test"),
-        ),
+        (("SVHN", "id", "svhn/test"), ("CIFAR-10", "full", "cifar10/test"), ("CIFAR-100", "full", "cifar100/test")),
         (("SVHN", "id", "svhn/val"), *OTHERS),
         settings.SVHN,
         settings.SVHN_EPOCHS,
@@ -206,18 +202,9 @@ def load_task(name: str, seed: int = 0, validation: bool = False, root: str | Pa
         digest.update(json.dumps([title, tier, text, parts[text]]).encode())
         loaded.append((title, tier, data))
     backbone = {"name": "paper-resnet", "classes": plan.classes, "in_channels": plan.shape[0]}
-    return Task(
-        name,
-        loaded[0][2],
-        tuple(loaded[1:]),
-        backbone,
-        plan.settings,
-        digest.hexdigest(),
-        batch=128,
-        epochs=plan.epochs,
-        drop_last=True,
-        parts=parts,
-    )
+    train, tests = loaded[0][2], tuple(loaded[1:])
+    options: dict[str, Any] = {"batch": 128, "epochs": plan.epochs, "drop_last": True, "parts": parts}
+    return Task(name, train, tests, backbone, plan.settings, digest.hexdigest(), **options)
 
 
 def read_all(source: Source, tier: str, shape: tuple[int, int, int], classes: int) -> tuple[Labelled, str]:
@@ -246,12 +233,5 @@ def _digits(seed: int, validation: bool) -> Task:
     )
     backbone = {"name": "paper-resnet", "classes": 10, "in_channels": 1, "width": 32, "blocks": 3, "stem": "small"}
     return Task(
-        "digits",
-        data.train,
-        tests,
-        backbone,
-        settings.DIGITS,
-        data.hash(),
-        batch=64,
-        epochs=settings.DIGITS_EPOCHS,
+        "digits", data.train, tests, backbone, settings.DIGITS, data.hash(), batch=64, epochs=settings.DIGITS_EPOCHS
     )

@@ -5,18 +5,11 @@ from __future__ import annotations
 import typer
 
 from abnn.cli import run
-from research.cli.compare import compare
-from research.cli.reproduce import reproduce
+from research.cli.experiments import compare, reproduce, train
 from research.cli.results import results_app
-from research.cli.train import train
 
-app = typer.Typer(
-    name="research",
-    help="The paper's tables and beyond: train methods, compare them, and render what was recorded.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
+HELP = "The paper's tables and beyond: train methods, compare them, and render what was recorded."
+app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 for command in (train, compare, reproduce):
     app.command()(command)
 app.add_typer(results_app, name="results")

@@ -1,8 +1,7 @@
-"""``python -m research results``: list, show and recompute run records, and render tables from them."""
+"""``python -m research results``: list and recompute run records, and render tables from them."""
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,19 +13,15 @@ from rich.table import Table
 
 from abnn.errors import FileFormatError, InputError, explain
 from abnn.evaluate.records import NoArraysError, Record, find_records, read_record
-from abnn.files import check_writable, write_text
+from abnn.files import check_writable
 from research.records import disagreements, looks_like_record
-from research.tables import PRESETS, check_paths, columns_from, render, render_paired, update_between_markers
+from research.tables import PRESETS, columns_from, render, render_paired, update_between_markers
 
-results_app = typer.Typer(name="results", help="List, show, tabulate and recompute run records.", no_args_is_help=True)
+results_app = typer.Typer(name="results", help="List, tabulate and recompute run records.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Option("--results", "-r", help="Folder with the records.")]
 Names = Annotated[list[str] | None, typer.Option("--name", help="Only this model; may be repeated.")]
 Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Only this seed; may be repeated.")]
-Where = Annotated[
-    list[str] | None,
-    typer.Option("--where", help='Only where a metric passes, as in "tiers.ordered_triples>=0.8"; may be repeated.'),
-]
 RESULTS = Path("results")
 
 
@@ -35,63 +30,26 @@ def list_records(
     experiment: Annotated[str | None, typer.Option(help="Only this experiment.")] = None,
     name: Names = None,
     seed: Seeds = None,
-    where: Where = None,
     paths: Annotated[bool, typer.Option("--paths", help="Print the paths only, one per line.")] = False,
     results: Folder = RESULTS,
 ) -> None:
-    """List the records of a folder, with the metrics that were asked for."""
-    records = _found(results, experiment, name, seed, where)
+    """List the records of a folder."""
+    records = _select(results, experiment, name, seed)
     if paths:
         for record in records:
             typer.echo(str(record.path))
         return
-    metrics = [_condition(text)[0] for text in where or ()]
-    table = _table("experiment", "name", "seed", "score", "sets", "written (UTC)", *metrics)
+    table = Table()
+    for head in ("experiment", "name", "seed", "score", "sets", "written (UTC)"):
+        table.add_column(head, overflow="fold")
     for record in records:
         sets = ", ".join(each.name for each in record.sets)
-        numbers = [f"{record.numbers[path]:.4f}" for path in metrics]
-        _row(table, record.experiment, record.name, record.seed, record.score, sets, record.written[:16], *numbers)
-    console = _console()
+        texts = (record.experiment, record.name, str(record.seed), record.score, sets, record.written[:16])
+        table.add_row(*map(escape, texts))
+    # Without a terminal rich assumes 80 columns and breaks words that a reader of a log or a pipe wants whole.
+    console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
     console.print(f"{len(records)} records")
-
-
-@results_app.command()
-def show(
-    record: Annotated[Path, typer.Argument(help="The JSON of a record.")],
-    all: Annotated[bool, typer.Option("--all", help="Also the metrics of every score, by score.")] = False,
-) -> None:
-    """Show where one record came from and what is in it."""
-    one = read_record(record)
-    console = _console()
-    facts = _table("what", "value", title=f"{one.experiment}: {one.name}, seed {one.seed}")
-    commit = (
-        f"{one.code['commit']}{', changed' if one.code.get('dirty') else ''}" if one.code else "not from a checkout"
-    )
-    versions = ", ".join(f"{package} {version}" for package, version in one.versions.items())
-    for what, value in {
-        "score": one.score,
-        "thresholds": one.thresholds or "none",
-        **({"thresholds by class": one.class_thresholds} if one.class_thresholds else {}),
-        "written (UTC)": one.written,
-        "device": one.device,
-        "seconds": ", ".join(f"{part} {seconds:.1f}" for part, seconds in one.seconds.items()) or "not recorded",
-        "commit": commit,
-        "versions": versions,
-        "platform": one.platform,
-        "arrays": one.arrays_path if one.arrays_file else "none, numbers alone",
-        **{f"config.{key}": value for key, value in one.config.items()},
-    }.items():
-        _row(facts, what, value)
-    sets = _table("set", "tier", "inputs", "skipped", "sha256 of the data")
-    for each in one.sets:
-        _row(sets, each.name, each.tier, each.inputs, len(each.skipped), each.data_hash or "not recorded")
-    numbers = _table("metric", "value")
-    for path, number in one.numbers.items():
-        if all or not path.startswith("by_score."):
-            _row(numbers, path, f"{number:.6g}")
-    for table in (facts, sets, numbers):
-        console.print(table)
 
 
 @results_app.command()
@@ -100,44 +58,35 @@ def table(
     columns: Annotated[
         str, typer.Option(help=f"Presets ({', '.join(PRESETS)}), metric paths or HEADER=PATH, separated by commas.")
     ] = "overview",
-    by: Annotated[str, typer.Option(help="What makes a row: a field of the record, or config.KEY.")] = "name",
     row: Annotated[list[str] | None, typer.Option("--row", help="Only these rows, in this order; repeated.")] = None,
     against: Annotated[str | None, typer.Option(help="Differences to this row, with the paired test.")] = None,
-    format: Annotated[str, typer.Option(help="markdown, latex or csv.")] = "markdown",
-    output: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
     into: Annotated[Path | None, typer.Option(help="Put the table between the markers of this document.")] = None,
     marker: Annotated[str | None, typer.Option(help="Which markers: <!-- abnn:table MARKER -->.")] = None,
     name: Names = None,
     seed: Seeds = None,
-    where: Where = None,
     results: Folder = RESULTS,
 ) -> None:
     """Render a table: mean ± sample standard deviation over seeds, the best of each column bold."""
     if (into is None) != (marker is None):
         fix = "Pass --into FILE --marker NAME, or neither."
         raise InputError(explain("--into and --marker", "only one of them", "both or neither", fix))
-    if into is not None and format != "markdown":
-        raise InputError(explain("--format", format, "markdown, with --into", "Use --output for other formats."))
     if against is not None and row:
         raise InputError(explain("--row", "rows with --against", "one of the two", "Choose rows with --name instead."))
-    for argument, target in (("--output", output), ("--into", into)):
-        if target is not None:
-            check_writable(argument, target)
-    records = _found(results, experiment, name, seed, where)
+    if into is not None:
+        check_writable("--into", into)
+    records = _select(results, experiment, name, seed)
     if not records:
         fix = f"`python -m research results list -r {results}` shows what is there."
         raise InputError(explain("experiment", repr(experiment), f"one with records in {results}", fix))
     chosen = columns_from(columns, records)
     if against is None:
-        text = render(records, chosen, by, format, row)
+        text = render(records, chosen, row)
     else:
-        text = render_paired(records, chosen, against, by, format)
-    if output is not None:
-        write_text(output, text)
+        text = render_paired(records, chosen, against)
     if into is not None and marker is not None:
         changed = update_between_markers(into, marker, text)
         typer.echo(f"{into}: table {marker} {'updated' if changed else 'is up to date'}", err=True)
-    if output is None and into is None:
+    else:
         typer.echo(text, nl=False)
 
 
@@ -176,46 +125,5 @@ def _expanded(given: Path) -> list[Path]:
     return [path for path in sorted(given.rglob("*.json")) if looks_like_record(path)] if given.is_dir() else [given]
 
 
-def _found(
-    results: Path, experiment: str | None, names: list[str] | None, seeds: list[int] | None, where: list[str] | None
-) -> list[Record]:
-    records = find_records(results, experiment, names or None, seeds or None)
-    conditions = [_condition(text) for text in where or ()]
-    if records:
-        check_paths(records, [path for path, _, _ in conditions])
-    for path, operator, bound in conditions:
-        records = [record for record in records if _passes(record.numbers.get(path), operator, bound)]
-    return records
-
-
-def _condition(text: str) -> tuple[str, str, float]:
-    match = re.fullmatch(r"\s*(.+?)\s*(>=|<=|>|<)\s*(\S+)\s*", text)
-    try:
-        if match:
-            return match[1], match[2], float(match[3])
-    except ValueError:
-        pass
-    accepted = "PATH>=NUMBER, with >=, <=, > or <"
-    raise InputError(explain("--where", repr(text), accepted, 'For example --where "tiers.ordered_triples>=0.8".'))
-
-
-def _passes(value: float | None, operator: str, bound: float) -> bool:
-    if value is None:
-        return False
-    return {">=": value >= bound, "<=": value <= bound, ">": value > bound, "<": value < bound}[operator]
-
-
-def _table(*heads: str, title: str | None = None) -> Table:
-    table = Table(title=None if title is None else escape(title), title_justify="left")
-    for head in heads:
-        table.add_column(escape(head), overflow="fold")
-    return table
-
-
-def _row(table: Table, *values: object) -> None:
-    table.add_row(*(escape(str(value)) for value in values))
-
-
-def _console() -> Console:
-    # Without a terminal rich assumes 80 columns and breaks words that a reader of a log or a pipe wants whole.
-    return Console(width=None if sys.stdout.isatty() else 160)
+def _select(results: Path, experiment: str | None, names: list[str] | None, seeds: list[int] | None) -> list[Record]:
+    return find_records(results, experiment, names or None, seeds or None)

@@ -8,6 +8,7 @@ was killed goes on from its last epoch.
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from abnn.baselines import TrainConfig, Trained, load_trained, make_method, trai
 from abnn.baselines.deep_ensemble import Ensemble
 from abnn.baselines.posthoc import PostHocModel, build_posthoc
 from abnn.data import InputForm, open_source
-from abnn.errors import InputError, MissingExtraError, explain
+from abnn.errors import InputError, explain
 from abnn.evaluate.evaluation import Evaluation, SetResult
 from abnn.evaluate.records import record_path, slug, write_record
 from abnn.files import read_json
@@ -64,6 +65,10 @@ class Cell:
     ensemble: bool = False
     backbone: Mapping[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        if self.start is None and (self.ensemble or self.posthoc):
+            raise InputError(explain("start", "None", f"the cell that {self.name!r} takes its networks from"))
+
     @property
     def experiment(self) -> str:
         return f"paper-{self.task}"
@@ -103,8 +108,8 @@ class Runner:
                     self._record(cell, seed, trained, trained.score, trained.extra)
         posthoc: dict[tuple[str, str], list[Cell]] = {}
         for cell in cells:
-            if cell.posthoc is not None:
-                posthoc.setdefault((cell.task, cell.start.name if cell.start else ""), []).append(cell)
+            if cell.posthoc is not None and cell.start is not None:
+                posthoc.setdefault((cell.task, cell.start.name), []).append(cell)
         for group in posthoc.values():
             self._posthoc(group)
         paths = [record_path(self.output, cell.experiment, cell.name, seed) for cell in cells for seed in self.seeds]
@@ -177,11 +182,9 @@ class Runner:
                 each.save(self._folder(cell, seed))
             for seed in wanted:
                 own = f"{slug(cell.name)}-seed{seed}"
-                for file in (
-                    *checkpoint.parent.glob(f"{own}.safetensors"),
-                    *checkpoint.parent.glob(f"{own}-*.safetensors"),
-                ):
-                    file.unlink()
+                for pattern in (f"{own}.safetensors", f"{own}-*.safetensors"):
+                    for file in checkpoint.parent.glob(pattern):
+                        file.unlink()
         loaded = [load_trained(self._folder(cell, seed)) for seed in seeds]
         for each in loaded:
             each.network.to(self.device)
@@ -189,8 +192,7 @@ class Runner:
 
     def _ensemble(self, cell: Cell) -> None:
         """All networks of another cell as one model."""
-        if cell.start is None:
-            raise InputError(explain("start", "None", f"the cell that {cell.name!r} takes its networks from"))
+        assert cell.start is not None
         task = self.task(cell.task)
         members = [each.network for each in self.networks(cell.start, list(self.seeds))]
         method = make_method("deep-ensemble", members=len(members))
@@ -200,11 +202,9 @@ class Runner:
     def _posthoc(self, cells: Sequence[Cell]) -> None:
         """Scores of the same networks, in one pass over the data for all of them."""
         start = cells[0].start
-        if start is None:
-            raise InputError(explain("start", "None", f"the cell that {cells[0].name!r} takes its networks from"))
-        usable = [cell for cell in cells if self._usable(cell)]
+        assert start is not None
         for seed in self.seeds:
-            wanted = [cell for cell in usable if seed in self._missing(cell)]
+            wanted = [cell for cell in cells if seed in self._missing(cell)]
             if not wanted:
                 continue
             task, trained = self.task(start.task), self.networks(start, [seed])[0]
@@ -218,14 +218,6 @@ class Runner:
             seconds["evaluation"] = time.perf_counter() - started
             for cell in wanted:
                 self._write(cell, seed, str(cell.posthoc), sets, seconds, self.device_name)
-
-    def _usable(self, cell: Cell) -> bool:
-        try:
-            build_posthoc(str(cell.posthoc)).prepare()
-        except MissingExtraError as error:
-            self.note(f"{cell.experiment}: {cell.name} left out: {error}")
-            return False
-        return True
 
     def _missing(self, cell: Cell) -> list[int]:
         """The seeds that have no record yet."""
@@ -252,13 +244,7 @@ class Runner:
         self._write(cell, seed, score, sets, seconds, device)
 
     def _write(
-        self,
-        cell: Cell,
-        seed: int,
-        score: str,
-        sets: Sequence[SetResult],
-        seconds: Mapping[str, float],
-        device: str,
+        self, cell: Cell, seed: int, score: str, sets: Sequence[SetResult], seconds: Mapping[str, float], device: str
     ) -> None:
         """One record; what the model said about every input is kept for the first seed of our own method alone."""
         keep = seed == self.seeds[0] and cell.method == "abnn" and cell.variant == "reference"
@@ -298,3 +284,10 @@ class Runner:
 def _trains(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a cell's networks depend on: all but the constants of the score."""
     return {name: value for name, value in config.items() if name != "gated"}
+
+
+def recorded_paths(folder: Path, experiment: str, name: str) -> list[Path]:
+    """Return the records of all seeds below a folder of results."""
+    first = record_path(folder, experiment, name, 0)
+    stem = first.stem.removesuffix("0")
+    return [path for path in first.parent.glob(f"{stem}*.json") if re.fullmatch(r"\d+", path.stem[len(stem) :])]

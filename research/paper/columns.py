@@ -33,6 +33,16 @@ def misclassification(name: str) -> tuple[Column, ...]:
     )
 
 
+def auroc(name: str) -> Column:
+    """One set against the in-distribution test data, in one number."""
+    return Column(f"AUROC {name}", f"detection.{name}.auroc", digits=2)
+
+
+def order(pair: str) -> Column:
+    """How often the semi set of a pair is less uncertain than its full set."""
+    return Column(pair, f"pairs.{pair}.auroc_semi_below_full")
+
+
 def errors(name: str, where: str = "") -> tuple[Column, Column]:
     """How well errors are told, and what of them is accepted; ``where``: the end of the headers."""
     return (
@@ -43,11 +53,7 @@ def errors(name: str, where: str = "") -> tuple[Column, Column]:
 
 def selective(name: str) -> tuple[Column, ...]:
     """What slips through on one set when the most uncertain inputs are refused, over all shares that may be refused."""
-    return (
-        accuracy(name),
-        *errors(name),
-        Column("AURC", f"selective.{name}.aurc", digits=3, better="lower"),
-    )
+    return (accuracy(name), *errors(name), Column("AURC", f"selective.{name}.aurc", digits=3, better="lower"))
 
 
 def clustering(pair: str, procedure: str) -> tuple[Column, ...]:

@@ -6,7 +6,7 @@ The paper draws densities and sorted scores of single trainings. Here a line is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +29,9 @@ from abnn.evaluate.report.drawing import (
 )
 from abnn.files import write_bytes
 from research.paper.cells import Cell
-from research.paper.found import Found
+from research.paper.published import TABLES
 from research.paper.rows import methods
-from research.paper.table import parse
-from research.paper.table7 import TABLE
+from research.paper.table import Found, parse
 
 POINTS = np.linspace(0, 1, 21)
 SECOND_LOOK: dict[str, Look] = {
@@ -85,7 +84,7 @@ def tiers(found: Found, task: str) -> Drawing | None:
         axes.set(
             xlabel="most certain inputs first" if number >= 4 else None, ylabel="score" if number % 4 == 0 else None
         )
-    _legend(figure, looks)
+    legend(figure, looks)
     alt = f"Sorted scores of each set, one panel for each method. Medians. {'. '.join(medians)}."
     caption = (
         f"Score of each set's inputs, sorted: mean of the quantiles over seeds, with one standard deviation. {known.sets[0].name} "
@@ -96,7 +95,7 @@ def tiers(found: Found, task: str) -> Drawing | None:
 
 def alpha(found: Found) -> Drawing | None:
     """Detection over the weight of the outlier step: in print, in the logs, and here."""
-    section = TABLE.sections[0]
+    section = TABLES["table7"].sections[0]
     cells = [row.cell for row in section.rows if row.cell is not None]
     if not any(found.of(cell) for cell in cells):
         return None
@@ -122,7 +121,7 @@ def alpha(found: Found) -> Drawing | None:
         told.append(f"{column.header} here, by α: {means}")
         set_title(axes, column.header)
         axes.set(xlabel="α", ylabel="%" if panel == 0 else None)
-    _legend(figure, looks)
+    legend(figure, looks)
     alt = f"MNIST against SVHN for five weights of the outlier step. {'; '.join(told)}."
     caption = (
         "MNIST against SVHN over α: mean and one standard deviation in print, in the authors' score files, and here."
@@ -130,9 +129,10 @@ def alpha(found: Found) -> Drawing | None:
     return Drawing("alpha", alt, caption, figure)
 
 
-def _legend(figure: Figure, looks: dict[str, Look]) -> None:
+def legend(figure: Figure, looks: Mapping[str, Look], columns: int | None = None) -> None:
+    """Put names and their lines below a figure."""
     handles = [Line2D([], [], color=colour, linestyle=line, label=name) for name, (colour, line) in looks.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), handlelength=2.8)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns or len(handles), handlelength=2.8)
 
 
 def _looks(record: Record) -> dict[str, Look]:

@@ -13,9 +13,8 @@ from research.paper import TABLES
 from research.paper.beyond import PAGE as BEYOND
 from research.paper.beyond import write_beyond
 from research.paper.figures import write_figures
-from research.paper.found import Found
 from research.paper.standing import rank_table, summary_table
-from research.paper.table import ABOVE, BELOW
+from research.paper.table import ABOVE, BELOW, Found
 from research.tables import markdown_table, update_between_markers
 
 PAGE, FIGURES = "reproduction.md", "figures"

@@ -70,6 +70,12 @@ def methods(task: str) -> tuple[Cell, ...]:
     )
 
 
+def cells_by_name(task: str) -> dict[str, Cell]:
+    """Every cell of a task that tables may name, without post-hoc scores."""
+    groups = (methods(task), ablation(task), alphas(task), backbones(task), joint(task), (readable(task),))
+    return {cell.name: cell for group in groups for cell in group}
+
+
 def posthoc(task: str) -> tuple[Cell, ...]:
     """Every score for networks that are trained already, on those of "threshold"."""
     return tuple(Cell(f"{name} (post-hoc)", task, start=threshold(task), posthoc=name) for name in POSTHOC)

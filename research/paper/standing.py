@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from abnn.metrics import SeedSummary
 from research.paper.cells import Cell
 from research.paper.columns import accuracy, detection, misclassification
-from research.paper.found import Found
 from research.paper.rows import authors, methods, ours, posthoc, threshold
+from research.paper.table import Found
 from research.tables import MISSING, Column, markdown_table, mean_text
 
 TASKS = ("mnist", "svhn")

@@ -15,15 +15,48 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from abnn.errors import InputError, explain, unknown
-from abnn.metrics import SeedSummary
-from research.paper.cells import Cell
-from research.paper.found import Found
+from abnn.evaluate.records import Record, read_record
+from abnn.metrics import SeedSummary, over_seeds
+from research.paper.cells import Cell, recorded_paths
 from research.tables import MISSING, Column, markdown_table, mean_text, with_arrow
 
 POINT = 1.0
 """Percentage points within which a mean counts as reproduced whatever the deviations are."""
 ABOVE, BELOW = "▲", "▼"
 SOURCES = ("logs", "paper")
+
+
+class Found:
+    """What has been recorded so far below a folder."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._known: dict[tuple[str, str], tuple[Record, ...]] = {}
+
+    def of(self, cell: Cell) -> tuple[Record, ...]:
+        """The records of a cell in the order of their seeds; none where it was not run.
+
+        Runs with different settings have no common mean, so they are an error.
+        """
+        key = (cell.experiment, cell.name)
+        if key not in self._known:
+            self._known[key] = self._read(cell)
+        return self._known[key]
+
+    def over_seeds(self, cell: Cell, path: str) -> SeedSummary | None:
+        """One metric over all seeds that have it."""
+        values = [record.numbers[path] for record in self.of(cell) if path in record.numbers]
+        return over_seeds(values) if values else None
+
+    def _read(self, cell: Cell) -> tuple[Record, ...]:
+        paths = recorded_paths(self.folder, cell.experiment, cell.name)
+        records = sorted((read_record(path) for path in paths), key=lambda record: record.seed)
+        for record in records[1:]:
+            if record.config != records[0].config:
+                given = f"{records[0].path} and {record.path}, made with different settings"
+                fix = "Delete the older ones, or run them again."
+                raise InputError(explain("results", given, "the same settings for all seeds of a row", fix))
+        return tuple(records)
 
 
 @dataclass(frozen=True)

@@ -15,20 +15,7 @@ from abnn.files import read_json, write_json
 from research.tables import update_between_markers
 from research.theory import CHECKS
 from research.theory.check import checks_table
-from research.theory.trial import (
-    BACKBONE_EPOCHS,
-    BATCH,
-    DRAWS,
-    EPOCHS,
-    GOALS,
-    LR,
-    PLAIN,
-    PRESET_NAMES,
-    WIDTH,
-    from_records,
-    run_trial,
-    trial_table,
-)
+from research.theory.trial import EPOCHS, GOALS, PLAIN, PRESET_NAMES, SETTINGS, from_records, run_trial, trial_table
 
 SEEDS = 3
 
@@ -42,15 +29,7 @@ def run(seed: int = 0, seeds: int = SEEDS, epochs: int = EPOCHS) -> dict[str, An
     chosen = list(range(seed, seed + seeds))
     trials = [run_trial(each, epochs) for each in chosen]
     seconds["trial"] = time.perf_counter() - started
-    settings = {
-        "epochs": epochs,
-        "lr": LR,
-        "batch": BATCH,
-        "draws": DRAWS,
-        "threads": torch.get_num_threads(),
-        "width": WIDTH,
-        "backbone_epochs": BACKBONE_EPOCHS,
-    }
+    settings = {**SETTINGS, "epochs": epochs, "threads": torch.get_num_threads()}
     return {
         "experiment": "theory",
         "seed": seed,

@@ -111,7 +111,7 @@ def graded(seed: int = 0, classes: int = 10, draws: int = 4, levels: int = 20, s
         {
             f"{classes} classes, severity {t[0]:g} to 1": error < 1e-3
             and rising
-            and bool((entropy(found[None]).diff() > 0).all()),
+            and bool((entropy(found[None]).diff() > 0).all())
         },
         f"free logits of {draws} draws: mean prediction within {error:.0e} of its target; entropy {entropies[0]:.2f} at "
         f"severity {t[0]:g}, {target_entropy(0.5, classes):.2f} at 0.5, {entropies[-1]:.2f} at 1",

@@ -78,10 +78,7 @@ def coin_toss(
     mean, single = numbers[f"confidence_of_mean_{last}"], numbers[f"confidence_of_draw_{last}"]
     return Check(
         "Theorem 2: enough noise on the logits makes the prediction undecided",
-        {
-            "the mean over draws": abs(mean - 1 / classes) < error,
-            "each draw by itself": single < plain,
-        },
+        {"the mean over draws": abs(mean - 1 / classes) < error, "each draw by itself": single < plain},
         f"confidence without noise {plain:.2f}; sigma {sigmas[-1]:g}: of the mean {mean:.2f}, of a draw {single:.3f}",
         numbers,
     )

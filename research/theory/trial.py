@@ -32,6 +32,7 @@ from research.tables import MISSING, markdown_table
 
 CLASSES, WIDTH, BACKBONE_EPOCHS, BACKBONE_LR = 10, 64, 10, 3e-3
 EPOCHS, LR, BATCH, DRAWS = 5, 1e-3, 64, 20
+SETTINGS = {"lr": LR, "batch": BATCH, "draws": DRAWS, "width": WIDTH, "backbone_epochs": BACKBONE_EPOCHS}
 PLAIN = "plain network"
 COLUMNS = {
     "confidence on made-up outliers": ("made_up_after", 2, "made_up_before"),

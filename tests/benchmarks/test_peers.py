@@ -8,8 +8,8 @@ import peers
 import pytest
 import torch
 import work
-from agreement import check, check_folding, disagreement, without_noise
 from torch import Tensor
+from work import check, check_folding, disagreement, without_noise
 
 import abnn
 from abnn.bayes.priors import gaussian_kl

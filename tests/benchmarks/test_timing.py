@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import time
-
 import numpy as np
 import pytest
+import timing
 import torch
 from bars import BARS, OURS, PLAIN_GRAPH, Bar, judge
 from timing import FEWEST_ROUNDS, Plan, interleaved, ratio, row, timed
@@ -23,11 +21,36 @@ def test_every_round_calls_each_piece_once_and_starts_with_another():
     assert all(each["calls"] == 1 and len(each["values"]) == 4 for each in rows.values())
 
 
-def test_short_work_is_called_often_enough_for_the_clock():
-    count = itertools.count()
-    rows = interleaved({"a": lambda: next(count)}, CPU, Plan(rounds=1, warm_up=1, least=0.001))
-    assert rows["a"]["calls"] > 1
-    assert next(count) == 1 + rows["a"]["calls"]
+class Clock:
+    """A clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(timing, "time", made)
+    return made
+
+
+def test_short_work_is_called_often_enough_for_the_clock(clock: Clock):
+    called: list[float] = []
+
+    def work() -> None:
+        clock.spend(0.0625)
+        called.append(clock.now)
+
+    rows = interleaved({"a": work}, CPU, Plan(rounds=1, warm_up=1, least=0.5))
+    assert rows["a"]["calls"] == 8 and len(called) == 1 + 8
+    assert rows["a"]["median"] == 62.5
 
 
 def test_no_further_round_starts_once_the_budget_is_spent():
@@ -35,8 +58,8 @@ def test_no_further_round_starts_once_the_budget_is_spent():
     assert len(rows["a"]["values"]) == FEWEST_ROUNDS
 
 
-def test_time_is_at_least_what_was_slept():
-    assert timed(lambda: time.sleep(0.01), 2, CPU) >= 0.01
+def test_time_is_that_of_one_call(clock: Clock):
+    assert timed(lambda: clock.spend(0.25), 4, CPU) == 0.25
 
 
 @pytest.mark.parametrize("values", [[3.0], [1.0, 2.0], [4.0, 1.0, 3.0, 2.0, 10.0]])

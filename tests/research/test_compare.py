@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ from typer.testing import CliRunner
 
 from abnn.baselines import REGISTRY, load_trained, make_method
 from abnn.baselines.posthoc import POSTHOC
+from abnn.data.digits import Labelled, load_digits
 from abnn.errors import InputError
 from abnn.evaluate.records import find_records, read_record
 from abnn.train.checkpoint import Run
-from research.cli.compare import compare
-from research.cli.train import parse_settings, train
+from research.cli.experiments import compare, parse_settings, train
 from research.compare import COLUMNS, METHODS, columns_of, run_compare, run_method
 from research.tables import render
 from research.tasks import load_task
@@ -23,6 +24,14 @@ from research.tasks import load_task
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(train)
 app.command()(compare)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A twentieth of the digits: what is tested here does not depend on what is learned."""
+    data = load_digits(0)
+    parts = {field.name: Labelled(*(each[:64] for each in getattr(data, field.name))) for field in fields(data)}
+    monkeypatch.setattr("research.tasks.load_digits", lambda seed: replace(data, **parts))
 
 
 def test_the_comparison_has_every_method() -> None:
@@ -34,7 +43,7 @@ def test_the_comparison_has_every_method() -> None:
         assert task.method(name, variant or "reference").name == name
 
 
-def test_records_are_made_once(tmp_path: Path) -> None:
+def test_records_are_made_once(few: None, tmp_path: Path) -> None:
     notes: list[str] = []
     settings: dict[str, Any] = {"epochs": 1, "posthoc": ["energy"], "progress": False, "note": notes.append}
     paths = run_compare(["vboe:authors"], [0], tmp_path, **settings)
@@ -55,7 +64,7 @@ def test_records_are_made_once(tmp_path: Path) -> None:
     assert all(name in render(records, COLUMNS, rows=names) for name in names)
 
 
-def test_post_hoc_scores_are_those_of_the_threshold_network(tmp_path: Path) -> None:
+def test_post_hoc_scores_are_those_of_the_threshold_network(few: None, tmp_path: Path) -> None:
     paths = run_compare(["threshold"], [1], tmp_path, False, posthoc=["max-logit"], epochs=1)
     plain, score = (read_record(path) for path in paths)
     assert plain.numbers["accuracy.handwritten digits"] == score.numbers["accuracy.handwritten digits"]
@@ -85,12 +94,12 @@ def test_validation_looks_at_other_sets() -> None:
 
 def test_a_method_learns_the_digits() -> None:
     task = load_task("digits")
-    evaluation, trained = run_method(task, task.method("threshold"), 8, 0, False)
-    assert evaluation.sets[0].correct.mean() > 0.6  # chance is 0.1, 30 epochs give 0.99
+    evaluation, trained = run_method(task, task.method("threshold"), 5, 0, False)
+    assert evaluation.sets[0].correct.mean() > 0.4  # chance is 0.1, 30 epochs give 0.99
     assert trained.method == make_method("threshold", **task.settings["threshold"])
 
 
-def test_the_train_command(tmp_path: Path) -> None:
+def test_the_train_command(few: None, tmp_path: Path) -> None:
     arguments = ["train", "--method", "woods", "--data", "digits", "--epochs", "2", "--seed", "1", "--quiet"]
     result = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path / "out"), "--set", "share=0.2"])
     assert result.exit_code == 0, result.output
@@ -104,7 +113,7 @@ def test_the_train_command(tmp_path: Path) -> None:
     assert accuracy.mean().item() == pytest.approx(record.numbers["accuracy.handwritten digits"])
 
 
-def test_a_killed_train_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_train_command_goes_on(few: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["train", "--method", "threshold", "--epochs", "2", "--quiet", "--output"]
     assert CliRunner().invoke(app, [*arguments, str(tmp_path / "whole")]).exit_code == 0
     original = Run.save
@@ -127,7 +136,7 @@ def test_a_killed_train_command_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     assert whole.numbers == again.numbers
 
 
-def test_the_compare_command(tmp_path: Path) -> None:
+def test_the_compare_command(few: None, tmp_path: Path) -> None:
     arguments = ["compare", "--method", "threshold", "--posthoc", "none", "--seeds", "1", "--epochs", "1", "--quiet"]
     result = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path)])
     assert result.exit_code == 0, result.output

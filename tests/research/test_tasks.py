@@ -20,7 +20,7 @@ from abnn.data.digits import present
 from abnn.errors import InputError
 from abnn.evaluate.records import read_record
 from abnn.networks.by_name import build_backbone
-from research.cli.train import train
+from research.cli.experiments import train
 from research.compare import METHODS, columns_of
 from research.tasks import PLANS, TASKS, Task, load_task
 
@@ -108,7 +108,7 @@ def test_cat_dog(root: Path) -> None:
 
 def test_choosing_looks_at_no_test(root: Path) -> None:
     """Other data throughout, apart from the training data, of which a part is held out."""
-    for name, channels in (("mnist", 1), ("svhn", 3), ("cat-dog", 3)):
+    for name, channels in (("mnist", 1), ("cat-dog", 3)):
         final, choosing = load_task(name, root=root), load_task(name, validation=True, root=root)
         assert len(choosing.train.x) + len(choosing.sets[0][2].x) == len(final.train.x)
         together = torch.cat([choosing.train.x, choosing.sets[0][2].x]).flatten(1)
@@ -214,7 +214,10 @@ def test_no_such_task_and_missing_data(tmp_path: Path) -> None:
 def test_the_train_command_on_a_task_of_the_paper(root: Path, tmp_path: Path) -> None:
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command()(train)
-    arguments = ["--method", "threshold", "--data", "mnist", "--data-root", str(root), "--epochs", "1", "--quiet"]
+    few = Path(shutil.copytree(root, tmp_path / "data"))
+    images, labels = original(root, "mnist/train")
+    np.savez(few / "mnist" / "train.npz", images=images[:130], labels=labels[:130])
+    arguments = ["--method", "threshold", "--data", "mnist", "--data-root", str(few), "--epochs", "1", "--quiet"]
     result = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "AUROC SEMEION" in result.output and "accuracy" in result.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from abnn.bayes.priors import gaussian_kl
+from abnn.data.digits import Labelled
 from abnn.evaluate.evaluation import Evaluation, SetResult
 from abnn.evaluate.records import write_record
 from abnn.tasks.classification import draw_bce, draw_cross_entropy, mean_cross_entropy
@@ -38,11 +40,11 @@ REPOSITORY = Path(__file__).parents[2]
         "two_ways": [False],
     }.items(),
 )
-@pytest.mark.parametrize("seed", [1, 2])
-def test_where_statements_hold_does_not_depend_on_the_seed(name: str, expected: list[bool], seed: int) -> None:
-    check = CHECKS[name](seed)
-    assert list(check.held.values()) == expected
-    assert CHECKS[name](seed) == check  # nothing random is left outside
+def test_where_statements_hold_does_not_depend_on_the_seed(name: str, expected: list[bool]) -> None:
+    first, second = CHECKS[name](1), CHECKS[name](2)
+    assert list(first.held.values()) == list(second.held.values()) == expected
+    if name not in ("graded", "kl_width"):  # the slowest two; one has no random numbers, one those of its first lines
+        assert CHECKS[name](1) == first  # nothing random is left outside
 
 
 def test_every_check_is_expected_somewhere() -> None:
@@ -144,7 +146,10 @@ def test_no_prediction_beats_the_target_and_draws_losses_are_never_below_mean_lo
 
 
 @pytest.mark.filterwarnings("ignore:The attachments cost accuracy")
-def test_the_sign_of_the_outlier_step_decides_about_confidence() -> None:
+def test_the_sign_of_the_outlier_step_decides_about_confidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = trial.load_digits(0)
+    few = replace(data, train=Labelled(*(part[:512] for part in data.train)))
+    monkeypatch.setattr(trial, "load_digits", lambda seed: few)
     up, down = "cross-entropy to 1/K, maximised", "cross-entropy to 1/K, minimised"
     rows = trial.run_trial(seed=0, epochs=2, goals=(up, down))
     assert rows[up]["made_up_after"] > rows[up]["made_up_before"]

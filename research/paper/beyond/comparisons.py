@@ -10,8 +10,8 @@ import numpy as np
 
 from abnn.config import PRESETS
 from research.paper.beyond.corruptions import CORRUPTIONS
-from research.paper.beyond.measured import Measured
 from research.paper.beyond.parts import COUNTS, FAR_KINDS, GENERATORS, SEVERITIES, VIEWS
+from research.paper.beyond.run import Measured
 from research.paper.rows import ours, threshold
 from research.tables import MISSING
 from research.tasks import DRAWS
@@ -48,8 +48,8 @@ class Comparison:
     @property
     def cell(self) -> str:
         """Both, the better one bold."""
-        plain, ours = self.texts
-        return f"{_bold(plain, self.winner == 'plain')} → {_bold(ours, self.winner == 'ours')}"
+        both = zip(self.texts, ("plain", "ours"))
+        return " → ".join(f"**{text}**" if who == self.winner else text for text, who in both)
 
     def _text(self, value: float | None) -> str:
         return MISSING if value is None else f"{value * self.scale:.{self.digits}f}"
@@ -148,7 +148,3 @@ def _look(name: str) -> dict[str, Any]:
         "nll": {"better": "lower", "scale": 1.0, "digits": 3},
     }
     return looks.get(name, {"digits": 2} if name.startswith("auroc ") else {})
-
-
-def _bold(text: str, best: bool) -> str:
-    return f"**{text}**" if best else text

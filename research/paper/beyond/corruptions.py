@@ -55,18 +55,15 @@ def rotation(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
     sign = 2.0 * torch.randint(2, (len(x),), generator=generator) - 1
     angle = math.radians(amount) * sign
     zero = torch.zeros_like(angle)
-    first = torch.stack([angle.cos(), -angle.sin(), zero], dim=1)
-    second = torch.stack([angle.sin(), angle.cos(), zero], dim=1)
-    return _moved(x, torch.stack([first, second], dim=1))
+    return _moved(x, angle.cos(), -angle.sin(), zero, angle.sin(), angle.cos(), zero)
 
 
 def shift(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
     """Moved by ``amount`` of the side in any direction; the border's values go on outside."""
     angle = 2 * math.pi * torch.rand(len(x), generator=generator)
     one, zero = torch.ones_like(angle), torch.zeros_like(angle)
-    first = torch.stack([one, zero, 2 * amount * angle.cos()], dim=1)  # the side is 2 long there
-    second = torch.stack([zero, one, 2 * amount * angle.sin()], dim=1)
-    return _moved(x, torch.stack([first, second], dim=1))
+    right, down = 2 * amount * angle.cos(), 2 * amount * angle.sin()  # the side is 2 long there
+    return _moved(x, one, zero, right, zero, one, down)
 
 
 CORRUPTIONS: dict[str, tuple[Corruption, tuple[float, ...]]] = {
@@ -87,6 +84,7 @@ def corrupt(x: Tensor, name: str, strength: int, seed: int) -> Tensor:
     return change(x, amounts[strength - 1], torch.Generator().manual_seed(seed))
 
 
-def _moved(x: Tensor, places: Tensor) -> Tensor:
-    grid = F.affine_grid(places, list(x.shape), align_corners=False).to(x.dtype)
+def _moved(x: Tensor, *matrix: Tensor) -> Tensor:
+    """Images moved by a 2 x 3 matrix each, row by row."""
+    grid = F.affine_grid(torch.stack(matrix, 1).view(-1, 2, 3), list(x.shape), align_corners=False).to(x.dtype)
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from abnn.evaluate.report.drawing import (
     PALETTE,
@@ -24,9 +21,9 @@ from abnn.evaluate.report.drawing import (
 from abnn.files import write_bytes
 from research.paper.beyond.comparisons import OURS, PLAIN, counted_columns, headed
 from research.paper.beyond.corruptions import CORRUPTIONS
-from research.paper.beyond.measured import Measured
 from research.paper.beyond.parts import COUNTS, GENERATORS, SEVERITIES, STRENGTHS
-from research.paper.beyond.run import TASKS
+from research.paper.beyond.run import TASKS, Measured
+from research.paper.figures import legend
 
 LOOKS: dict[str, Look] = {PLAIN: model_look(0), OURS: model_look(1)}
 NAMES = {PLAIN: "plain network", OURS: "abnn, our default"}
@@ -63,7 +60,7 @@ def severity(measured: Measured, task: str) -> Drawing:
             told.append(f"{kind}, {NAMES[model]}: {detected[len(SEVERITIES) // 2]:.2f}")
         _finish(axes, "severity" if number >= 3 else None, (0, 0.5, 1))
     rows = [*_rows("AUROC"), *((f"{NAMES[model]}: accuracy", (LOOKS[model][0], DOTTED)) for model in LOOKS)]
-    _legend(figure, rows)
+    legend(figure, dict(rows), 2)  # four long names do not fit into a line
     alt = f"AUROC against unchanged inputs and accuracy over severity, one panel for each generator. AUROC at severity 0.5. {'; '.join(told)}."
     caption = (
         f"{task.upper()}: AUROC of changed against unchanged test inputs, and accuracy on the changed ones, over the severity "
@@ -98,7 +95,7 @@ def draws(measured: Measured, task: str) -> Drawing:
             axes.set_ylim(min(drawn) - room, max(drawn) + room)
             axes.yaxis.set_major_formatter(PERCENT)
     rows: list[tuple[str, Look]] = [(headed(name), (colour, "-")) for name, colour in colours.items()]
-    _legend(figure, [(NAMES[OURS], (PALETTE["ink"], "-")), (NAMES[PLAIN], (PALETTE["ink"], DOTTED)), *rows])
+    legend(figure, {NAMES[OURS]: (PALETTE["ink"], "-"), NAMES[PLAIN]: (PALETTE["ink"], DOTTED), **dict(rows)})
     alt = f"{task.upper()} over the number of draws. {'; '.join(told)}."
     caption = (
         f"{task.upper()}: quality and detection over the number of draws; mean over seeds. Dotted: the plain network."
@@ -119,9 +116,8 @@ def corrupted(measured: Measured, task: str) -> Drawing:
             axes.plot(strengths, sure, color=colour, linestyle=DOTTED)
             told.append(f"{kind}, {NAMES[model]}: accuracy {right[-1]:.2f}, confidence {sure[-1]:.2f}")
         _finish(axes, "strength" if number >= 4 else None, strengths)
-    _legend(
-        figure, [*_rows("accuracy"), *((f"{NAMES[model]}: confidence", (LOOKS[model][0], DOTTED)) for model in LOOKS)]
-    )
+    dotted = {f"{NAMES[model]}: confidence": (LOOKS[model][0], DOTTED) for model in LOOKS}
+    legend(figure, {**dict(_rows("accuracy")), **dotted}, 2)
     alt = f"Accuracy and mean confidence over the strength of corruptions. At the strongest. {'; '.join(told)}."
     caption = (
         f"{task.upper()}: accuracy and mean confidence over the strength of each corruption; mean over seeds. Where confidence is "
@@ -137,9 +133,3 @@ def _finish(axes: Axes, label: str | None, ticks: Sequence[float]) -> None:
 
 def _rows(what: str) -> list[tuple[str, Look]]:
     return [(f"{NAMES[model]}: {what}", look) for model, look in LOOKS.items()]
-
-
-def _legend(figure: Figure, rows: Sequence[tuple[str, Any]]) -> None:
-    handles = [Line2D([], [], color=colour, linestyle=line, label=name) for name, (colour, line) in rows]
-    ncols = 2 if len(handles) == 4 else len(handles)  # four long names do not fit into a line
-    figure.legend(handles=handles, loc="outside lower center", ncols=ncols, handlelength=2.8)

@@ -16,13 +16,10 @@ from research.paper.beyond.comparisons import (
     heads,
 )
 from research.paper.beyond.figures import write_figures
-from research.paper.beyond.measured import Measured
 from research.paper.beyond.parts import PARTS
-from research.paper.beyond.run import TASKS
-from research.paper.found import Found
-from research.paper.joint import TABLE as JOINT
-from research.paper.readable import TABLE as READABLE
-from research.paper.table import Table, render
+from research.paper.beyond.run import TASKS, Measured
+from research.paper.published import MORE
+from research.paper.table import Found, Table, render
 from research.tables import markdown_table, update_between_markers
 
 PAGE, FIGURES = "beyond.md", "figures"
@@ -36,7 +33,7 @@ def write_beyond(results: str | Path, docs: str | Path) -> list[Path]:
     texts = {"beyond-balance": balance(measured)}
     texts |= {f"beyond-{part}": table(measured, part) + _shown(drawings.get(part, ())) for part in PARTS}
     found = Found(results)
-    texts |= {"beyond-joint": compared(JOINT, found), "beyond-readable": compared(READABLE, found)}
+    texts |= {f"beyond-{name}": compared(ways, found) for name, ways in MORE.items()}
     changed = [update_between_markers(page, marker, text) for marker, text in texts.items()]
     return [page] if any(changed) else []
 
@@ -62,16 +59,13 @@ def balance(measured: Measured) -> str:
             found = compare(measured, task)
             winners = [each.winner for each in found]
             counts.append([TITLES[task], part, *(str(winners.count(who)) for who in ("ours", "equal", "plain"))])
-            losses += [[TITLES[task], *_loss(each)] for each in found if each.winner == "plain"]
+            lost = [each for each in found if each.winner == "plain"]
+            losses += [[TITLES[task], each.part, each.row, each.column, *each.texts] for each in lost]
     text = markdown_table(["", "", "ours better", "equal", "plain better"], counts, left=2)
     if losses:
         text += "\nWhere the plain network is better:\n\n"
         text += markdown_table(["", "", "", "", "plain", "ours"], losses, left=4)
     return text
-
-
-def _loss(each: Comparison) -> list[str]:
-    return [each.part, each.row, each.column, *each.texts]
 
 
 def _table(measured: Measured, part: str, task: str) -> str:

@@ -82,9 +82,9 @@ def severity_curves(models: Models, inputs: Inputs) -> dict[str, Any]:
             said = [clean if level == 0 else predict(model, changed(outliers, x, y, level)) for level in SEVERITIES]
             curves = columns(
                 {
-                    "score": mean_score(each),
-                    "confidence": confidence(each),
-                    "accuracy": accuracy(each, y),
+                    "score": mean(each.score),
+                    "confidence": mean(each.probs.amax(1)),
+                    "accuracy": mean(each.label == y),
                     "auroc": auroc(clean.score, each.score),
                 }
                 for each in said
@@ -107,7 +107,7 @@ def far_away(models: Models, inputs: Inputs) -> dict[str, Any]:
         found[name] = {
             kind: {
                 "above": float((each.score > limit).double().mean()),
-                "confidence": confidence(each),
+                "confidence": mean(each.probs.amax(1)),
                 "auroc": auroc(said["unchanged"].score, each.score),
             }
             for kind, each in said.items()
@@ -162,15 +162,14 @@ def corrupted(models: Models, inputs: Inputs) -> dict[str, Any]:
         found[name] = {}
         for kind in CORRUPTIONS:
             said = [clean, *(predict(model, corrupt(x, kind, strength, SEED)) for strength in STRENGTHS)]
-            curves = columns({**quality(each, y), "score": mean_score(each)} for each in said)
+            curves = columns({**quality(each, y), "score": mean(each.score)} for each in said)
             found[name][kind] = {**curves, "rank_correlation": rank_correlation(curves["score"])}
     return found
 
 
 PARTS: dict[str, Part] = {
     "severity": Part(
-        severity_curves,
-        {"draws": DRAWS, "seed": SEED, "severities": list(SEVERITIES), "generators": GENERATORS},
+        severity_curves, {"draws": DRAWS, "seed": SEED, "severities": list(SEVERITIES), "generators": GENERATORS}
     ),
     "far": Part(far_away, {"draws": DRAWS, "seed": SEED, "factor": FAR, "quantile": QUANTILE, "noise": AUTHORS_NOISE}),
     "draws": Part(numbers_of_draws, {"draws": list(COUNTS), "seed": SEED}, others=True),
@@ -236,16 +235,8 @@ def overall(known: Prediction, y: Tensor, others: Mapping[str, Prediction]) -> d
     return quality(known, y) | {f"auroc {name}": auroc(known.score, each.score) for name, each in others.items()}
 
 
-def accuracy(prediction: Prediction, y: Tensor) -> float:
-    return float((prediction.label == y).double().mean())
-
-
-def confidence(prediction: Prediction) -> float:
-    return float(prediction.probs.amax(1).double().mean())
-
-
-def mean_score(prediction: Prediction) -> float:
-    return float(prediction.score.double().mean())
+def mean(values: Tensor) -> float:
+    return float(values.double().mean())
 
 
 def rank_correlation(values: list[float]) -> float | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from abnn.baselines import Trained, load_trained
@@ -25,6 +26,7 @@ from abnn.files import check_version, read_json, write_json
 from abnn.scores import GATED
 from research.compare import read_back
 from research.paper.beyond.parts import PARTS, SEED, Inputs, Part
+from research.paper.cells import recorded_paths
 from research.paper.rows import ours, threshold
 from research.tasks import PLANS, read_all
 
@@ -152,6 +154,43 @@ class Beyond:
                 raise InputError(explain("data_root", given, "the same data", fix))
 
 
+class Measured:
+    """What has been measured so far below a folder."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._known: dict[str, list[dict[str, Any]]] = {}
+
+    def of(self, task: str, part: str) -> list[dict[str, Any]]:
+        """The entries of a part in the order of their seeds; measured differently, they have no common mean."""
+        if task not in self._known:
+            self._known[task] = self._read(task)
+        entries = [record["parts"][part] for record in self._known[task] if part in record["parts"]]
+        for entry in entries[1:]:
+            if _settings(entry) != _settings(entries[0]):
+                given = f"entries {part!r} of {task!r} in {self.folder}, made with different settings"
+                fix = "Delete the older records, or run them again."
+                raise InputError(explain("results", given, "the same settings for all seeds", fix))
+        return entries
+
+    def inputs(self, task: str, part: str) -> int:
+        """How many inputs of each set were looked at; at most, for a set may be smaller."""
+        return self.of(task, part)[0]["data"]["inputs"]
+
+    def mean(self, task: str, part: str, *path: str) -> Any:
+        """One number, or a list of them, averaged over the seeds that have it; None where no seed has."""
+        values = [entry["results"] for entry in self.of(task, part)]
+        for key in path:
+            values = [value[key] for value in values]
+        if isinstance(values[0], list):
+            return [_mean(each) for each in zip(*values, strict=True)]
+        return _mean(values)
+
+    def _read(self, task: str) -> list[dict[str, Any]]:
+        paths = recorded_paths(self.folder, EXPERIMENT, task)
+        return sorted((read_entry(path) for path in paths), key=lambda record: record["seed"])
+
+
 def choice(available: int, wanted: int) -> torch.Tensor:
     """Numbers of ``wanted`` inputs in their order, the same ones every time; 0 or too many: all."""
     if wanted == 0 or wanted >= available:
@@ -182,3 +221,14 @@ def read_entry(path: Path) -> dict[str, Any]:
 def _as_scored(config: dict[str, Any] | None) -> dict[str, Any] | None:
     """With the score of now, not of the training; without the start, which is the other network and has its own entry."""
     return None if config is None else {**{k: v for k, v in config.items() if k != "start"}, "gated": GATED}
+
+
+def _mean(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _settings(entry: dict[str, Any]) -> dict[str, Any]:
+    """Without the weights, which differ from seed to seed."""
+    networks = {name: each["config"] for name, each in entry["config"]["networks"].items()}
+    return {**entry["config"], "networks": networks}

@@ -12,6 +12,10 @@ from research.metrics import summarise
 from research.paper.cells import Cell
 from research.tasks import PLANS
 
+SMALL = {"name": "paper-resnet", "classes": 10, "in_channels": 1, "width": 8, "blocks": 2}
+PLAIN = Cell("threshold", "mnist", epochs=1, backbone=SMALL)
+OURS = Cell("abnn", "mnist", "abnn", options={"pretrain": 0.0}, epochs=1, start=PLAIN, backbone=SMALL)
+"""Cells whose training takes a moment."""
 STRANGENESS = {"id": 0.0, "semi": 1.0, "full": 2.0}
 
 

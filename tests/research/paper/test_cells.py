@@ -15,9 +15,8 @@ from abnn.evaluate.records import Record, read_record
 from research.metrics import summarise
 from research.paper import cells
 from research.paper.cells import Cell, Runner
+from tests.research.paper.samples import OURS, PLAIN, SMALL
 
-PLAIN = Cell("threshold", "mnist", epochs=1)
-OURS = Cell("abnn", "mnist", "abnn", options={"pretrain": 0.0}, epochs=1, start=PLAIN)
 ENERGY = Cell("energy (post-hoc)", "mnist", start=PLAIN, posthoc="energy")
 TOGETHER = Cell("deep-ensemble", "mnist", start=PLAIN, ensemble=True)
 SEEDS = (0, 1)
@@ -152,13 +151,13 @@ def test_other_settings_do_not_mix(place: Place) -> None:
     assert place.trained == []
 
 
-def test_a_cell_that_needs_networks_says_so(place: Place) -> None:
-    for cell in (replace(ENERGY, name="a", start=None), replace(TOGETHER, name="b", start=None)):
-        with pytest.raises(InputError, match="start.*takes its networks from"):
-            place.run(cell)
+@pytest.mark.parametrize("cell", [ENERGY, TOGETHER])
+def test_a_cell_that_needs_networks_says_so(cell: Cell) -> None:
+    with pytest.raises(InputError, match="start.*takes its networks from"):
+        replace(cell, start=None)
 
 
 def test_real_outliers_are_in_the_settings(place: Place) -> None:
-    cell = Cell("oe, real", "mnist", "oe", epochs=1, outliers="svhn/test")
+    cell = Cell("oe, real", "mnist", "oe", epochs=1, outliers="svhn/test", backbone=SMALL)
     record = place.run(cell, seeds=(0,))["oe, real", 0]
     assert record.config["outliers"]["source"] == "svhn/test" and len(record.config["outliers"]["sha256"]) == 64

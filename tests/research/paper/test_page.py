@@ -15,10 +15,10 @@ from abnn.evaluate.report.drawing import style
 from research.cli import app
 from research.paper import TABLES, cells
 from research.paper.figures import alpha, tiers, write_figures
-from research.paper.found import Found
 from research.paper.page import agreement, write_page
 from research.paper.rows import ours
 from research.paper.standing import summary_table
+from research.paper.table import Found
 
 
 def everything_in(folder: Path) -> dict[str, bytes]:

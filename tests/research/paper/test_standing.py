@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import rankdata
 
-from research.paper.found import Found
 from research.paper.rows import ours, posthoc
 from research.paper.standing import GROUPS, MEASURES, rank_table, ranks, summary_table
+from research.paper.table import Found
 from tests.research.paper.samples import fake_record
 
 

@@ -13,9 +13,8 @@ from abnn.metrics import SeedSummary, over_seeds
 from research.metrics import summarise
 from research.paper import TABLES
 from research.paper.cells import Cell
-from research.paper.found import Found
 from research.paper.standing import MEASURES
-from research.paper.table import ABOVE, BELOW, Row, Section, Table, deviation, parse
+from research.paper.table import ABOVE, BELOW, Found, Row, Section, Table, deviation, parse
 from research.tables import Column
 from research.tasks import PLANS
 from tests.research.paper.samples import fake_record, fake_sets

@@ -129,7 +129,6 @@ def test_the_command_renders_both_pages(results: Path, docs: Path) -> None:
         f"{docs / 'beyond.md'} updated" in output
         and table(Measured(results), "far") in (docs / "beyond.md").read_text()
     )
-    assert "up to date" in run("reproduce", "page", "--output", results, "--docs", docs).output
 
 
 def test_the_command_measures(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,9 @@ from abnn.errors import FileFormatError, InputError
 from research.paper.beyond import parts, run
 from research.paper.beyond.parts import COUNTS
 from research.paper.beyond.run import Beyond, choice, read_entry, rounded
-from research.paper.cells import Cell, Runner
+from research.paper.cells import Runner
 from tests.conftest import alter
-
-PLAIN = Cell("threshold", "mnist", epochs=1)
-OURS = Cell("abnn", "mnist", "abnn", options={"pretrain": 0.0}, epochs=1, start=PLAIN)
+from tests.research.paper.samples import OURS
 
 
 @pytest.fixture(scope="module")

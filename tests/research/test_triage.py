@@ -12,7 +12,7 @@ from abnn.errors import InputError
 from abnn.evaluate.evaluation import Evaluation, SetResult
 from abnn.evaluate.records import read_record, write_record
 from abnn.triage import check_guarantee
-from research import guarantee
+from research import triage
 from research.triage import main
 
 
@@ -32,23 +32,18 @@ def record(folder: Path, *sets: SetResult, name: str = "some model") -> Path:
 def test_all_in_distribution_inputs_are_split_and_nothing_else(tmp_path: Path) -> None:
     first, second, far = result("a", "id", 300, 0), result("b", "id", 101, 1), result("c", "full", 50, 2)
     path = record(tmp_path, first, second, far)
-    found = guarantee.check_record(read_record(path), splits=200, seed=5)
+    found = triage.check_record(read_record(path), splits=200, seed=5)
     good = np.concatenate([first.scores["own"], second.scores["own"]])
-    for check, share in zip(found["guarantee"], guarantee.SHARES):
+    for check, share in zip(found["guarantee"], triage.SHARES):
         again = check_guarantee(good, share, 200, 5)
         assert (check["mean"], check["worst"], check["calibration"]) == (again.mean, again.worst, 200)
         assert check["holds"] == again.holds and abs(again.mean - again.exact) <= 4 * again.standard_error
-    assert found["data"] == {
-        "name": "a, b",
-        "sha256": "hash of a, hash of b",
-        "calibration": 200,
-        "good": 401,
-    }
+    assert found["data"] == {"name": "a, b", "sha256": "hash of a, hash of b", "calibration": 200, "good": 401}
     kept = found["record"]
     assert kept["seed"] == 3 and kept["device"] == "some device" and kept["config"] == {"data": {"name": "made up"}}
     assert kept["arrays_sha256"] and found["versions"]["numpy"] == np.__version__
     with pytest.raises(InputError, match="c \\(full\\)"):
-        guarantee.check_record(read_record(record(tmp_path, far, name="without")))
+        triage.check_record(read_record(record(tmp_path, far, name="without")))
 
 
 def test_stated_probabilities_are_checked_on_the_other_half() -> None:
@@ -56,11 +51,11 @@ def test_stated_probabilities_are_checked_on_the_other_half() -> None:
     probs = rng.dirichlet(np.full(4, 0.3), 2001)
     labels = (probs.cumsum(1) > rng.random((2001, 1))).argmax(1)
     cautious = probs**0.5 / (probs**0.5).sum(1, keepdims=True)
-    found = guarantee.check_probabilities(cautious, labels, splits=5)
+    found = triage.check_probabilities(cautious, labels, splits=5)
     assert found is not None and (found["calibration"], found["test"]) == (1000, 1001)
     assert found["temperature"] == pytest.approx(0.5, rel=0.1)
     assert found["gap_after"] < 0.04 < found["gap_before"] and found["nll_after"] < found["nll_before"]
-    assert guarantee.check_probabilities(cautious[:1], labels[:1]) is None
+    assert triage.check_probabilities(cautious[:1], labels[:1]) is None
 
 
 def test_records_are_checked_and_rendered_into_a_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,9 +84,9 @@ def test_mnist_is_trained_for_a_moment_and_recorded(tmp_path: Path, monkeypatch:
         (tmp_path / "mnist").mkdir(exist_ok=True)
         images = rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)
         np.savez(tmp_path / "mnist" / f"{split}.npz", images=images, labels=rng.integers(0, 10, count))
-    backbone = {**guarantee.MNIST["backbone"], "width": 4, "blocks": 1}
-    quick = {**guarantee.MNIST, "images": 128, "draws": 2, "backbone": backbone}
-    monkeypatch.setattr(guarantee, "MNIST", quick)
+    backbone = {**triage.MNIST["backbone"], "width": 4, "blocks": 1}
+    quick = {**triage.MNIST, "images": 128, "draws": 2, "backbone": backbone}
+    monkeypatch.setattr(triage, "MNIST", quick)
     folders = ["--output", str(tmp_path / "triage"), "--records", str(tmp_path)]
     main(["--mnist", "--data-root", str(tmp_path), *folders, "--quiet"])
     found = read_record(tmp_path / "quick-mnist" / "attached-network-seed0.json")
