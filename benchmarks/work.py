@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import abnn
 from abnn.attached import Attached
-from abnn.bayes.noise import hold_noise, holding, set_noise, some_of
-from abnn.bayes.noise import without_noise as holding_means
+from abnn.bayes.noise import NoiseCache, pick_draws
 from abnn.config import preset as choose_preset
+from abnn.model.passes import Pass
 from abnn.networks.by_name import PaperResNet
 from abnn.outliers import make_outliers
 from abnn.predict.compiling import compile_in_place
@@ -121,18 +121,12 @@ def members(networks: Sequence[nn.Module], x: Tensor) -> Tensor:
 
 def one_by_one(model: Attached, x: Tensor, draws: int) -> Callable[[], Tensor]:
     """Gives the samples [S, B, K] of ``model.predict(x, draws)`` by one pass each; their noise is made beforehand."""
-    before = hold_noise(model.layers)
-    model.resample(draws, seed=0)
-    noise = hold_noise(model.layers)
-    set_noise(model.layers, before)
+    noise = NoiseCache().get(model.layers, range(draws), 0)
+    passes = [Pass(model, pick_draws(noise, slice(draw, draw + 1))) for draw in range(draws)]
 
     def loop() -> Tensor:
-        probs = []
         with torch.inference_mode():
-            for draw in range(draws):
-                with holding(model.layers, some_of(noise, slice(draw, draw + 1))):
-                    probs.append(model.draw_logits(x)[0].float().softmax(1))
-            return torch.stack(probs)
+            return torch.stack([each(x)[0].float().softmax(1) for each in passes])
 
     return loop
 
@@ -195,8 +189,8 @@ def exactly() -> Iterator[None]:
 
 def without_noise(model: Attached, x: Tensor) -> Tensor:
     """The prediction of the mean weights."""
-    with torch.inference_mode(), holding_means(model.layers):
-        return model.draw_logits(x)[0].float().softmax(1)
+    with torch.inference_mode():
+        return Pass(model)(x)[0].float().softmax(1)
 
 
 # -- training -----------------------------------------------------------------------------------------------------------

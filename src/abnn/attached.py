@@ -81,11 +81,10 @@ class Attached(AttachedNetwork):
         return concatenate(parts)
 
     def _judge(self, prediction: Prediction) -> Prediction:
-        """Add thresholds and stated probabilities, where the prediction shows the score that they are about."""
+        """Add thresholds and stated probabilities, where they are about predictions of this kind."""
         assert self.triage is not None
-        if prediction.default != self.triage.score:
+        if not self.triage.is_about(prediction):
             return prediction
-        self.triage.check_numbers(prediction)
         levels = torch.tensor([[self.triage.notice, self.triage.reject]], dtype=torch.float64).expand(
             len(prediction), 2
         )

@@ -120,7 +120,7 @@ def test_saving_replaces_models_only(model: Trained, tmp_path: Path) -> None:
     model.save(tmp_path / "model")
     model.save(tmp_path / "model")
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["mine", "model"]
-    files = ["example.safetensors", "method.json", "network.safetensors"]
+    files = ["method.json", "network.safetensors"]
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == files
 
 
@@ -216,9 +216,6 @@ def test_networks_that_refuse_zeros_are_loaded_with_the_saved_example(method: st
     path = trained.save(tmp_path / "model")
     loaded = load_trained(path, Padded())
     assert torch.equal(loaded.predict(x).probs, trained.predict(x).probs)
-    save_file({"example": torch.ones(1, 4, dtype=torch.long)}, path / "example.safetensors")
-    with pytest.raises(FileFormatError, match="example has shape"):
-        load_trained(path, Padded())
 
 
 def test_loaders_are_checked() -> None:

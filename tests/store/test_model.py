@@ -18,9 +18,9 @@ from abnn.errors import AbnnWarning, FileFormatError, InputError
 from abnn.networks.by_name import PaperResNet
 from abnn.store.folder import fingerprint
 from abnn.triage import TriageConfig, calibrate
-from tests.conftest import alter, without_checksums
+from tests.conftest import alter, attach_with, without_checksums
 from tests.train import test_fit
-from tests.train.test_fit import QUIET, data, loader, may_forget
+from tests.train.test_fit import QUIET, data, loader, may_forget, quiet
 
 X = data()[0]
 ONE = TriageConfig(draws=1)
@@ -36,7 +36,7 @@ def backbone(trained_before: bool = True) -> PaperResNet:
 
 
 def attached(**options: Any) -> abnn.Attached:
-    return abnn.attach(backbone(), X[:1], **options)
+    return attach_with(backbone(), X[:1], **options)
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ def test_a_network_that_is_refused_is_left_as_it_was(fitted: abnn.Attached, tmp_
 @pytest.mark.parametrize("preset,freeze", [("default", False), ("authors", None)])
 def test_a_trained_backbone_is_not_left_out_without_a_word(preset: str, freeze: bool | None, tmp_path: Path) -> None:
     model = attached(preset=preset)
-    abnn.fit(model, loader(), freeze_backbone=freeze, epochs=1, lr=1e-3, **QUIET)
+    abnn.fit(model, loader(), **quiet(freeze_backbone=freeze, epochs=1, lr=1e-3))
     with pytest.warns(AbnnWarning, match="backbone: got False.*save with backbone=True") as caught:
         model.save(tmp_path / "alone")
     assert [warning.filename for warning in caught] == [__file__]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 import abnn
-from abnn.baselines import make_method, train_method
+from abnn.baselines import TrainConfig, make_method, train_method
 from abnn.errors import AbnnWarning
 from abnn.train.knowledge import BATCHES, Knowledge, compare, recall, warn_if_lost
 from tests.conftest import randomise_attachments
@@ -86,7 +86,7 @@ def test_fit_warns_when_the_network_forgets(unrescued: None) -> None:
 def test_so_does_the_method(unrescued: None) -> None:
     method = make_method("abnn", pretrain=0.0, attachment_lr=0.3)
     with pytest.warns(AbnnWarning, match="cost accuracy"):
-        train_method(method, backbone(), loader(), 1, accelerator="cpu", progress=False)
+        train_method(method, backbone(), loader(), 1, progress=False, config=TrainConfig(accelerator="cpu"))
 
 
 def test_a_backbone_that_learns_along_is_compared_with_what_it_was() -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import abnn
-from abnn.baselines import make_method, train_method
+from abnn.baselines import TrainConfig, make_method, train_method
 from abnn.config import Objective
 from abnn.errors import AbnnWarning
 from abnn.outliers import make_outliers
@@ -89,8 +89,8 @@ def test_the_method_does_so_too() -> None:
             backbone(),
             loader(),
             4,
-            accelerator="cpu",
             progress=False,
+            config=TrainConfig(accelerator="cpu"),
         )
     x, y = data()
     assert (trained.predict(x).label == y).float().mean() > 0.95

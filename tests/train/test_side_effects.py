@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 import abnn
-from abnn.bayes.noise import hold_noise, parts_of
+from abnn.bayes.noise import held_noise, tensors_of
 from abnn.config import preset
 from abnn.errors import InputError
 from abnn.train.batches import Batches
@@ -26,9 +26,9 @@ from tests.train.test_fit import QUIET, attached, data, equal, loader, quiet, va
 def test_held_draws_are_the_same_before_and_after(hold: dict[str, int]) -> None:
     model = attached(seed=1)
     model.resample(**hold)  # those of another seed than 0, or of none
-    before = [part.clone() for part in parts_of(hold_noise(model.layers))]
+    before = [part.clone() for part in tensors_of(held_noise(model.layers))]
     abnn.fit(model, loader(), epochs=1, **QUIET)
-    after = parts_of(hold_noise(model.layers))
+    after = tensors_of(held_noise(model.layers))
     assert model.draws == hold["draws"] and all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 

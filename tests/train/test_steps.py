@@ -13,14 +13,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
-import abnn
 from abnn.attached import Attached
 from abnn.bayes.priors import Gaussian
 from abnn.config import Objective, preset
 from abnn.outliers import OutlierBatch
 from abnn.train.loss import touching
 from abnn.train.steps import EXPLODED, Steps, average_gradients
-from tests.conftest import SmallBatchNormNet, generator, one_draw_at_a_time, randomise_attachments, same_state
+from tests.conftest import (
+    SmallBatchNormNet,
+    attach_with,
+    generator,
+    one_draw_at_a_time,
+    randomise_attachments,
+    same_state,
+)
 
 CLASSES = 3
 
@@ -54,7 +60,7 @@ def make(objective: Objective, frozen: bool = True, outliers: Any = far_away, lr
     with torch.no_grad():
         for _ in range(3):
             network(torch.randn(16, 1, 12, 12))
-    model = randomise_attachments(abnn.attach(network.eval(), torch.randn(1, 1, 12, 12), **options), 0.05)
+    model = randomise_attachments(attach_with(network.eval(), torch.randn(1, 1, 12, 12), **options), 0.05)
     return Steps(model, objective, outliers, PlainFabric(), sgd(model, frozen, lr))
 
 
@@ -171,10 +177,10 @@ def test_a_backbone_that_learns_together_follows_the_same_goal(batch: tuple[Tens
     assert set(losses) == {"id", "weighted_kl", "accuracy", "outliers"}
     torch.manual_seed(11)
     twin.train().resample(goal.draws[1])
-    total = goal.id_term(twin.draw_logits(x), y)
+    total = twin.task.id_loss(goal, twin.draw_logits(x), y)
     made = far_away(x, y, generator())
     twin.eval().resample(goal.draws[2])
-    total = total + goal.outlier_term(twin.draw_logits(made.x), made.y, made.severity, None)
+    total = total + twin.task.outlier_loss(goal, twin.draw_logits(made.x), made.y, made.severity, None)
     expected = torch.autograd.grad(total, [p for _, p in twin.backbone_parameters()])
     check([old - new.detach() for old, new in zip(before, steps.backbone)], list(expected))
     assert all(p.requires_grad and p.grad is None for p in steps._all)

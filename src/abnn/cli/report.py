@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from abnn.errors import InputError, explain
-from abnn.evaluate.records import Record, find_records, read_record
-from abnn.files import check_writable
+
+if TYPE_CHECKING:
+    from abnn.evaluate.records import Record
 
 
 def report(
@@ -20,6 +21,8 @@ def report(
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
 ) -> None:
     """Write the page of an evaluation, or a comparison of several, from their records. Needs neither model nor data."""
+    from abnn.files import check_writable
+
     check_writable("--output", output)
     page = page_from_records(collect(records), output, title, figures)
     typer.echo(f"Page: {page}")
@@ -27,6 +30,8 @@ def report(
 
 def collect(paths: Sequence[Path]) -> list[Record]:
     """The records that were named, and those of folders that were named, each once."""
+    from abnn.evaluate.records import find_records, read_record
+
     found: dict[Path, Record] = {}
     for path in paths:
         several = find_records(path) if path.is_dir() else [read_record(path)]

@@ -63,8 +63,8 @@ class Prediction:
         """What to do with each prediction: "accept", "notice" or "reject". Needs thresholds: abnn.calibrate(model, loader)."""
         if self.levels is None:
             raise NotFittedError(
-                "verdict: this model has no thresholds for its score; set them with abnn.calibrate(model, loader), on "
-                "data that was not used for training, then predict again."
+                "verdict: this model has no thresholds for this score and number of draws and views; set them with "
+                "abnn.calibrate(model, loader), on data that was not used for training, then predict again in the same way."
             )
         notice, reject = self.levels.unbind(1)
         return verdicts(self.score, notice, reject)

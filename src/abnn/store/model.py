@@ -103,7 +103,7 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
     example = tensors.pop("example", None)
     if example is not None:
         check_tensors(path, {"example": example}, {"example": probe})
-        probe = example
+        probe = example.to(probe.dtype)
     changed = backbone is None or fingerprint(backbone) != saved.fingerprint
     backbone = _with_saved_weights(path, saved, backbone) if changed or backbone is None else backbone
     device = next((parameter.device for parameter in backbone.parameters()), torch.device("cpu"))

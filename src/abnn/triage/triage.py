@@ -148,6 +148,12 @@ class Triage:
         """Return the Triage of :meth:`to_dict`, also after a way through JSON; fields that older versions lack get defaults."""
         return parse(cls, values, "triage.", FIX)
 
+    def is_about(self, prediction: Prediction) -> bool:
+        """Return whether the thresholds are of the score, draws and views that a prediction has."""
+        draws, views = len(prediction.samples), prediction.views
+        same_views = views is None or self.views in (None, views)
+        return prediction.default == self.score and self.drawn in (None, draws) and same_views
+
     def check_numbers(self, prediction: Prediction) -> None:
         """Warn where a prediction has other numbers of draws or views than those that thresholds were chosen for."""
         drawn, views = len(prediction.samples), prediction.views
