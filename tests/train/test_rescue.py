@@ -19,7 +19,7 @@ from abnn.config import Objective
 from abnn.errors import AbnnWarning
 from abnn.outliers import make_outliers
 from abnn.train.checkpoint import Run
-from abnn.train.rescue import SLOWER, TIMES, WINDOW, Rescue, forgotten
+from abnn.train.knowledge import SLOWER, TIMES, WINDOW, Rescue, forgotten
 from abnn.train.steps import Steps
 from tests.train.test_fit import QUIET, Interrupted, attached, backbone, data, equal, loader, quiet, values
 
@@ -98,8 +98,8 @@ def test_the_method_does_so_too() -> None:
 
 
 def test_it_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("abnn.train.rescue.LEFT", 2.0)  # nothing is good enough
-    monkeypatch.setattr("abnn.train.rescue.TELLING", -1e9)
+    monkeypatch.setattr("abnn.train.knowledge.LEFT", 2.0)  # nothing is good enough
+    monkeypatch.setattr("abnn.train.knowledge.TELLING", -1e9)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         _, history = fit(1e-3)

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from abnn.train.batches import Batches
+from abnn.train.batches import Batches, Resident, resident
 from abnn.train.loop import make_fabric
-from abnn.train.resident import Resident, resident
 
 DATA = TensorDataset(torch.rand(23, 2), torch.arange(23))
 

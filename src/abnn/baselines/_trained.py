@@ -59,7 +59,7 @@ class Trained:
 
     @property
     def again(self) -> dict[str, int]:
-        """For the record of a run: how often it began again, see :mod:`abnn.train.rescue`; nothing if it did not."""
+        """For the record of a run: how often it began again, see :mod:`abnn.train.knowledge`; nothing if it did not."""
         times = sum(history.begun_again for history in self.history.values())
         return {"times it began again": times} if times else {}
 

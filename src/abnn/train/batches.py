@@ -10,17 +10,25 @@ import warnings
 from collections.abc import Iterable, Iterator, Sized
 from itertools import islice
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    TensorDataset,
+    default_collate,
+)
 
 from abnn.errors import AbnnWarning, InputError, explain
 from abnn.files import rows_digest, tensor_digest
 from abnn.outliers import measure_range
 from abnn.predict.inputs import check_inputs
 from abnn.train.randomness import number, preserved_random_state, seed_everything
-from abnn.train.resident import Resident, resident
 
 SAMPLED = 16  # items of a data set that stand for all of them, at least
 MEASURED = 10  # batches of each process from which a range of values is measured
@@ -193,3 +201,49 @@ def check_batch(model: Any, batch: Any, values: bool = True) -> tuple[Tensor, Te
         accepted = f"0 to {model.classes - 1}, the backbone's classes"
         raise InputError(explain("loader", given, accepted, "Renumber the labels."))
     return x, y.long()
+
+
+# -- small data sets live on the device: a batch is then one indexing instead of a loop over samples and a copy --------------
+
+LARGEST = 4 * 2**30  # bytes
+_HELD: WeakKeyDictionary[TensorDataset, dict[torch.device, list[Tensor]]] = WeakKeyDictionary()
+
+
+class Resident:
+    """Gives the batches of a DataLoader over tensors, in the same order, from tensors on a device.
+
+    They are copied there once for all runs that use the data set.
+    """
+
+    def __init__(self, loader: DataLoader, device: torch.device) -> None:
+        assert isinstance(loader.dataset, TensorDataset)
+        self.loader, self.device = loader, device
+        held = _HELD.setdefault(loader.dataset, {})
+        if device not in held:
+            held[device] = [tensor.to(device) for tensor in loader.dataset.tensors]
+            if device.type == "cuda":  # runs on other streams may read them from now on
+                torch.cuda.synchronize(device)
+        self.tensors = held[device]
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[list[Tensor]]:
+        # A DataLoader draws a seed for its workers before its sampler draws one for the order.
+        torch.empty((), dtype=torch.int64).random_(generator=self.loader.generator)
+        return self._batches()
+
+    def _batches(self) -> Iterator[list[Tensor]]:
+        batches = list(self.loader.batch_sampler)  # type: ignore[arg-type]
+        order = torch.tensor([row for rows in batches for row in rows], dtype=torch.int64).to(self.device)
+        for index in order.split([len(rows) for rows in batches]):
+            yield [tensor.index_select(0, index) for tensor in self.tensors]
+
+
+def resident(loader: Any, device: torch.device) -> Resident | None:
+    """A loader's batches from the device, or None where that is not possible or would take too much memory."""
+    if device.type != "cuda" or type(loader) is not DataLoader or type(loader.dataset) is not TensorDataset:
+        return None
+    size = sum(tensor.numel() * tensor.element_size() for tensor in loader.dataset.tensors)
+    plain = loader.collate_fn is default_collate and isinstance(loader.batch_sampler, BatchSampler)
+    return Resident(loader, device) if plain and size <= LARGEST else None

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from abnn.errors import AbnnWarning, FileFormatError, InputError, explain
 from abnn.files import read_tree, write_tree
-from abnn.train.rescue import SLOWER, TIMES, Rescue
+from abnn.train.knowledge import SLOWER, TIMES, Rescue
 from abnn.train.trainable import History, Trainable
 
 FORMAT = "abnn-checkpoint-4"

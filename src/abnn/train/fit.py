@@ -46,7 +46,7 @@ def fit(
     outliers    a name (see abnn.outliers), a generator, a data set of real outliers, or None for none; "preset": what the
                 model's preset says
     lr          learning rate of the attachments; None: the preset's. If attachments overwrite what a frozen backbone knows,
-                the fit begins again at a third of it, see :mod:`abnn.train.rescue`
+                the fit begins again at a third of it, see :mod:`abnn.train.knowledge`
     checkpoint  a file; written after every epoch. If it exists, the run goes on from there and ends as if it had not been
                 interrupted; see :mod:`abnn.train.loop` about workers of the loader that stay
     config      everything else, see :class:`abnn.FitConfig`

@@ -20,10 +20,10 @@ from abnn.errors import DivergedError, InputError, at_least_one, explain, unknow
 from abnn.train.batches import Batches
 from abnn.train.capture import CapturedStep
 from abnn.train.checkpoint import Run
+from abnn.train.knowledge import Rescue
 from abnn.train.optimizers import SCHEDULES, Rates, Schedule, name_of
 from abnn.train.processor import check_bfloat16
 from abnn.train.randomness import seeded
-from abnn.train.rescue import Rescue
 from abnn.train.trainable import History, Trainable
 from abnn.train.watch import Watch, make_loggers
 

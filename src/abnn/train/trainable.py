@@ -25,7 +25,7 @@ class Trainable(ABC):
 
     def known(self, batches: Passes) -> tuple[float, float] | None:
         """The share of inputs that are classified right before training, and what that would be by chance, where it must
-        not be lost; steps then return the same as "accuracy". See :mod:`abnn.train.rescue`."""
+        not be lost; steps then return the same as "accuracy". See :mod:`abnn.train.knowledge`."""
         return None
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Trainable(ABC):
 class History:
     """One row for each epoch: mean losses, learning rate, seconds, and what the trained thing adds.
 
-    begun_again  how often the run has begun again, see :mod:`abnn.train.rescue`; rows are those of the last time
+    begun_again  how often the run has begun again, see :mod:`abnn.train.knowledge`; rows are those of the last time
     """
 
     rows: list[dict[str, float]] = field(default_factory=list)
