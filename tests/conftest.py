@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """An unexpected warning of ours is an error. Said here, for naming it in the settings of pytest would import the
     package before coverage starts to count."""
     config.addinivalue_line("filterwarnings", "error::abnn.errors.AbnnWarning")
+    hypothesis.settings.register_profile("abnn", deadline=None)  # no test depends on the clock
+    hypothesis.settings.load_profile("abnn")
     # Calibration sets of tests are small; that too few inputs are said to be too few is tested in tests/triage.
     config.addinivalue_line("filterwarnings", "ignore:rejected. got:abnn.errors.AbnnWarning")
     if not bfloat16_works():  # before the first product of this process: that is when PyTorch looks

@@ -160,21 +160,21 @@ def attach(
         views = chosen.views if is_picture(*form) and at is last is budget is None else 1
     views = check_views(views, *form)
     spec = chosen.spec(kind, config)
-    found = probe(backbone, example)
+    structure = probe(backbone, example)
     keep_heap()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # the CPU's alone, which is what fork_rng gives back here
-        blocks = choose_blocks(found, at, last, budget, spec)
-        output = found.calls[""].output
-        classes = None if output is None else task.check_outputs(output, found.batch, found.logits)
-        model = Attached(backbone, example, blocks, spec, found)
+        blocks = choose_blocks(structure, at, last, budget, spec)
+        output = structure.calls[""].output
+        classes = None if output is None else task.check_outputs(output, structure.batch, structure.logits)
+        model = Attached(backbone, example, blocks, spec, structure)
         model.task, model.classes = task, classes or model.classes
         model.preset, model.score, model.views = preset, chosen.score, views
         choose_fold(model, example)
     model.resample(draws, seed=seed)
-    known = set(backbone.modules())
+    own_modules = set(backbone.modules())
     for module in model.modules():  # what is new starts in the backbone's mode
-        if module not in known:
+        if module not in own_modules:
             module.training = backbone.training
     return model
 

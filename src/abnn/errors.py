@@ -49,17 +49,17 @@ def whole_number(value: object) -> int | None:
         return None
 
 
-def explain(argument: str, given: object, accepted: str, fix: str = "") -> str:
+def explain(argument: str, actual: object, accepted: str, fix: str = "") -> str:
     """The one sentence pattern of this package's error messages."""
-    message = f"{argument}: got {given}; accepted: {accepted}"
+    message = f"{argument}: got {actual}; accepted: {accepted}"
     return f"{message}. {fix}" if fix else f"{message}."
 
 
-def at_least_one(argument: str, given: object, other: str = "", fix: str = "") -> int:
+def at_least_one(argument: str, actual: object, other: str = "", fix: str = "") -> int:
     """A whole number of at least 1 as an int, or an error; ``other``: what is accepted as well, for the message."""
-    number = whole_number(given)
+    number = whole_number(actual)
     if number is None or number < 1:
-        raise InputError(explain(argument, repr(given), f"a whole number of at least 1{other}", fix))
+        raise InputError(explain(argument, repr(actual), f"a whole number of at least 1{other}", fix))
     return number
 
 
@@ -71,12 +71,12 @@ def whole_seed(seed: object) -> int:
     return number
 
 
-def unknown(argument: str, given: object, known: Iterable[object]) -> InputError:
+def unknown(argument: str, actual: object, known: Iterable[object]) -> InputError:
     """An error for a name that is not in a fixed list, with the closest known name as a hint."""
     import difflib
 
     names = sorted(str(name) for name in known)
-    close = difflib.get_close_matches(str(given), names, n=1)
+    close = difflib.get_close_matches(str(actual), names, n=1)
     fix = f"Did you mean {close[0]!r}?" if close else "Choose one of these names."
     listed = ", ".join(names[:40]) + (f", ... ({len(names)} names)" if len(names) > 40 else "")
-    return InputError(explain(argument, repr(given), listed, fix))
+    return InputError(explain(argument, repr(actual), listed, fix))

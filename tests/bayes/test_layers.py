@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from abnn.bayes.layers import BayesConv, BayesLinear, Init, MeanField, bayesian_layers, drawn, inverse_softplus, kl_of
+from abnn.bayes.layers import (
+    BayesConv,
+    BayesLinear,
+    Init,
+    MeanField,
+    bayesian_layers,
+    inverse_softplus,
+    kl_of,
+    with_weights_ready,
+)
 from abnn.bayes.priors import Gaussian, Prior, ScaleMixture
 from abnn.errors import InputError
 
@@ -326,12 +335,12 @@ def test_weights_made_at_once_are_those_of_each_use() -> None:
     each = [[layer.weights(use) for use in range(layer.uses)] for layer in layers]
     parameters = [parameter for layer in layers for parameter in layer.parameters()]
     slopes = torch.autograd.grad(_sum_of_squares(each), parameters)
-    with drawn(layers):
+    with with_weights_ready(layers):
         made = [[layer.weights(use) for use in range(layer.uses)] for layer in layers]
         for layer, weights in zip(layers, made):
             assert layer.weights() is weights[0]
     for layer, weights, expected in zip(layers, made, each):
-        assert layer.made is None
+        assert layer.ready is None
         for pair, wanted in zip(weights, expected):
             torch.testing.assert_close(pair, wanted)
     for one, other in zip(torch.autograd.grad(_sum_of_squares(made), parameters), slopes):

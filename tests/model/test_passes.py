@@ -166,7 +166,7 @@ def test_weights_are_made_once_where_passes_share_them(attached: Attached, image
         assert own.layers[0].weights()[0] is own.layers[0].weights()[0]
         assert torch.equal(own(images), attached.draw_logits(images))
     layer = attached.layers[0]
-    assert layer.made is None and layer.weights()[0] is not layer.weights()[0]
+    assert layer.ready is None and layer.weights()[0] is not layer.weights()[0]
 
 
 KINDS = ["conv", "bottleneck", "chain", "replace"]

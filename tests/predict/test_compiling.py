@@ -34,7 +34,7 @@ def test_inside_it_is_compiled_and_gives_the_same(eager_backend: None) -> None:
 
 def test_nothing_happens_unless_it_is_wanted() -> None:
     net = network()
-    with compiled([net], wanted=False):
+    with compiled([net], enabled=False):
         assert net._compiled_call_impl is None
 
 

@@ -93,18 +93,18 @@ def cholesky(matrix: Tensor) -> Tensor:
         share = min(1.0, max(1e-6, 10 * share))
 
 
-def held_out_of(moments: Moments, kept: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def held_out_of(moments: Moments, held_out: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Features and labels that the moments have not seen: the batches kept out, or one input in five.
 
     Of the only inputs of a class none is taken away, for without them nothing would belong to it; where none can be, the
     inputs are those that the moments have seen.
     """
-    if kept:
-        features, labels = (torch.cat(parts) for parts in zip(*kept))
+    if held_out:
+        features, labels = (torch.cat(parts) for parts in zip(*held_out))
         if bool((moments.counts[labels] > 0).any()):
             return bounded(features), labels
-    features, labels = (torch.cat(parts) for parts in zip(*moments.some, *kept))
-    for batch in kept:
+    features, labels = (torch.cat(parts) for parts in zip(*moments.some, *held_out))
+    for batch in held_out:
         moments.add(*batch)
     out = torch.arange(len(labels)) % 5 == 4
     left = moments.counts - labels[out].bincount(minlength=len(moments.counts))

@@ -62,7 +62,7 @@ class MeanField(nn.Module):
 
     weight_noise: Tensor
     bias_noise: Tensor | None
-    made: dict[int, Weights] | None = None  # drawn weights by use, while several passes need the same ones
+    ready: dict[int, Weights] | None = None  # drawn weights by use, while several passes need the same ones
 
     def __init__(
         self, shape: Sequence[int], bias: bool, prior: Prior, init: Init, uses: int = 1, draws: int = 1
@@ -118,7 +118,7 @@ class MeanField(nn.Module):
 
     def seeded_noise(self, generators: Sequence[torch.Generator]) -> tuple[Tensor | None, ...]:
         """Return noise of weight and bias on the CPU, one draw from each generator: draw s depends on its own alone."""
-        found: list[Tensor | None] = []
+        noise_pair: list[Tensor | None] = []
         for held in (self.weight_noise, self.bias_noise):
             noise = None
             if held is not None:
@@ -126,16 +126,16 @@ class MeanField(nn.Module):
                 noise = torch.empty(self.uses, len(generators), *held.shape[2:], dtype=held.dtype)
                 for index, generator in enumerate(generators):
                     noise[:, index] = torch.randn(shape, generator=generator)
-            found.append(noise)
-        return tuple(found)
+            noise_pair.append(noise)
+        return tuple(noise_pair)
 
     def weights(self, use: int = 0) -> Weights:
         """The held draws of weight [S, ...] and bias [S, out]."""
-        if self.made is None:
+        if self.ready is None:
             return self._make(use)
-        if use not in self.made:
-            self.made[use] = self._make(use)
-        return self.made[use]
+        if use not in self.ready:
+            self.ready[use] = self._make(use)
+        return self.ready[use]
 
     def _make(self, use: int) -> Weights:
         weight = torch.addcmul(self.weight_mean, self.weight_sigma, self.weight_noise[use])
@@ -274,20 +274,20 @@ def _side_by_side(parts: Sequence[Part]) -> Part:
 
 
 @contextlib.contextmanager
-def drawn(layers: Sequence[MeanField]) -> Iterator[None]:
+def with_weights_ready(layers: Sequence[MeanField]) -> Iterator[None]:
     """Inside, layers find the weights of their held draws ready made, for all of their uses at once."""
     parts = [part for layer in layers for part in layer.parts]
     sigmas = F.softplus(torch.cat([rho.flatten() for _, rho, _ in parts])).split([rho.numel() for _, rho, _ in parts])
-    made = iter([_uses(mean, sigma.view_as(mean), noise) for (mean, _, noise), sigma in zip(parts, sigmas)])
+    ready = iter([_uses(mean, sigma.view_as(mean), noise) for (mean, _, noise), sigma in zip(parts, sigmas)])
     try:
         for layer in layers:
-            weights = next(made)
-            biases = next(made) if layer.bias_mean is not None else (None,) * layer.uses
-            layer.made = dict(enumerate(zip(weights, biases)))
+            weights = next(ready)
+            biases = next(ready) if layer.bias_mean is not None else (None,) * layer.uses
+            layer.ready = dict(enumerate(zip(weights, biases)))
         yield
     finally:
         for layer in layers:
-            layer.made = None
+            layer.ready = None
 
 
 def _uses(mean: Tensor, sigma: Tensor, noise: Tensor) -> Sequence[Tensor]:

@@ -36,8 +36,8 @@ class ScaleMixture:
 
     def __post_init__(self) -> None:
         if not (0 < self.sigma1 < math.inf and 0 < self.sigma2 < math.inf):
-            given = (self.sigma1, self.sigma2)
-            raise InputError(explain("sigma1, sigma2", given, "positive numbers", "Give both components a width."))
+            actual = (self.sigma1, self.sigma2)
+            raise InputError(explain("sigma1, sigma2", actual, "positive numbers", "Give both components a width."))
         if not 0 < self.pi < 1:
             raise InputError(
                 explain("pi", self.pi, "a number between 0 and 1", "Use Gaussian(sigma) for a single one.")

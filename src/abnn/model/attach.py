@@ -34,13 +34,13 @@ def check_backbone(backbone: object) -> nn.Module:
 
 
 def choose_blocks(
-    found: Probe, at: str | Sequence[str] | None, last: int | None, budget: int | None, spec: Spec
+    structure: Probe, at: str | Sequence[str] | None, last: int | None, budget: int | None, spec: Spec
 ) -> list[Block]:
     """Return the blocks that get attachments, in the order of their calls."""
     for argument, number in (("last", last), ("budget", budget)):
         if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
             raise InputError(explain(argument, repr(number), "a whole number, or None"))
-    blocks = found.blocks(at)
+    blocks = structure.blocks(at)
     if last is not None:
         if not 1 <= last <= len(blocks):
             raise InputError(explain("last", last, f"1 to {len(blocks)}, the number of blocks found"))

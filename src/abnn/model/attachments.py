@@ -142,8 +142,8 @@ def _build_chain(blocks: Sequence[Block], spec: Spec) -> list[Attachment]:
     stream = Stream()
     init = spec.init or AUTHORS_INIT
     if spec.share is False:
-        built = [BayesBlock(block, spec.prior, init, uses=1) for block in _links(blocks)]
-        return [ChainLink(link, stream, index == 0, index == len(built) - 1) for index, link in enumerate(built)]
+        own = [BayesBlock(block, spec.prior, init, uses=1) for block in _links(blocks)]
+        return [ChainLink(block, stream, index == 0, index == len(own) - 1) for index, block in enumerate(own)]
     shapes = {(block.input[1:], block.output[1:]) for block in blocks[1:]}
     if any(shape != output for shape, output in shapes) or len(shapes) > 1:
         raise AttachError(
@@ -164,9 +164,9 @@ def _links(blocks: Sequence[Block]) -> list[Block]:
     links = [blocks[0]]
     for block in blocks[1:]:
         if links[-1].layout != block.layout or len(links[-1].output) != len(block.output):
-            given = f"a chain from {links[-1].name!r} to {block.name!r}, whose layouts differ"
+            actual = f"a chain from {links[-1].name!r} to {block.name!r}, whose layouts differ"
             fix = "Choose the places with at=... or last=..., or another kind."
-            raise AttachError(explain("kind", given, "blocks of one layout and number of dimensions", fix))
+            raise AttachError(explain("kind", actual, "blocks of one layout and number of dimensions", fix))
         links.append(Block(block.name, block.module, links[-1].output, block.output, block.layout))
     return links
 

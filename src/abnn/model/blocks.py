@@ -81,9 +81,9 @@ class Probe:
         }
         stages = {kind for name, kind in blocks.items() if self._is_stage(name, blocks)}
         blocks = {name: kind for name, kind in blocks.items() if kind not in stages}
-        found = [name for name in blocks if not any(name.startswith(f"{other}.") for other in blocks)]
-        if found:
-            return found
+        outermost = [name for name in blocks if not any(name.startswith(f"{other}.") for other in blocks)]
+        if outermost:
+            return outermost
         layers = [name for name in usable if isinstance(self.modules[name], (nn.Linear, *CONVOLUTIONS))]
         if not layers:
             raise AttachError(
@@ -256,8 +256,10 @@ def check_example(network: nn.Module, example: object) -> Tensor:
 def _matches(name: str, pattern: str) -> bool:
     if name == pattern:
         return True
-    parts, wanted = name.split("."), pattern.split(".")
-    return len(parts) == len(wanted) and all(fnmatch.fnmatchcase(part, want) for part, want in zip(parts, wanted))
+    parts, pattern_parts = name.split("."), pattern.split(".")
+    return len(parts) == len(pattern_parts) and all(
+        fnmatch.fnmatchcase(part, want) for part, want in zip(parts, pattern_parts)
+    )
 
 
 def _weights(module: nn.Module) -> int:

@@ -101,9 +101,9 @@ class FeatureDistance(nn.Module):
         """[B, dim] statistics of all blocks."""
         return self.join(self.read(x))
 
-    def join(self, noted: Sequence[Tensor]) -> Tensor:
+    def join(self, features: Sequence[Tensor]) -> Tensor:
         """[B, dim]: what was read, side by side."""
-        return torch.cat([sketch(part.float(), self.sketch) for part in noted], dim=1)
+        return torch.cat([sketch(part.float(), self.sketch) for part in features], dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
         """The distance of each input."""
@@ -162,7 +162,7 @@ class FeatureDistance(nn.Module):
         super()._load_from_state_dict(*args)
         self._prepare()
 
-    def known_gate(self) -> Gate | None:
+    def gate_if_fitted(self) -> Gate | None:
         """The gate, or None before the statistics were gathered.
 
         Remembered until the buffers are written to: reading a value makes the host wait for the device.
@@ -184,12 +184,12 @@ class FeatureDistance(nn.Module):
         gathered = self._gather(batches, RESERVOIR // processes)
         if processes > 1:
             gathered = _joined([fabric.broadcast(gathered, src=rank) for rank in range(processes)])
-        moments, kept, largest = gathered
-        if moments.origin is None and not kept:
+        moments, held_out_batches, largest = gathered
+        if moments.origin is None and not held_out_batches:
             raise InputError(
                 explain("batches", "no batch", "at least one (x, y) batch", "Check data set and drop_last.")
             )
-        held_out, labels = held_out_of(moments, kept)
+        held_out, labels = held_out_of(moments, held_out_batches)
         class_means, whitening = moments.finish()
         self.class_means.copy_(class_means)
         self.class_shares.copy_(moments.counts / moments.counts.sum())
@@ -198,8 +198,8 @@ class FeatureDistance(nn.Module):
         self.largest.copy_(largest)
         nothing = held_out.new_zeros(len(held_out), 1)  # none of these inputs is larger than the largest
         places = self.places(nothing.to(self.largest), held_out.to(self.class_means))
-        known = moments.counts[labels] > 0  # of the others, nothing is known that an input could fit to
-        misfits = places[:, 1:].gather(1, labels[:, None].to(places.device))[known.to(places.device)]
+        in_moments = moments.counts[labels] > 0  # of the others, nothing is known that an input could fit to
+        misfits = places[:, 1:].gather(1, labels[:, None].to(places.device))[in_moments.to(places.device)]
         for quantiles, values, shares in (
             (self.quantiles, places[:, 0], QUANTILES),
             (self.misfit_quantiles, misfits[:, 0], MISFIT_QUANTILES),
@@ -209,27 +209,27 @@ class FeatureDistance(nn.Module):
 
     def _gather(self, batches: Any, room: int) -> Gathered:
         moments = Moments(self.classes, self.class_means.shape[1], room)
-        kept: list[tuple[Tensor, Tensor]] = []
+        held_out_batches: list[tuple[Tensor, Tensor]] = []
         largest = torch.zeros(())
         for index, (x, y) in enumerate(batches):
             if len(x) == 0:
                 continue
             if not 0 <= int(y.min()) <= int(y.max()) < self.classes:
-                given = f"labels from {int(y.min())} to {int(y.max())}"
-                raise InputError(explain("y", given, f"class numbers from 0 to {self.classes - 1}"))
+                actual = f"labels from {int(y.min())} to {int(y.max())}"
+                raise InputError(explain("y", actual, f"class numbers from 0 to {self.classes - 1}"))
             features = self.features(x.to(self.class_means.device)).cpu().double()  # some devices have no float64
             largest = torch.maximum(largest, largest_value(x).max().cpu())
-            if index % 5 == 4 and sum(len(each) for each, _ in kept) < room:
-                kept.append((features, y.cpu()))
+            if index % 5 == 4 and sum(len(each) for each, _ in held_out_batches) < room:
+                held_out_batches.append((features, y.cpu()))
             else:
                 moments.add(features, y.cpu())
-        return moments, kept, largest
+        return moments, held_out_batches, largest
 
 
 def _joined(gathered: Sequence[Gathered]) -> Gathered:
     """What several processes have gathered, as if it were one."""
-    moments, kept, largest = gathered[0]
+    moments, held_out_batches, largest = gathered[0]
     for others, out, most in gathered[1:]:
         moments.join(others)
-        kept, largest = kept + out, torch.maximum(largest, most)
-    return moments, kept, largest
+        held_out_batches, largest = held_out_batches + out, torch.maximum(largest, most)
+    return moments, held_out_batches, largest

@@ -43,19 +43,19 @@ class Recorder(StandIn):
         super().__init__(block.module)
         self.layout = block.layout
         self.first = first
-        self.noted: list[Tensor] = []
+        self.features: list[Tensor] = []
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         x = args[0] if args else next(iter(kwargs.values()))
         output = self.block(*args, **kwargs)
         tensor = first_tensor(output)
         assert tensor is not None
-        self.noted = [note(each, self.layout) for each in ((x, tensor) if self.first else (tensor,))]
+        self.features = [note(each, self.layout) for each in ((x, tensor) if self.first else (tensor,))]
         return output
 
     def take(self) -> list[Tensor]:
-        noted, self.noted = self.noted, []
-        return noted
+        features, self.features = self.features, []
+        return features
 
 
 def note(tensor: Tensor, layout: str) -> Tensor:

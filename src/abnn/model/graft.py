@@ -37,8 +37,8 @@ def graft(root: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> nn.Mo
         if id(module) in done:
             return done[id(module)]
         children = {name: rebuild(child) for name, child in module._modules.items() if child is not None}
-        changed = any(children[name] is not module._modules[name] for name in children)
-        done[id(module)] = _shell(module, children) if changed else module
+        differs = any(children[name] is not module._modules[name] for name in children)
+        done[id(module)] = _shell(module, children) if differs else module
         return done[id(module)]
 
     return rebuild(root)

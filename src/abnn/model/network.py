@@ -34,7 +34,9 @@ class AttachedNetwork(nn.Module):
     views  how many views of an image a prediction looks at, see :mod:`abnn.model.views`
     """
 
-    def __init__(self, backbone: nn.Module, example: Tensor, blocks: Sequence[Block], spec: Spec, found: Probe) -> None:
+    def __init__(
+        self, backbone: nn.Module, example: Tensor, blocks: Sequence[Block], spec: Spec, structure: Probe
+    ) -> None:
         super().__init__()
         device, dtype = _device_and_dtype(backbone)
         attachments = [part.to(device=device, dtype=dtype) for part in build_attachments(blocks, spec)]
@@ -44,15 +46,15 @@ class AttachedNetwork(nn.Module):
         self.block_names = [block.name for block in blocks]
         self.example = example[:1].detach().cpu()
         self.input_shape, self.input_dtype, self.weight_dtype = tuple(example.shape[1:]), example.dtype, dtype
-        output = found.calls[""].output
+        output = structure.calls[""].output
         if output is None:
             raise AttachError(
                 "backbone: its output is not a tensor (or a tuple that starts with one); wrap it in a module that "
                 "returns the logits."
             )
         self.classes = output[-1] if len(output) > 1 else 1
-        self.activation_bytes = 4 * found.activation_numbers
-        self.shared_bytes, self.folded_bytes = _activations(found, blocks[0].name, dtype.itemsize)
+        self.activation_bytes = 4 * structure.activation_numbers
+        self.shared_bytes, self.folded_bytes = _activations(structure, blocks[0].name, dtype.itemsize)
         self.task: Any = None
         self.triage: Any = None  # thresholds; a fit voids them
         self.extra: dict[str, Any] = {}
@@ -115,9 +117,9 @@ class AttachedNetwork(nn.Module):
         """Those of the backbone that learn where it is not frozen: all but the ones that do not require gradients."""
         learning = [parameter for _, parameter in self.backbone_parameters() if parameter.requires_grad]
         if not learning:
-            given = "a backbone to train of which no parameter requires gradients"
+            actual = "a backbone to train of which no parameter requires gradients"
             fix = "Call requires_grad_(True) on what shall learn, or leave the backbone frozen."
-            raise InputError(explain("backbone", given, "one with parameters that do", fix))
+            raise InputError(explain("backbone", actual, "one with parameters that do", fix))
         return learning
 
     @property
@@ -214,12 +216,12 @@ def _device_and_dtype(backbone: nn.Module) -> tuple[torch.device, torch.dtype]:
     return torch.device("cpu"), torch.float32
 
 
-def _activations(found: Probe, first: str, itemsize: int) -> tuple[int, int]:
+def _activations(structure: Probe, first: str, itemsize: int) -> tuple[int, int]:
     """The most bytes that a module reads and writes for one input: before the block ``first``, and from it on."""
-    start = found.calls[first].order
+    start = structure.calls[first].order
     sizes = [0, 0]
-    for call in found.calls.values():
+    for call in structure.calls.values():
         numbers = sum(math.prod(shape) for shape in (call.input, call.output) if shape is not None)
         after = int(call.order >= start)
-        sizes[after] = max(sizes[after], -(-numbers * itemsize // found.batch))
+        sizes[after] = max(sizes[after], -(-numbers * itemsize // structure.batch))
     return sizes[0], sizes[1]

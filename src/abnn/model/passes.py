@@ -53,7 +53,7 @@ class Pass:
     def keep_weights(self) -> None:
         """Make the weights of the draws once for all passes; the network's parameters must not change until the last."""
         for layer in self.layers:
-            layer.made = {}
+            layer.ready = {}
             for use in range(layer.uses):
                 layer.weights(use)
 
@@ -86,6 +86,6 @@ def run_draws(
     logits = logits_of(net(x, *args, **kwargs))
     assert logits is not None
     if len(logits) != draws * batch:
-        given = f"a network with {len(logits)} rows of output for {batch} inputs and {draws} draws"
-        raise InputError(explain("model", given, "one row for each input"))
+        actual = f"a network with {len(logits)} rows of output for {batch} inputs and {draws} draws"
+        raise InputError(explain("model", actual, "one row for each input"))
     return logits.unflatten(0, (draws, batch))

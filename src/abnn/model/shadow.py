@@ -41,7 +41,7 @@ def shadow(root: nn.Module, swaps: Mapping[int, Any] | None = None) -> Twins:
         own["_modules"] = {name: follow(child) for name, child in module._modules.items()}
         own["training"] = False
         if isinstance(module, MeanField):  # holds draws in its buffers
-            own["_buffers"], own["made"] = dict(module._buffers), None
+            own["_buffers"], own["ready"] = dict(module._buffers), None
         if own.get("_compiled_call_impl") is not None:
             own["_compiled_call_impl"] = None  # it calls the original
         twin.__dict__.update(own)

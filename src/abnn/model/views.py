@@ -50,9 +50,9 @@ def check_views(views: object, shape: Sequence[int], dtype: torch.dtype) -> int:
     """The number of views, or an error for one that inputs of this shape cannot have."""
     views = check_number(views)
     if views > 1 and not can_move(shape, dtype):
-        given = f"{views} for inputs of shape {tuple(shape)}, {dtype}"
+        actual = f"{views} for inputs of shape {tuple(shape)}, {dtype}"
         accepted = f"1, but for images (channels, height, width) with sides of {SIDE // 2 + 1} pixels or more"
-        raise InputError(explain("views", given, accepted, "Leave it out."))
+        raise InputError(explain("views", actual, accepted, "Leave it out."))
     return views
 
 

@@ -124,16 +124,16 @@ def _change_start(network: nn.Module, in_channels: int, small: bool) -> None:
     """Put another convolution in the place of the first one; where it fits, with the same weights."""
     place, first = next((each, part) for each, part in network.named_modules() if isinstance(part, nn.Conv2d))
     if small and first.stride == first.kernel_size and first.stride != (1, 1):
-        given = f"True for a network that first cuts pictures into patches of {first.stride[0]} pixels"
+        actual = f"True for a network that first cuts pictures into patches of {first.stride[0]} pixels"
         fix = "Leave it out and enlarge the pictures, or set the sizes of a transformer: image_size=32, patch_size=4."
-        raise InputError(explain("small", given, "True for networks that begin with an overlapping convolution", fix))
+        raise InputError(explain("small", actual, "True for networks that begin with an overlapping convolution", fix))
     form: dict[str, Any] = {"kernel_size": first.kernel_size, "padding": first.padding, "bias": first.bias is not None}
-    made = nn.Conv2d(in_channels, first.out_channels, stride=1 if small else first.stride, **form)  # type: ignore[arg-type]
+    replacement = nn.Conv2d(in_channels, first.out_channels, stride=1 if small else first.stride, **form)  # type: ignore[arg-type]
     if in_channels == first.in_channels:
-        made.load_state_dict(first.state_dict())
+        replacement.load_state_dict(first.state_dict())
     holder, _, own = place.rpartition(".")
     parent = network.get_submodule(holder)
-    setattr(parent, own, made)
+    setattr(parent, own, replacement)
     if small:
         pools = [each for each, part in parent.named_children() if isinstance(part, nn.MaxPool2d)]
         if pools:

@@ -78,8 +78,8 @@ FETCHING = ("pretrained", "weights", "weights_backbone", "pretrained_cfg", "pret
 
 def make_recipe(name: str, classes: int, in_channels: int, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the recipe to save; None where the network was built with options that a folder may not hold."""
-    kept = {key: value for key, value in options.items() if key not in FETCHING}
-    recipe = {"name": name, "classes": classes, "in_channels": in_channels, **kept}
+    saved = {key: value for key, value in options.items() if key not in FETCHING}
+    recipe = {"name": name, "classes": classes, "in_channels": in_channels, **saved}
     return recipe if _problem(recipe) is None else None
 
 
@@ -129,13 +129,13 @@ def _problem(recipe: Any) -> str | None:
         return f"is {repr(recipe)[:80]}; accepted: an object with the name of an architecture"
     name = recipe["name"]
     family = name if name == "paper-resnet" else "timm" if name.startswith("timm/") else "torchvision"
-    known = {**_ALWAYS, **OPTIONS[family]}
+    allowed = {**_ALWAYS, **OPTIONS[family]}
     for key, value in recipe.items():
         if key == "name":
             continue
-        if key not in known:
-            return f"has the option {key!r:.80}; accepted: {', '.join(sorted(known))}"
-        if not known[key](value):
+        if key not in allowed:
+            return f"has the option {key!r:.80}; accepted: {', '.join(sorted(allowed))}"
+        if not allowed[key](value):
             return f"has {key} = {repr(value)[:80]}, which is no such size or out of bounds"
     missing = [key for key in _ALWAYS if key not in recipe]
     return f"lacks {', '.join(missing)}" if missing else None

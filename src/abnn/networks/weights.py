@@ -51,11 +51,11 @@ def load_weights(network: nn.Module, path: str | Path, new_head: bool = False) -
     Every tensor must be there and fit. With ``new_head`` tensors of another shape are left alone, as those of the last
     layer are when the classes are others.
     """
-    found = read_weights(path)
-    wanted = network.state_dict()
-    found = _without_prefix(found, wanted)
-    missing = [name for name in wanted if name not in found and not name.endswith("num_batches_tracked")]
-    foreign = [name for name in found if name not in wanted]
+    tensors = read_weights(path)
+    state = network.state_dict()
+    tensors = _without_prefix(tensors, state)
+    missing = [name for name in state if name not in tensors and not name.endswith("num_batches_tracked")]
+    foreign = [name for name in tensors if name not in state]
     if missing or foreign:
         parts = [
             f"{len(names)} tensors {what} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
@@ -66,17 +66,17 @@ def load_weights(network: nn.Module, path: str | Path, new_head: bool = False) -
         raise InputError(
             explain("weights", f"{path}, in which {' and '.join(parts)}", "all tensors, and no others", fix)
         )
-    others = [name for name in wanted if name in found and found[name].shape != wanted[name].shape]
+    others = [name for name in state if name in tensors and tensors[name].shape != state[name].shape]
     if others and not new_head:
         name = others[0]
-        given = f"{path}, in which {name} has shape {tuple(found[name].shape)}"
+        actual = f"{path}, in which {name} has shape {tuple(tensors[name].shape)}"
         fix = "If the classes are others, the last layer has to be trained: pass --train-backbone."
-        raise InputError(explain("weights", given, f"shape {tuple(wanted[name].shape)}", fix))
-    if len(others) == len(found):
+        raise InputError(explain("weights", actual, f"shape {tuple(state[name].shape)}", fix))
+    if len(others) == len(tensors):
         raise InputError(
             explain("weights", f"{path}, in which no tensor has the right shape", "this backbone's weights")
         )
-    network.load_state_dict({name: value for name, value in found.items() if name not in others}, strict=False)
+    network.load_state_dict({name: value for name, value in tensors.items() if name not in others}, strict=False)
     return others
 
 
@@ -94,8 +94,8 @@ def _state_dict(content: Any, path: Path) -> dict[str, Tensor]:
     return {str(name): value for name, value in content.items()}
 
 
-def _without_prefix(found: dict[str, Tensor], wanted: Mapping[str, Any]) -> dict[str, Tensor]:
+def _without_prefix(tensors: dict[str, Tensor], state: Mapping[str, Any]) -> dict[str, Tensor]:
     for prefix in PREFIXES:
-        if all(name.startswith(prefix) for name in found) and not all(name in wanted for name in found):
-            found = {name.removeprefix(prefix): value for name, value in found.items()}
-    return found
+        if all(name.startswith(prefix) for name in tensors) and not all(name in state for name in tensors):
+            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    return tensors

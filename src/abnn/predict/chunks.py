@@ -72,9 +72,9 @@ def plan(
     size = parts(draws, at_once)
     if views <= size < draws:  # every pass begins with the first view: what is compiled or captured serves all of them
         size -= size % views
-    wanted = [range(first, first + size) for first in starts(draws, size)]
+    draw_ranges = [range(first, first + size) for first in starts(draws, size)]
     size = parts(len(x), batch)
-    return Chunks(wanted, [slice(first, first + size) for first in starts(len(x), size)])
+    return Chunks(draw_ranges, [slice(first, first + size) for first in starts(len(x), size)])
 
 
 def default_limit(device: torch.device) -> int:

@@ -21,9 +21,9 @@ NARROW = 64  # channels up to which the compiler changes no layout of its own ac
 
 
 @contextlib.contextmanager
-def compiled(modules: Sequence[nn.Module], wanted: bool = True) -> Iterator[None]:
+def compiled(modules: Sequence[nn.Module], enabled: bool = True) -> Iterator[None]:
     """Inside, the modules run compiled."""
-    if not wanted:
+    if not enabled:
         yield
         return
     for module in modules:
@@ -68,9 +68,9 @@ def of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function as another one: compilers count and compare what a function has been called with, up to a limit,
     and calls for other models do not belong to it."""
     code = function.__code__.replace(co_name=f"{function.__name__}_{next(_numbers)}")
-    made = types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
+    copy = types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
 
 
 def options(module: nn.Module) -> dict[str, Any] | None:

@@ -42,8 +42,8 @@ class PredictionPass:
             if tuple(x.shape[1:]) == self.network.input_shape:
                 raise
             accepted = f"inputs of shape {self.network.input_shape}, as the model was attached with, or others that it can take"
-            given = f"inputs of shape {tuple(x.shape[1:])}, on which the network fails: {summary(error)}"
-            raise InputError(explain("x", given, accepted)) from error
+            actual = f"inputs of shape {tuple(x.shape[1:])}, on which the network fails: {summary(error)}"
+            raise InputError(explain("x", actual, accepted)) from error
 
     def outputs(self, rows: Tensor, x: Tensor) -> Outputs:
         """What is computed from all views of the inputs and the inputs as they are; this is what can be compiled."""

@@ -120,10 +120,10 @@ class Replay:
         self, make: Callable[[Noise], Callable[[Tensor], Outputs]], x: Tensor, noise: Noise, device: torch.device
     ) -> _Captured | None:
         with torch.inference_mode(False):  # compiled passes tell inputs apart by this, and those of users are ordinary
-            held, own = torch.empty_like(x, device=device), map_noise(noise, torch.clone)
-        held.copy_(x)
+            own_x, own = torch.empty_like(x, device=device), map_noise(noise, torch.clone)
+        own_x.copy_(x)
         run = make(own)
-        self._aside(run, held)  # whatever is compiled or set up at first use must not come up within the capture
+        self._aside(run, own_x)  # whatever is compiled or set up at first use must not come up within the capture
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         try:
@@ -131,7 +131,7 @@ class Replay:
                 torch.cuda.graph(graph, pool=self._pool, stream=_stream(device), capture_error_mode="thread_local"),
                 _uncached(),
             ):
-                outputs = run(held)
+                outputs = run(own_x)
         except Exception as error:  # noqa: BLE001 - whatever a network does that cannot be captured
             torch.cuda.synchronize()
             self.clear()
@@ -142,7 +142,7 @@ class Replay:
                 stacklevel=6,
             )
             return None
-        return _Captured(graph, held, own, noise, outputs)
+        return _Captured(graph, own_x, own, noise, outputs)
 
 
 @functools.cache
@@ -160,15 +160,15 @@ def _uncached() -> contextlib.AbstractContextManager[Any]:
 
 def _signature(modules: Iterable[nn.Module]) -> list[Any] | None:
     """Where all parameters and buffers lie; None if hooks are registered, which a graph would not call."""
-    found: list[Any] = []
+    places: list[Any] = []
     for module in modules:
         if module._forward_hooks or module._forward_pre_hooks:
             return None
         tensors: list[Tensor | None] = [*module._parameters.values()]
         if not isinstance(module, MeanField):  # whose buffers are the held draws, which predictions do not use
             tensors += module._buffers.values()
-        found += [(t.data_ptr(), t.dtype, t.shape, t.stride()) for t in tensors if t is not None]
-    return found
+        places += [(t.data_ptr(), t.dtype, t.shape, t.stride()) for t in tensors if t is not None]
+    return places
 
 
 def _modes() -> tuple[Any, ...]:

@@ -48,7 +48,7 @@ def predict(
     late = isinstance(x, Tensor) and x.is_cuda
     x = check_inputs(model, x, values=not late)
     look = LateCheck(x) if late and x.is_floating_point() else None
-    gate = model.distance.known_gate()
+    gate = model.distance.gate_if_fitted()
     default = score or (model.score if gate is not None or not find_score(model.score).statistics else "entropy")
     if find_score(default).statistics and gate is None:
         raise without_statistics(default)

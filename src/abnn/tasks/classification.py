@@ -76,19 +76,19 @@ class Classification(Task):
     ) -> Tensor:
         classes = outputs.shape[2]
         if objective.target == "graded":
-            wanted = graded_target(target, severity, classes)
+            outlier_target = graded_target(target, severity, classes)
         elif objective.target == "uniform":
-            wanted = torch.full_like(outputs[0], 1 / classes)
+            outlier_target = torch.full_like(outputs[0], 1 / classes)
         else:
             device = generator.device if generator is not None else outputs.device
-            wanted = torch.rand(outputs.shape[1:], generator=generator, device=device).to(outputs)
+            outlier_target = torch.rand(outputs.shape[1:], generator=generator, device=device).to(outputs)
         losses = {"mean": mean_cross_entropy, "draws": draw_cross_entropy, "bce": draw_bce}
-        return losses[objective.outlier_loss](outputs, wanted.to(outputs.dtype))
+        return losses[objective.outlier_loss](outputs, outlier_target.to(outputs.dtype))
 
     def samples(self, outputs: Tensor) -> Tensor:
         if outputs.ndim != 3 or outputs.shape[2] < 2:
-            given = f"a network with outputs of shape {tuple(outputs.shape[2:])} for each input"
-            raise InputError(explain("model", given, "one logit for each of two or more classes"))
+            actual = f"a network with outputs of shape {tuple(outputs.shape[2:])} for each input"
+            raise InputError(explain("model", actual, "one logit for each of two or more classes"))
         return outputs.float().softmax(2)
 
     def right(self, outputs: Tensor, target: Tensor) -> Tensor:
@@ -96,13 +96,13 @@ class Classification(Task):
 
 
 def _no_classes(output: tuple[int, ...], batch: int) -> str:
-    given = f"a network with outputs of shape {output} for {batch} {'input' if batch == 1 else 'inputs'}"
+    actual = f"a network with outputs of shape {output} for {batch} {'input' if batch == 1 else 'inputs'}"
     accepted = f"shape ({batch}, K), one logit for each of K >= 2 classes"
     if output in ((batch,), (batch, 1)):
         fix = "For one logit z of a yes-or-no question, wrap it in a module that returns torch.stack([0 * z, z], 1), z flat."
     else:
         fix = "Wrap it in a module that returns one row of logits for each input."
-    return explain("backbone", given, accepted, fix)
+    return explain("backbone", actual, accepted, fix)
 
 
 def _are_probabilities(output: Tensor) -> bool:

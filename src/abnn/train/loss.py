@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from abnn.bayes.layers import drawn, kl_of
+from abnn.bayes.layers import kl_of, with_weights_ready
 from abnn.bayes.noise import held_noise, hold, map_noise
 from abnn.config import Objective, preset
 from abnn.errors import InputError, explain
@@ -47,8 +47,8 @@ def loss(
     chosen = preset(model.preset)
     goal = chosen.objective
     if not goal.together:
-        given = f"a model with preset {model.preset!r}, which makes several updates for each batch"
-        raise InputError(explain("model", given, "a preset with one loss, such as 'default'", "Use abnn.fit()."))
+        actual = f"a model with preset {model.preset!r}, which makes several updates for each batch"
+        raise InputError(explain("model", actual, "a preset with one loss, such as 'default'", "Use abnn.fit()."))
     freeze = chosen.freeze_backbone if freeze_backbone is None else freeze_backbone
     x, y = check_batch(model, (x, y))
     maker = choose_outliers(outliers, model.preset)
@@ -99,7 +99,7 @@ class Losses:
 
     def _logits(self, x: Tensor) -> Tensor:
         # A compiler makes weights where they are used; without one, fewer and larger operations make them beforehand.
-        ready = contextlib.nullcontext() if self.compiled else drawn(self.model.layers)
+        ready = contextlib.nullcontext() if self.compiled else with_weights_ready(self.model.layers)
         with self.autocast(), ready:
             logits = self.model.draw_logits(x)
         return logits.float()
@@ -116,8 +116,8 @@ def check_model(model: Any) -> None:
     if not isinstance(model, AttachedNetwork):
         raise InputError(explain("model", type(model).__name__, "what abnn.attach() returned", "Attach first."))
     if any(parameter.is_inference() for parameter in model.parameters()):
-        given = "parameters made under torch.inference_mode(), which cannot learn"
-        raise InputError(explain("model", given, "ordinary ones", "Build the network and attach outside of it."))
+        actual = "parameters made under torch.inference_mode(), which cannot learn"
+        raise InputError(explain("model", actual, "ordinary ones", "Build the network and attach outside of it."))
 
 
 def choose_outliers(outliers: Any, name: str) -> Outliers | None:

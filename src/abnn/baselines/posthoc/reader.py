@@ -152,7 +152,7 @@ class Reader:
             logits, twins = run(x), run.twins
         for module in view.modules():
             if isinstance(module, Recorder):
-                module.noted = twins[id(module)].noted  # type: ignore[assignment]
+                module.features = twins[id(module)].features  # type: ignore[assignment]
         return logits
 
     def chunks(self, x: Tensor, draws: int, seed: int | None) -> Iterator[Features]:
