@@ -6,7 +6,7 @@
     paper     Algorithm 1 of "Be Bayesian by Attachments to Catch More Uncertainty", taken literally; score 1 - max_k p_k
     authors   what the authors' code does: a shared chain of Bayesian blocks, 295,936 numbers on their network
 
-The forms of the losses are in :mod:`abnn.model.objective`, the three steps in :mod:`abnn.train.steps`. "reference" is "default".
+The forms of the losses are in :mod:`abnn.tasks.classification`, the three steps in :mod:`abnn.train.steps`. "reference" is "default".
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Attachments(Method):
     """pretrain: the share of all epochs in which the plain network is trained alone; 0 for one that is trained already.
 
     lr, optimizer and schedule are the backbone's, the others those of the attachments. ``objective`` and ``attach``
-    change single fields of the preset's :class:`abnn.model.objective.Objective` and of what :func:`abnn.model.attach` is told.
+    change single fields of the preset's :class:`abnn.config.Objective` and of what :func:`abnn.attached.attach` is told.
     freeze: whether the backbone stays as it is while the attachments learn; None: what the preset says. Not frozen, it
     learns with them, by their schedule. views: of an image that a prediction looks at; None: what
     :func:`abnn.model.attach` chooses.
