@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from abnn.baselines.posthoc import POSTHOC
 from abnn.outliers.base import REGISTRY, Blend
 from abnn.outliers.mixtures import SCENERY, SCENERY_SEVERITY
 from research.paper.cells import Cell
@@ -76,8 +75,15 @@ def cells_by_name(task: str) -> dict[str, Cell]:
     return {cell.name: cell for group in groups for cell in group}
 
 
+POSTHOC = (
+    "energy", "max-logit", "entropy", "gen", "knn", "mahalanobis", "relative-mahalanobis", "mahalanobis-blocks",
+    "relative-mahalanobis-blocks", "vim", "odin", "ash", "react", "laplace",
+)  # fmt: skip
+"""The post-hoc scores of the tables; one more joins them when it has been run on every network."""
+
+
 def posthoc(task: str) -> tuple[Cell, ...]:
-    """Every score for networks that are trained already, on those of "threshold"."""
+    """Scores for networks that are trained already, on those of "threshold"."""
     return tuple(Cell(f"{name} (post-hoc)", task, start=threshold(task), posthoc=name) for name in POSTHOC)
 
 
