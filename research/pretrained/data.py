@@ -31,24 +31,11 @@ from abnn.errors import InputError, explain
 
 Change = Callable[[Tensor, torch.Generator], Tensor]
 MOST, SHARE, HELD_OUT, CROP = 2500, 0.6, 5, 0.875
-SHAPES = {
-    "airplane": "404",
-    "bear": "294-297",
-    "bicycle": "444 671",
-    "bird": "8 10-16 18-20 22-24 80-83 87-96 98-100 127-133 135-145",
-    "boat": "472 554 625 814 914",
-    "bottle": "440 720 737 898 899 901 907",
-    "car": "436 511 817",
-    "cat": "281-286",
-    "chair": "423 559 765 857",
-    "clock": "409 530 892",
-    "dog": "152-191 193-203 205-226 228-241 243-250 252-257 259 261-263 265-268",
-    "elephant": "385 386",
-    "keyboard": "508 878",
-    "knife": "499",
-    "oven": "766",
-    "truck": "555 569 656 675 717 734 864 867",
-}
+CATEGORIES = """
+airplane 404, bear 294-297, bicycle 444 671, bird 8 10-16 18-20 22-24 80-83 87-96 98-100 127-133 135-145, boat 472 554 625 814 914,
+bottle 440 720 737 898 899 901 907, car 436 511 817, cat 281-286, chair 423 559 765 857, clock 409 530 892,
+dog 152-191 193-203 205-226 228-241 243-250 252-257 259 261-263 265-268, elephant 385 386, keyboard 508 878, knife 499, oven 766,
+truck 555 569 656 675 717 734 864 867"""
 """The 16 categories of Geirhos et al. 2019 ("ImageNet-trained CNNs are biased towards texture") and their ImageNet classes."""
 DRAWINGS = ("cue-conflict", "silhouettes", "edges")
 
@@ -140,13 +127,13 @@ class Images:
     def _drawings(self, name: str, classes: Sequence[int]) -> ImageSet | None:
         """Images of the categories of which the network knows a class; None if there are none."""
         place = {each: label for label, each in enumerate(classes)}
-        groups = [tuple(place[each] for each in numbers(text) if each in place) for text in SHAPES.values()]
-        parts = []
-        for label, (shape, group) in enumerate(zip(SHAPES, groups)):
-            folder = self.root / "texture-vs-shape" / name / shape
-            files = [each for each in _files(folder) if name != "cue-conflict" or _texture(each) != shape]
-            if group:
-                parts.append((self._read(files, 1.0), label))
+        groups, parts = [], []
+        for label, (shape, members) in enumerate(categories(CATEGORIES).items()):
+            files = _files(self.root / "texture-vs-shape" / name / shape)
+            texture = {file: file.stem.partition("-")[2].rstrip("0123456789") for file in files}
+            groups.append(tuple(place[each] for each in members if each in place))
+            if groups[-1]:
+                parts.append((self._read([file for file in files if texture[file] != shape], 1.0), label))
         return self._limited(replace(_joined(name, "semi", parts), groups=tuple(groups))) if parts else None
 
     def _small(self, name: str, most: int = 1000) -> ImageSet:
@@ -165,14 +152,10 @@ class Images:
             return torch.stack(list(pool.map(lambda file: _square(file, self.size, crop), files)))
 
 
-def numbers(text: str) -> list[int]:
-    """``"3 5-7"`` to [3, 5, 6, 7]."""
-    ends = [[int(end) for end in part.split("-")] for part in text.split()]
-    return [number for each in ends for number in range(each[0], each[-1] + 1)]
-
-
-def blurred(x: Tensor, random: torch.Generator) -> Tensor:
-    return blur(x, 3 * x.shape[-1] / 224)
+def categories(text: str) -> dict[str, list[int]]:
+    """``"cat 3 5-7, dog 8"`` to {"cat": [3, 5, 6, 7], "dog": [8]}."""
+    ends = {name: [part.split("-") for part in parts] for name, *parts in map(str.split, text.split(","))}
+    return {name: [n for end in each for n in range(int(end[0]), int(end[-1]) + 1)] for name, each in ends.items()}
 
 
 def blur(x: Tensor, sigma: float) -> Tensor:
@@ -182,10 +165,6 @@ def blur(x: Tensor, sigma: float) -> Tensor:
     kernel = (kernel / kernel.sum()).expand(x.shape[1], 1, 1, -1)
     padded = F.pad(x, (reach, reach, reach, reach), mode="reflect")
     return F.conv2d(F.conv2d(padded, kernel, groups=x.shape[1]), kernel.mT, groups=x.shape[1])
-
-
-def noisy(x: Tensor, random: torch.Generator) -> Tensor:
-    return (x + 0.25 * torch.randn(x.shape, generator=random)).clamp(0, 1)
 
 
 def edges_only(x: Tensor, random: torch.Generator) -> Tensor:
@@ -199,8 +178,8 @@ def edges_only(x: Tensor, random: torch.Generator) -> Tensor:
 
 
 CHANGES: dict[str, Change] = {
-    "blurred": blurred,
-    "noisy": noisy,
+    "blurred": lambda x, random: blur(x, 3 * x.shape[-1] / 224),
+    "noisy": lambda x, random: (x + 0.25 * torch.randn(x.shape, generator=random)).clamp(0, 1),
     "dim": lambda x, random: 0.2 * x,
     "turned": lambda x, random: x.rot90(1, (2, 3)),
     "edges only": edges_only,
@@ -219,10 +198,6 @@ def _square(file: Path, size: int, crop: float) -> Tensor:
 def _joined(name: str, tier: str, parts: Sequence[tuple[Tensor, int]]) -> ImageSet:
     labels = [torch.full((len(images),), label) for images, label in parts]
     return ImageSet(name, tier, torch.cat([images for images, _ in parts]), torch.cat(labels))
-
-
-def _texture(file: Path) -> str:
-    return file.stem.partition("-")[2].rstrip("0123456789")
 
 
 def _files(folder: Path) -> list[Path]:

@@ -18,7 +18,7 @@ from abnn.errors import InputError
 from abnn.evaluate.evaluation import Evaluation, SetResult
 from abnn.evaluate.records import read_record
 from research.pretrained import data, networks
-from research.pretrained.data import CHANGES, SHAPES, Images, numbers
+from research.pretrained.data import CATEGORIES, CHANGES, Images, categories
 from research.pretrained.networks import NETWORKS, MissingWeightsError, Pretrained, cut_head
 from research.pretrained.run import ATTACHED, NAMES, ROWS, columns, main, run
 
@@ -47,7 +47,7 @@ TINY = Pretrained("tiny", SIZE, CLASSES, build)
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(data, "SHAPES", {"circle": "0-1", "square": "2 3"})
+    monkeypatch.setattr(data, "CATEGORIES", "circle 0-1, square 2 3")
     rng, root = np.random.default_rng(0), tmp_path / "images"
 
     def save(path: str, level: int = 128) -> None:
@@ -112,9 +112,10 @@ def test_changes_are_what_they_say(folder: Path) -> None:
 
 
 def test_categories_are_the_published_ones() -> None:
-    classes = [each for text in SHAPES.values() for each in numbers(text)]
-    assert len(SHAPES) == 16 and len(classes) == len(set(classes)) and max(classes) < 1000
-    assert numbers("3 5-7") == [3, 5, 6, 7] and len(classes) == 207
+    found = categories(CATEGORIES)
+    classes = [each for members in found.values() for each in members]
+    assert len(found) == 16 and len(classes) == len(set(classes)) == 207 and max(classes) < 1000
+    assert categories("cat 3 5-7, dog 8") == {"cat": [3, 5, 6, 7], "dog": [8]}
 
 
 def test_columns_are_means_of_aurocs() -> None:
