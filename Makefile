@@ -36,6 +36,7 @@ tables: $(VENV)/.installed-dev  ## the tables of README and docs, from the recor
 		--columns "$(ACCURACY), $(TIERS), errors AUROC=misclassification.printed digits.auroc, $(SEMI)"
 	$(VENV)/bin/python -m research.triage --table --into docs/triage.md
 	$(VENV)/bin/python -m research.theory --table
+	$(VENV)/bin/python -m research.pretrained --table
 	$(VENV)/bin/python benchmarks/serve.py --table
 	$(VENV)/bin/python benchmarks/speed.py --table
 	$(VENV)/bin/python benchmarks/where.py --table

@@ -1,0 +1,3 @@
+from research.pretrained.run import main
+
+main()

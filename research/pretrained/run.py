@@ -1,0 +1,211 @@
+"""Do attachments help the networks that people use?
+
+    python -m research.pretrained --data DIR --network lite0     measure what has no record yet; --table: only render
+
+Rows: scores of the plain network (max-probability, margin), every post-hoc score of :mod:`abnn.baselines.posthoc` (entropy, energy
+and max-logit are among them), fitted to the parts for fitting and calibrating, and ``abnn``: attached with the default preset,
+fitted to the first part and calibrated on the second, judged by its default score. Columns, with A(u, v) the AUROC of "an input of
+v has a larger score than one of u" (:func:`columns`):
+
+near, far        A(ordinary, near); mean over far sets of A(ordinary, far set)
+semi < near      mean over semi kinds of A(kind, near)
+semi < far       mean over semi kinds and far sets of A(kind, far set)
+errors           A(right, wrong), of the row's own predictions on ordinary images
+accuracy         on ordinary images; on semi: mean over kinds. Of a category, the mean probability of its classes counts
+
+One record for each row and split, without arrays: <output>/<network>/<row>-seed<split>.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, DataLoader
+
+import abnn
+from abnn.baselines.posthoc import POSTHOC, PostHocModel, build_posthoc
+from abnn.errors import unknown
+from abnn.evaluate.collect import evaluate_set
+from abnn.evaluate.evaluation import Evaluation, SetResult
+from abnn.evaluate.records import find_records, record_path, write_record
+from abnn.evaluate.summary import Numbers
+from abnn.metrics import auroc
+from abnn.predict import Plain, Prediction
+from research.compare import known_record
+from research.pretrained.data import Images, ImageSet, Split
+from research.pretrained.networks import NETWORKS, Pretrained
+from research.records import rounded
+from research.tables import Column, render, update_between_markers
+
+PLAIN, ATTACHED = ("max-probability", "margin"), "abnn"
+ROWS = (*PLAIN, *POSTHOC, ATTACHED)
+NAMES = ("near", "far", "semi < near", "semi < far", "errors", "accuracy", "accuracy on semi")
+COLUMNS = [Column(name, f"columns.{name}") for name in NAMES]
+BATCH, FIT_BATCH, EPOCHS = 50, 32, 5
+
+
+def run(
+    network: Pretrained,
+    data: str | Path,
+    splits: int = 3,
+    output: str | Path = "results/pretrained",
+    rows: Sequence[str] = ROWS,
+    *,
+    limit: int | None = None,
+    epochs: int = EPOCHS,
+    progress: bool = True,
+    note: Callable[[str], None] = lambda line: None,
+) -> list[Path]:
+    """Measure the rows that have no record yet, and return the paths of all records.
+
+    limit  use at most so many images of each test set, for rehearsals
+    A record that was made with other settings is an error, as is a row whose extra is not installed.
+    """
+    for row in rows:
+        if row not in ROWS:
+            raise unknown("rows", row, ROWS)
+        if row in POSTHOC:
+            build_posthoc(row).prepare()
+    images, paths = Images(data, network.size, network.classes, limit), []
+    for number in range(splits):
+        common = {"network": network.name, "split": number, "limit": limit}
+        configs: dict[str, dict[str, Any]] = {row: common for row in rows}
+        configs |= {row: {**common, "posthoc": build_posthoc(row).settings} for row in rows if row in POSTHOC}
+        if ATTACHED in configs:
+            configs[ATTACHED] = {**common, "preset": "default", "epochs": epochs, "batch": FIT_BATCH}
+        places = {row: record_path(output, network.name, row, number) for row in rows}
+        missing = [row for row in rows if not known_record(places[row], configs[row])]
+        paths += list(places.values())
+        if not missing:
+            note(f"{network.name}, split {number}: recorded before")
+            continue
+        split = images.split(number)
+        measured: dict[str, tuple[str, list[SetResult], dict[str, float]]] = {}
+        if plain := [row for row in missing if row != ATTACHED]:
+            sets, seconds = measure_plain(network, split, plain)
+            measured |= {row: (row, sets, seconds) for row in plain}
+        if ATTACHED in missing:
+            measured[ATTACHED] = measure_attached(network, split, number, epochs, progress)
+        for row, (score, sets, seconds) in measured.items():
+            kept = tuple(replace(each, scores={score: each.scores[score]}) for each in sets)
+            evaluation = Evaluation(row, score, kept, None, number, configs[row], seconds)
+            write_record(rounded(evaluation, 16), output, network.name, device(), arrays=False, summary=columns)
+            note(f"{network.name}, split {number}: {row}")
+    return paths
+
+
+def measure_plain(network: Pretrained, split: Split, rows: Sequence[str]) -> tuple[list[SetResult], dict[str, float]]:
+    """The test sets with the scores ``rows`` of the plain network, and seconds."""
+    started = time.perf_counter()
+    plain = Plain(network.build(split.classes).to(device()), split.fit[0][0][None])
+    chosen = [row for row in rows if row in POSTHOC]
+    model: Plain | PostHocModel = PostHocModel(plain, chosen) if chosen else plain
+    if isinstance(model, PostHocModel):
+        model.fit(DataLoader(ConcatDataset([split.fit, split.calibrate]), BATCH))  # type: ignore[list-item]
+    fitted = time.perf_counter()
+    sets = [evaluate(model, each) for each in split.tests]
+    return sets, {"fitting": fitted - started, "evaluation": time.perf_counter() - fitted}
+
+
+def measure_attached(
+    network: Pretrained, split: Split, seed: int, epochs: int, progress: bool
+) -> tuple[str, list[SetResult], dict[str, float]]:
+    """The name of the attached network's score, its test sets, and seconds."""
+    times = [time.perf_counter()]
+    model = abnn.attach(network.build(split.classes).to(device()), split.fit[0][0][None].to(device()), seed=seed)
+    random = torch.Generator().manual_seed(seed)
+    abnn.fit(model, loader(split.fit, FIT_BATCH, random), epochs=epochs, seed=seed, progress=progress)
+    times.append(time.perf_counter())
+    abnn.calibrate(model, loader(split.calibrate, BATCH), progress=progress)
+    times.append(time.perf_counter())
+    sets = [evaluate(model, each) for each in split.tests]
+    times.append(time.perf_counter())
+    seconds = dict(zip(("fitting", "calibration", "evaluation"), np.diff(times).tolist()))
+    return model.score, sets, seconds
+
+
+def evaluate(model: Any, images: ImageSet) -> SetResult:
+    """One test set; of its probabilities those of the true class and of the best other one, as classes 0 and 1."""
+
+    def of_groups(prediction: Prediction) -> Tensor:
+        none = prediction.probs.new_zeros(len(prediction.probs))
+        return torch.stack([prediction.probs[:, list(g)].mean(1) if g else none for g in images.groups], 1)
+
+    stated = of_groups if images.groups else None
+    result = evaluate_set(model, loader(images, BATCH), images.name, images.tier, shown=0, stated=stated)
+    if not result.labelled:
+        return replace(result, probs=result.probs.max(1, keepdims=True))
+    places = np.arange(len(result)), result.labels
+    others = result.probs.copy()
+    others[places] = -1
+    probs = np.stack([result.probs[places], others.max(1)], 1)
+    return replace(result, probs=probs, labels=np.zeros_like(result.labels))
+
+
+def columns(evaluation: Evaluation, by_score: bool = True) -> Numbers:
+    """The columns of the module's docstring, and by set its accuracy and A(ordinary, set). Without errors, no "errors"."""
+    scores = {each.name: each.scores[evaluation.score] for each in evaluation.sets}
+    ordinary = next(each for each in evaluation.sets if each.tier == "id")
+    good, right = scores[ordinary.name], ordinary.correct
+    semi = [each.name for each in evaluation.tier("semi")]
+    far = [each.name for each in evaluation.tier("full") if each.name != "near"]
+    accuracy = {each.name: float(each.correct.mean()) for each in evaluation.sets if each.labelled}
+    found = {
+        "near": auroc(good, scores["near"]),
+        "far": float(np.mean([auroc(good, scores[each]) for each in far])),
+        "semi < near": float(np.mean([auroc(scores[each], scores["near"]) for each in semi])),
+        "semi < far": float(np.mean([auroc(scores[each], scores[other]) for each in semi for other in far])),
+        **({} if right.all() or not right.any() else {"errors": auroc(good[right], good[~right])}),
+        "accuracy": accuracy[ordinary.name],
+        "accuracy on semi": float(np.mean([accuracy[each] for each in semi])),
+    }
+    detection = {name: auroc(good, values) for name, values in scores.items() if name != ordinary.name}
+    return {"columns": found, "accuracy": accuracy, "detection": detection}
+
+
+def loader(images: ImageSet, batch: int, shuffled_by: torch.Generator | None = None) -> DataLoader[Any]:
+    return DataLoader(images, batch, shuffle=shuffled_by is not None, generator=shuffled_by)  # type: ignore[arg-type]
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def table(output: Path, network: str) -> str:
+    """The table of a network's records; one sentence if there are none."""
+    records = find_records(output, network) if output.is_dir() else []
+    if not records:
+        return "No numbers are recorded yet.\n"
+    rows = {record.name for record in records}
+    return render(records, COLUMNS, [row for row in ROWS if row in rows])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m research.pretrained", description=__doc__, formatter_class=form)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--data", type=Path, metavar="DIR", help="the images, see research/pretrained/data.py")
+    what.add_argument("--table", action="store_true", help="only put the tables of what was recorded into the document")
+    parser.add_argument("--network", choices=NETWORKS, default="lite0")
+    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--rows", nargs="+", default=ROWS, metavar="ROW", help="only these")
+    parser.add_argument("--limit", type=int, metavar="N", help="at most N images of each test set, for rehearsals")
+    parser.add_argument("--output", type=Path, default=Path("results/pretrained"), help="folder of the records")
+    parser.add_argument("--into", type=Path, default=Path("docs/pretrained.md"), help="the document with the tables")
+    parser.add_argument("--quiet", action="store_true")
+    options = parser.parse_args(arguments)
+    if options.table:
+        for name in NETWORKS:
+            update_between_markers(options.into, f"pretrained {name}", table(options.output, name))
+        return
+    settings: dict[str, Any] = {"limit": options.limit, "progress": not options.quiet, "note": print}
+    run(NETWORKS[options.network], options.data, options.splits, options.output, options.rows, **settings)
+    print(table(options.output, options.network), end="")

