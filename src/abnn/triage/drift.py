@@ -46,11 +46,11 @@ _WIN = np.log([1 - stake + stake / size for _, size, stake in _BETS])
 _LOSE = np.log([1 - stake for _, _, stake in _BETS])
 
 
-def split_reference(scores: np.ndarray, seed: int = 0, lifted: bool = False) -> tuple[Floats, Counts]:
+def split_reference(scores: np.ndarray, seed: int = 0, rounding: float | None = None) -> tuple[Floats, Counts]:
     """Return bin edges from a random half of the calibration scores, and how many of the other half lie in each bin.
 
-    lifted  put edges above the scores that they come from by the scores' resolution, so that rounding moves no tied score
-            into another bin
+    rounding  put edges above the scores that they come from by the scores' resolution, see
+              :func:`abnn.triage.thresholds.lift`, so that rounding moves no tied score into another bin; None: do not
     """
     values = np.asarray(scores)
     if values.ndim != 1 or len(values) < LEAST_SCORES or not np.isfinite(values).all():
@@ -59,7 +59,7 @@ def split_reference(scores: np.ndarray, seed: int = 0, lifted: bool = False) -> 
     order = np.random.default_rng(seed).permutation(len(values))
     first, second = values[order[: len(values) // 2]], values[order[len(values) // 2 :]]
     edges = np.unique(np.quantile(first, sorted(LEVELS), method="inverted_cdf"))
-    edges = np.unique(lift(edges, values)) if lifted else edges
+    edges = edges if rounding is None else np.unique(lift(edges, values, rounding))
     counts = np.bincount(np.searchsorted(edges, second), minlength=len(edges) + 1)
     return tuple(edges.tolist()), tuple(counts.tolist())
 
