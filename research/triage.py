@@ -3,6 +3,8 @@
     python -m research.triage                    the embedded digits, a minute
     python -m research.triage --mnist            MNIST, some minutes
     python -m research.triage --record FILE ...  any run records with in-distribution data
+    python -m research.triage --promise          tied scores and batches of any size, see research.promise; a minute
+    python -m research.triage --drift            false alarms of single calibration sets, see research.drift; minutes
     python -m research.triage --table            what was measured; --into docs/triage.md puts it there
 
 The digits: trains the example once, then measures without any further choice the share of good inputs not accepted over
@@ -44,7 +46,9 @@ from abnn.triage.calibrate import choose, gather
 from abnn.triage.drift import DriftMonitor
 from abnn.triage.report import Row, rows_as_markdown
 from abnn.triage.temperature import choose_temperature, rescale
+from research.drift import measure_resets, resets_table
 from research.metrics import summarise
+from research.promise import measure_promise, promise_table
 from research.records import rounded
 from research.tables import markdown_table, update_between_markers
 
@@ -259,6 +263,10 @@ def _images(source: Source, most: int | None = None) -> TensorDataset:
 def tables(folder: Path) -> dict[str, str]:
     """What a document shows, by the marker of its place: all checks, and of the digits, seed 0, verdicts and drift."""
     found = {"guarantee": guarantee_table(folder), "stated": stated_table(folder)}
+    if (folder / "promise.json").exists():
+        found["promise"] = promise_table(read_json(folder / "promise.json"))
+    if (folder / "drift.json").exists():
+        found["resets"] = resets_table(read_json(folder / "drift.json"))
     if (folder / "digits-seed0.json").exists():
         digits = read_json(folder / "digits-seed0.json")
         rows = [Row(**each) for each in digits["verdicts"]["default"]["sets"]]
@@ -283,6 +291,8 @@ def main(arguments: list[str] | None = None) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--mnist", action="store_true", help="train on a part of MNIST and check its test images")
     what.add_argument("--record", type=Path, nargs="+", metavar="FILE", help="check these run records")
+    what.add_argument("--promise", action="store_true", help="tied scores, in batches of any size")
+    what.add_argument("--drift", action="store_true", help="false alarms of single calibration sets")
     what.add_argument("--table", action="store_true", help="only render the table of what was checked")
     parser.add_argument("--output", type=Path, default=Path("results/triage"), help="folder for the checks")
     parser.add_argument("--records", type=Path, default=Path("results"), help="folder for the record of --mnist")
@@ -297,6 +307,10 @@ def main(arguments: list[str] | None = None) -> None:
         written = check_records([record], options.output)
     elif options.record:
         written = check_records(options.record, options.output)
+    elif options.promise:
+        write_json(options.output / "promise.json", measure_promise(options.seed))
+    elif options.drift:
+        write_json(options.output / "drift.json", measure_resets(options.seed))
     elif not options.table:
         written = [options.output / f"digits-seed{options.seed}.json"]
         write_json(written[0], measure(run_demo(options.seed, progress=not options.quiet), options.seed))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.covariance import OAS
+from torch import Tensor
 
 from abnn.bayes.gaussians import Moments, oas_shrinkage
 from tests.conftest import generator
@@ -55,3 +56,51 @@ def test_moments_of_parts_are_those_of_all() -> None:
     empty = Moments(3, 5)
     empty.join(whole)
     assert all(torch.equal(found, expected) for found, expected in zip(empty.finish(), whole.finish()))
+
+
+def whitened(features: Tensor, x: Tensor, widths: list[int] | None = None) -> Tensor:
+    """How far inputs lie from the mean of features of one class, in each whitened direction."""
+    moments = Moments(1, features.shape[1])
+    moments.add(features, torch.zeros(len(features), dtype=torch.long))
+    means, whitening = moments.finish(widths)
+    return (x - means) @ whitening.T
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-9, 5e-6])
+def test_rounding_of_flat_features_moves_nothing(spread: float) -> None:
+    """A feature whose spread is below 1e-5 of its size: moved by 1e-6 of it, less than a thousandth; doubled, far away."""
+    g = torch.Generator().manual_seed(0)
+    features = torch.randn(500, 4, generator=g, dtype=torch.float64)
+    features[:, 2] = 3 + 3 * spread * features[:, 2]
+    mean = features.mean(0)
+    moved, doubled = mean.clone(), mean.clone()
+    moved[2] *= 1 + 1e-6
+    doubled[2] *= 2
+    near, far = (whitened(features, each[None]).norm().item() for each in (moved, doubled))
+    assert near < 1e-3 and far > 50
+    without = [0, 1, 3]
+    found, expected = whitened(features, features)[:, without], whitened(features[:, without], features[:, without])
+    assert found.norm(dim=1).numpy() == pytest.approx(expected.norm(dim=1).numpy(), rel=0.05)
+
+
+def test_a_feature_is_rounded_as_finely_as_its_layer_is_large() -> None:
+    """The spread of a constant picture's values is rounding, of the size of the values."""
+    features = torch.tensor([[0.7, 1e-8, 1e-8]], dtype=torch.float64).expand(50, 3)
+    other = features[:1] * torch.tensor([1.0, 0.0, 4.0], dtype=torch.float64)
+    assert whitened(features, other, [2, 1])[0, :2].abs().max() < 1e-4
+    assert whitened(features, other).abs().max() > 1
+
+
+def test_features_with_spread_are_whitened_as_before() -> None:
+    g = torch.Generator().manual_seed(1)
+    features = torch.randn(400, 3, generator=g, dtype=torch.float64) * torch.tensor([1.0, 2e-5, 10.0]) + 1
+    y = torch.zeros(400, dtype=torch.long)
+    moments = Moments(1, 3)
+    moments.add(features, y)
+    _, whitening = moments.finish()
+    correlation = torch.corrcoef(features.T)
+    shrinkage = oas_shrinkage(correlation, 400)
+    scale = features.std(0, correction=0)
+    shrunk = (1 - shrinkage) * correlation + (shrinkage + 1e-6) * torch.eye(3)
+    expected = torch.linalg.inv(shrunk * scale[:, None] * scale)
+    assert torch.allclose(whitening.T @ whitening, expected, rtol=1e-6)

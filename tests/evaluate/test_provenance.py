@@ -2,6 +2,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from abnn.evaluate.provenance import code_state, provenance
 
@@ -34,3 +35,7 @@ def test_the_package_of_a_checkout_is_found():
     root = Path(__file__).parents[2]
     if (root / ".git").exists():
         assert len(provenance()["code"]["commit"]) == 40
+
+
+def test_the_number_of_threads_is_recorded():
+    assert provenance()["threads"] == torch.get_num_threads()

@@ -257,6 +257,18 @@ def test_constant_features_do_no_harm(small_net: Any, data: list[tuple[Tensor, T
     assert torch.isfinite(distance).all() and distance.max() < 5
 
 
+@pytest.mark.parametrize("value", [0.0, 0.3])
+def test_equal_inputs_are_at_one_place_in_any_batch(small_net: Any, value: float) -> None:
+    """All features are rounding away from their means: alone an input is where it is among others; another one is far."""
+    x = torch.full((64, 1, 12, 12), value)
+    model = abnn.attach(small_net, x[:1])
+    model.distance.fit([(x[:32], torch.arange(32) % 3)] * 5)
+    gate = model.distance.gate
+    distances = torch.stack([model.distance(x[:size])[0] for size in (1, 2, 7, 32, 64)])
+    assert (distances - gate.low).abs().max() < 1e-4 * (gate.high - gate.low)
+    assert model.distance(x[:1] + 0.5) > gate.high
+
+
 def test_statistics_do_not_touch_the_network(attached: Attached, data: list[tuple[Tensor, Tensor]]) -> None:
     attached.train()
     before = {name: value.clone() for name, value in attached.net.state_dict().items()}

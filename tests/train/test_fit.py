@@ -310,6 +310,18 @@ def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
     assert file.stat().st_mtime_ns == stamp and equal(values(first), values(second))
 
 
+def test_going_on_with_another_number_of_threads_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, threads = tmp_path / "fit.safetensors", torch.get_num_threads()
+    abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
+    with pytest.warns(AbnnWarning, match=f"written with {threads} threads.* goes on with {threads + 1}") as caught:
+        abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
 def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "fit.safetensors"
     abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,8 @@ RESERVOIR = 10_000
 """How many inputs are kept as they are."""
 FLOOR = 1e-6
 """The least spread of a feature, as a share of its size and of the largest spread: float32 has no more digits than that."""
+FLAT, UNIT = 1e-5, 1e-2
+"""A feature whose spread is below ``FLAT`` of its size is flat: its spread is rounding. Its unit is ``UNIT`` of its size."""
 LARGEST = 1e37
 """Features beyond it, and infinite ones, count as this much; their means fit into float32."""
 
@@ -55,16 +59,29 @@ class Moments:
         self.counts += other.counts
         self.some += other.some
 
-    def finish(self) -> tuple[Tensor, Tensor]:
-        """Class means, and W with W^T W = C^-1, where C is shrunk towards its diagonal, as far as it takes to invert it."""
+    def finish(self, widths: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
+        """Class means, and W with W^T W = C^-1, where C is shrunk towards its diagonal, as far as it takes to invert it.
+
+        Features of one layer are sums of the same numbers, so each is rounded as finely as the layer is large: the size of a
+        feature is its own or, if that is more, the root mean square of its layer. ``widths`` says how many features each
+        layer has; None: each feature has its own size. Flat features (see ``FLAT``) are uncorrelated with all others. So
+        rounding moves no input, and a flat feature that changes by more than its unit still does.
+        """
         assert self.origin is not None
         means = self.sums / self.counts.clamp_min(1)[:, None]
         count = self.counts.sum().item()
         covariance = (self.products - (means * self.counts[:, None]).T @ means) / max(1.0, count)
-        scale = covariance.diagonal().clamp_min(0).sqrt()
+        spread = covariance.diagonal().clamp_min(0).sqrt()
         size = self.origin.abs() + (self.products.diagonal() / max(1.0, count)).clamp_min(0).sqrt()
-        scale = scale.clamp_min(FLOOR * scale.max().clamp_min(1e-12)).maximum(FLOOR * size)
+        scale = spread.clamp_min(FLOOR * spread.max().clamp_min(1e-12)).maximum(FLOOR * size)
+        if widths is not None:
+            layers = [each.square().mean().sqrt().expand(len(each)) for each in size.split(list(widths))]
+            size = size.maximum(torch.cat(layers))
+        flat = spread < FLAT * size
+        scale = torch.where(flat, UNIT * size, scale)
         correlation = covariance / scale[:, None] / scale[None, :]
+        correlation[flat, :] = correlation[:, flat] = 0
+        correlation[flat, flat] = 1
         shrinkage = oas_shrinkage(correlation, count)
         identity = torch.eye(len(scale), dtype=torch.float64)
         lower = cholesky((1 - shrinkage) * correlation + (shrinkage + 1e-6) * identity)

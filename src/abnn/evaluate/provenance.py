@@ -1,4 +1,4 @@
-"""Where a result comes from: when it was written, versions, platform, and the commit of the code."""
+"""Where a result comes from: when it was written, versions, platform, threads, and the commit of the code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ PACKAGES = ("torch", "numpy", "scikit-learn", "lightning-fabric", "torchmetrics"
 
 
 def provenance() -> dict[str, Any]:
-    """Return the time of writing, the versions of packages, the platform and the commit, as JSON can hold them."""
+    """Return when and where a result was computed, as JSON can hold it. The number of threads decides how sums are rounded."""
+    import torch
+
     versions = {"abnn": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -26,6 +28,7 @@ def provenance() -> dict[str, Any]:
         "written": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "versions": versions,
         "platform": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
         "code": code_state(Path(__file__).resolve().parents[1]),
     }
 

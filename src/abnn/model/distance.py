@@ -41,6 +41,7 @@ Gathered = tuple[Moments, list[tuple[Tensor, Tensor]], Tensor]
 QUANTILES = (0.5, 0.8, 0.95, 0.99)
 MISFIT_QUANTILES = (0.5, 0.95)
 NARROWEST = 0.1  # width of a gate, as a share of the median distance
+NOWHERE = 1e-2  # a median distance below it is rounding: the features of all inputs are equal
 
 
 class Gate(NamedTuple):
@@ -80,7 +81,8 @@ class FeatureDistance(nn.Module):
         super().__init__()
         self.read = read
         self.sketch = sketch_factor(widths)
-        features = sum(-(-width // self.sketch) for width in widths)
+        self.widths = [-(-width // self.sketch) for width in widths]
+        features = sum(self.widths)
         self.register_buffer("class_means", torch.zeros(classes, features))
         self.register_buffer("whitening", torch.zeros(features, features))
         self.register_buffer("class_shares", torch.zeros(classes))
@@ -139,8 +141,9 @@ class FeatureDistance(nn.Module):
     def gate(self) -> Gate:
         median, usual, _, rare = self.quantiles.tolist()
         fits, misfits = self.misfit_quantiles.tolist()
-        # From a handful of inputs all quantiles are one number; no input is outside by a hair's breadth.
-        narrowest = NARROWEST * max(abs(median), 1e-6)
+        # From a handful of inputs all quantiles are one number; no input is outside by a hair's breadth. Where inputs do not
+        # differ, it takes one unit of their features, see Moments.finish().
+        narrowest = NARROWEST * abs(median) if abs(median) > NOWHERE else 1.0
         return Gate(median, max(rare + (rare - usual), median + narrowest), fits, max(misfits, fits + narrowest))
 
     @torch.no_grad()
@@ -190,7 +193,7 @@ class FeatureDistance(nn.Module):
                 explain("batches", "no batch", "at least one (x, y) batch", "Check data set and drop_last.")
             )
         held_out, labels = held_out_of(moments, held_out_batches)
-        class_means, whitening = moments.finish()
+        class_means, whitening = moments.finish(self.widths)
         self.class_means.copy_(class_means)
         self.class_shares.copy_(moments.counts / moments.counts.sum())
         self.whitening.copy_(whitening)

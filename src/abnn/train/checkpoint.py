@@ -112,6 +112,7 @@ class Run:
             "begun_again": self.history.begun_again,
             "rescue": self.rescue.state() if self.rescue is not None else None,
             "start": self.start.get("values"),
+            "threads": torch.get_num_threads(),
         }
         write_tree(self.path, tree)
 
@@ -130,6 +131,7 @@ class Run:
             given = f"{self.path}, written by a run with other settings ({', '.join(names)})"
             fix = "Give the same settings as then, choose another file, or delete it to start anew."
             raise InputError(explain("checkpoint", given, "a checkpoint of the same run", fix))
+        self._warn_of_threads(tree.get("threads"))
         self._set(tree["values"], tree["more"], tree["optimizers"])
         self.epoch, self.step, self.sums = tree["epoch"], tree["step"], tree["sums"]
         self.history = History(tree["history"], tree["begun_again"])
@@ -138,6 +140,17 @@ class Run:
             self.start["values"] = tree["start"]
         self.keep()
         self.good = tree.get("good") or self.good
+
+    def _warn_of_threads(self, before: int | None) -> None:
+        """Say that the run does not end bit for bit as one that was not stopped; None: a file that does not know."""
+        threads = torch.get_num_threads()
+        if before not in (None, threads):
+            text = (
+                f"checkpoint: {self.path} was written with {before} threads, and the run goes on with {threads}. Sums are "
+                "rounded in another order, so the result is not that of a run with one count. Set OMP_NUM_THREADS or "
+                f"torch.set_num_threads({before}) to have it bit for bit."
+            )
+            warnings.warn(text, AbnnWarning, stacklevel=7)  # of fit()
 
 
 def _digest(settings: Any) -> str:

@@ -23,6 +23,8 @@ from abnn.triage.thresholds import best_split, cheapest_thresholds, conformal_qu
 from abnn.triage.triage import Triage
 
 LEAST_OUTLIERS = 1000
+PROBES = 8
+"""So many good inputs are scored alone, too, to see how far rounding depends on the batch."""
 
 
 def calibrate(
@@ -59,6 +61,7 @@ class Gathered:
     classes, score, draws, seed   of the model and its predictions
     drawn, views             how many draws the predictions had, whatever was asked for, and views; None: not known
     class_names              for messages; None: numbers
+    rounding                 the largest difference between the scores of some inputs alone and in their batch
     """
 
     good: np.ndarray
@@ -75,6 +78,7 @@ class Gathered:
     drawn: int | None = None
     views: int | None = None
     class_names: Sequence[str] | None = None
+    rounding: float = 0.0
 
 
 def gather(
@@ -117,6 +121,10 @@ def gather(
                 predicted, labels = prediction.label.cpu().numpy(), y.cpu().numpy()
                 log_probs = prediction.probs.float().log().cpu().numpy()
                 scores = _scores(prediction, common["score"])
+                if not rows:
+                    parts = [model.predict(each, draws=config.draws, seed=config.seed) for each in x[:PROBES].split(1)]
+                    alone = np.concatenate([_scores(part, common["score"]) for part in parts])
+                    common["rounding"] = float(np.abs(alone - scores[:PROBES]).max())
                 rows.append((scores, predicted, predicted == labels, log_probs, labels))
                 yield x
             if not rows:
@@ -163,8 +171,8 @@ def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
         kinds = np.concatenate([kinds, np.full(len(gathered.severe), COST_KINDS.index("far"))])
         scores = np.concatenate([good, gathered.severe])
         limits, least = np.array(cheapest_thresholds(scores, kinds, config.costs)[:2]), float(scores.min())
-        below_all = 2 * least - lift(least, good)  # where not even the smallest score is worth it
-        notice, reject = np.where(limits < least, below_all, lift(limits, good)).tolist()
+        below_all = 2 * least - lift(least, good, gathered.rounding)  # where not even the smallest score is worth it
+        notice, reject = np.where(limits < least, below_all, lift(limits, good, gathered.rounding)).tolist()
         noticed, rejected = (float((good > limit).mean()) for limit in (notice, reject))
     else:
         split = best_split(np.concatenate([good, gathered.mild]), gathered.severe)
@@ -172,7 +180,8 @@ def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
         def promised(scores: np.ndarray) -> tuple[float, float]:
             low = conformal_quantile(scores, noticed, confidence=config.confidence)
             floor = conformal_quantile(scores, config.rejected, strict=False, confidence=config.confidence)
-            return float(lift(low, good)), float(lift(max(low, floor, split), good))
+            notice, reject = lift(np.array([low, max(low, floor, split)]), good, gathered.rounding)
+            return float(notice), float(reject)
 
         notice, reject = promised(good)
         if config.per_class:
@@ -191,7 +200,7 @@ def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
         confidence=config.confidence,
         by_class=by_class,
         costs=config.costs,
-        reference=split_reference(good, gathered.seed, lifted=True) if len(good) >= LEAST_SCORES else ((), ()),
+        reference=split_reference(good, gathered.seed, gathered.rounding) if len(good) >= LEAST_SCORES else ((), ()),
         drawn=gathered.drawn,
         temperature=choose_temperature(gathered.log_probs, gathered.labels),
         views=gathered.views,

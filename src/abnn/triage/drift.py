@@ -10,6 +10,11 @@ That is the false-alarm rate, for all time and however often one looks.
 
 Scores are compared by the bin they fall into. Bin edges come from one half of the calibration scores, counts from the
 other, so that binned scores are exchangeable too and the p-values exact; memory and time per score are constant.
+
+The rate is an average over calibration sets; after a reset the set stays, and a set whose scores happen to lie too low makes
+every stream look high. So the wealth must reach e^margin / alarm, with a margin that falls with the size of the set: then
+at least nine of ten sets keep the rate by themselves (simulated in research/drift.py; only ranks matter, so it is the same
+for every continuous score).
 """
 
 from __future__ import annotations
@@ -36,6 +41,8 @@ Floats = tuple[float, ...]
 LEVELS = (0.01, 0.02, *(step / 32 for step in range(1, 32)), 0.98, 0.99, 0.995, 1.0)
 """Edges at these quantiles: even in the middle, finer at the upper end, where drift hurts; the last is the maximum."""
 
+MARGIN = 4.0
+
 # Each bet puts the share `stake` of its wealth on "this p-value is below `size`" (or above 1 - `size`, for lower scores),
 # at fair odds 1 / size: f(p) = 1 - stake + stake / size [p <= size].
 SIZES, STAKES = (0.01, 0.03, 0.1, 0.3), (0.1, 0.3, 0.8)
@@ -46,11 +53,16 @@ _WIN = np.log([1 - stake + stake / size for _, size, stake in _BETS])
 _LOSE = np.log([1 - stake for _, _, stake in _BETS])
 
 
-def split_reference(scores: np.ndarray, seed: int = 0, lifted: bool = False) -> tuple[Floats, Counts]:
+def margin_for(count: int) -> float:
+    """Return by how much ln of the wealth must exceed ln(1 / alarm), for so many counted calibration scores."""
+    return MARGIN / math.sqrt(max(1, count))
+
+
+def split_reference(scores: np.ndarray, seed: int = 0, rounding: float | None = None) -> tuple[Floats, Counts]:
     """Return bin edges from a random half of the calibration scores, and how many of the other half lie in each bin.
 
-    lifted  put edges above the scores that they come from by the scores' resolution, so that rounding moves no tied score
-            into another bin
+    rounding  put edges above the scores that they come from by the scores' resolution, see
+              :func:`abnn.triage.thresholds.lift`, so that rounding moves no tied score into another bin; None: do not
     """
     values = np.asarray(scores)
     if values.ndim != 1 or len(values) < LEAST_SCORES or not np.isfinite(values).all():
@@ -59,7 +71,7 @@ def split_reference(scores: np.ndarray, seed: int = 0, lifted: bool = False) -> 
     order = np.random.default_rng(seed).permutation(len(values))
     first, second = values[order[: len(values) // 2]], values[order[len(values) // 2 :]]
     edges = np.unique(np.quantile(first, sorted(LEVELS), method="inverted_cdf"))
-    edges = np.unique(lift(edges, values)) if lifted else edges
+    edges = edges if rounding is None else np.unique(lift(edges, values, rounding))
     counts = np.bincount(np.searchsorted(edges, second), minlength=len(edges) + 1)
     return tuple(edges.tolist()), tuple(counts.tolist())
 
@@ -87,7 +99,8 @@ class DriftMonitor:
 
     edges, counts  bins and how many calibration scores lie in each, from :func:`split_reference`; the scores that were
                    counted must not have been used for the edges
-    alarm          the false-alarm rate: if nothing drifts, the probability that there is *ever* an alarm
+    alarm          the false-alarm rate: if nothing drifts, the probability that there is *ever* an alarm, for at least nine
+                   of ten calibration sets, and on average over all
     seed           of the numbers that break ties within a bin
 
     The wealth is a mixture of bets over shares of p-values, sides and times at which drift may begin: bets that begin at
@@ -103,6 +116,7 @@ class DriftMonitor:
         self.edges = np.asarray(edges, np.float64)
         self.alarm, self.seed = alarm, seed
         self._reference = np.asarray(counts, np.int64)
+        self.margin = margin_for(int(self._reference.sum()))
         self.reset()
 
     @classmethod
@@ -137,8 +151,8 @@ class DriftMonitor:
 
     @property
     def p_value(self) -> float:
-        """Of "nothing drifts", valid at any time: P(this ever gets below p) <= p."""
-        return min(1.0, math.exp(-self.peak))
+        """Of "nothing drifts", valid at any time: P(this ever gets below p) <= p. There is an alarm once it is ``alarm``."""
+        return min(1.0, math.exp(self.margin - self.peak))
 
     @property
     def direction(self) -> str:
@@ -159,7 +173,7 @@ class DriftMonitor:
         won = np.where(_HIGHER, p, 1 - p) <= _SIZE
         self._pool = np.logaddexp(self._pool, entry) + np.where(won, _WIN, _LOSE)
         self.peak = max(self.peak, self.log_wealth)
-        if self.alarmed_at is None and self.peak >= -math.log(self.alarm):
+        if self.alarmed_at is None and self.peak >= self.margin - math.log(self.alarm):
             self.alarmed_at = self.seen
 
     def to_dict(self) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def conformal_quantile(scores: np.ndarray, share: float, strict: bool = True, co
     return float(np.partition(scores, rank - 1)[rank - 1])
 
 
-def lift(limit: Any, scores: np.ndarray) -> Any:
+def lift(limit: Any, scores: np.ndarray, rounding: float = 0.0) -> Any:
     """Return a threshold, or several, raised by the resolution of ``scores``, the scores of good inputs.
 
     The score of one input differs a little from batch to batch, because sums are rounded in another order. A threshold that
@@ -62,10 +62,13 @@ def lift(limit: Any, scores: np.ndarray) -> Any:
     more than half of the resolution, an input above the lifted quantile of rounded scores is above the quantile of exact
     ones: the promise holds for tied scores, too. The resolution is the largest of
 
-        1e-4 (Q_95 - Q_5),    1e-5 |limit|,    2^-21 (a few roundings of a probability in float32).
+        1e-4 (Q_95 - Q_5),    1e-5 |limit|,    2^-21 (a few roundings of a probability in float32),    4 rounding.
+
+    rounding  by how much scores of some inputs were seen to differ between batches
     """
     low, high = np.quantile(scores, (0.05, 0.95))
-    return limit + np.maximum(max(RESOLUTION * float(high - low), LEAST), ROUNDING * np.abs(limit))
+    least = max(RESOLUTION * float(high - low), LEAST, 4 * rounding)
+    return limit + np.maximum(least, ROUNDING * np.abs(limit))
 
 
 def best_split(low: np.ndarray, high: np.ndarray) -> float:
