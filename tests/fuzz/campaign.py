@@ -28,7 +28,7 @@ from tests.fuzz.requests import run_request, running
 from tests.fuzz.subjects import make_samples, open_samples, write_files
 from tests.fuzz.watch import bound_memory, scratch_root
 
-PORTION = 500
+PORTION = 250
 FOLDERS = ("model", "model", "model", "model", "method", "method", "scores", "drift", "record", "arrays", "packed")
 """Which example the n-th folder case changes, in turn; ``FOLDERS`` and the rest of them."""
 ORDER = (*FOLDERS, "features", "checkpoint", "weights")
@@ -99,9 +99,8 @@ def run(counts: dict[str, int], seed: int, processes: int, output: Path, quiet: 
     samples = make_samples(Path(tempfile.mkdtemp(prefix="abnn-samples.")) / "samples")
     try:
         todo = [each for each in _portions(counts, seed) if f"{each[0]} {each[2]}" not in record["done"]]
-        context = multiprocessing.get_context("spawn")
-        with context.Pool(processes, _begin, (str(samples), quiet)) as pool:
-            for (kind, _, first, last), outcomes, failures, seconds, slowest in pool.imap_unordered(_run, todo):
+        with _results(todo, samples, processes, quiet) as results:
+            for (kind, _, first, last), outcomes, failures, seconds, slowest in results:
                 record["done"][f"{kind} {first}"] = last
                 total = Counter(record["outcomes"].get(kind, {}))
                 total.update(outcomes)
@@ -114,6 +113,17 @@ def run(counts: dict[str, int], seed: int, processes: int, output: Path, quiet: 
     finally:
         shutil.rmtree(samples.parent, ignore_errors=True)
     return record
+
+
+@contextlib.contextmanager
+def _results(todo: list[Portion], samples: Path, processes: int, quiet: bool) -> Iterator[Iterator[Any]]:
+    """Yield what portions gave; one process needs no other."""
+    if processes == 1:
+        _begin(str(samples), quiet)
+        yield map(_run, todo)
+        return
+    with multiprocessing.get_context("spawn").Pool(processes, _begin, (str(samples), quiet)) as pool:
+        yield pool.imap_unordered(_run, todo)
 
 
 def _portions(counts: dict[str, int], seed: int) -> Iterator[Portion]:
@@ -131,7 +141,14 @@ def _read(output: Path, seed: int) -> dict[str, Any]:
         record = json.loads(output.read_text())
         if record["seed"] == seed and record["code"] == origin["code"]:
             return record
-    empty: dict[str, Any] = {"cases": {}, "outcomes": {}, "done": {}, "failures": [], "seconds": 0.0, "slowest_case": 0.0}
+    empty: dict[str, Any] = {
+        "cases": {},
+        "outcomes": {},
+        "done": {},
+        "failures": [],
+        "seconds": 0.0,
+        "slowest_case": 0.0,
+    }
     return {"seed": seed, **origin, **empty}
 
 

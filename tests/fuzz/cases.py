@@ -86,7 +86,9 @@ def run_files(rng: random.Random, subject: Subject, expected: Any, folder: Path)
     if subject.exact and not sealed:
         if any(issubclass(each.category, AbnnWarning) for each in caught):
             return "warned"
-        if subject.description is None and not any(b'"digest"' in each for each in files.values() if isinstance(each, bytes)):
+        if subject.description is None and not any(
+            b'"digest"' in each for each in files.values() if isinstance(each, bytes)
+        ):
             return "taken"  # as a version before checksums wrote it
         raise Failure(f"{subject.name}, {what}: read without an error, and other than it was written")
     return "taken"

@@ -20,7 +20,17 @@ from tests.fuzz.subjects import pictures
 Headers = list[tuple[bytes, bytes]]
 BOUNDARY = b"xxabnnxx"
 PATHS = ("/predict", "/predict", "/predict", "/predict/batch", "/predict/batch", "/model", "/drift", "/", "/metrics")
-ODD_PATHS = ("/predict/", "/../etc/passwd", "/page/../app.py", "/page/%2e%2e/x", "/\0", "//", "/predict/batch/x", "*", "")
+ODD_PATHS = (
+    "/predict/",
+    "/../etc/passwd",
+    "/page/../app.py",
+    "/page/%2e%2e/x",
+    "/\0",
+    "//",
+    "/predict/batch/x",
+    "*",
+    "",
+)
 ODD_HEADERS: Headers = [
     (b"origin", b"null"),
     (b"origin", b"http://evil.example"),
@@ -37,8 +47,27 @@ ODD_HEADERS: Headers = [
     (b"accept", b"\0"),
     (b"cookie", b"=;" * 3000),
 ]
-QUERIES = (b"", b"", b"", b"prepare=image", b"prepare=ink", b"prepare=x", b"show_input=1", b"show_input=%ff", b"\xff=&&=", b"a=" * 500)
-TYPES = (b"multipart/form-data", b"multipart/form-data; boundary=", b"application/json; charset=\xff", b"text/plain", b"", b"/", b"multipart/form-data; boundary=" + b"a" * 3000)
+QUERIES = (
+    b"",
+    b"",
+    b"",
+    b"prepare=image",
+    b"prepare=ink",
+    b"prepare=x",
+    b"show_input=1",
+    b"show_input=%ff",
+    b"%ff=&&=",
+    b"a=" * 500,
+)
+TYPES = (
+    b"multipart/form-data",
+    b"multipart/form-data; boundary=",
+    b"application/json; charset=\xff",
+    b"text/plain",
+    b"",
+    b"/",
+    b"multipart/form-data; boundary=" + b"a" * 3000,
+)
 
 
 class Client:
@@ -141,7 +170,15 @@ def _form(rng: random.Random, field: str, contents: list[bytes]) -> bytes:
     for content in contents:
         name = field if rng.random() < 0.9 else rng.choice(("", "x", 'a"; filename="b', "\r\n", "é", field * 500))
         file = rng.choice(('; filename="x.png"', '; filename="../../x"', "", "; filename*=utf-8''%ff", '; filename=""'))
-        more = rng.choice((b"", b"", b"Content-Type: image/png\r\n", b"Content-Transfer-Encoding: base64\r\n", b"X: " + b"y" * 9000 + b"\r\n"))
+        more = rng.choice(
+            (
+                b"",
+                b"",
+                b"Content-Type: image/png\r\n",
+                b"Content-Transfer-Encoding: base64\r\n",
+                b"X: " + b"y" * 9000 + b"\r\n",
+            )
+        )
         head = f'Content-Disposition: form-data; name="{name}"{file}\r\n'.encode() + more
         parts.append(b"--" + BOUNDARY + b"\r\n" + head + b"\r\n" + content + b"\r\n")
     parts *= rng.choice((1, 1, 1, 1, 3, 40))

@@ -274,7 +274,10 @@ def pictures() -> tuple[tuple[str, bytes], ...]:
         ("TIFF", colours.convert("1"), {"compression": "group4"}),
         ("TIFF", wide, {}),
         *(("PPM", colours.convert(mode), {}) for mode in ("L", "RGB", "1")),
-        *((kind, colours, {}) for kind in ("EPS", "PDF", "ICO", "TGA", "PCX", "SGI", "IM", "JPEG2000", "DDS", "SPIDER")),
+        *(
+            (kind, colours, {})
+            for kind in ("EPS", "PDF", "ICO", "TGA", "PCX", "SGI", "IM", "JPEG2000", "DDS", "SPIDER")
+        ),
     ]
     files = []
     for kind, image, options in forms:
@@ -284,7 +287,12 @@ def pictures() -> tuple[tuple[str, bytes], ...]:
         except (OSError, KeyError, ValueError):  # not part of this build of Pillow
             continue
         files.append((kind, buffer.getvalue()))
-    files.append(("XML", b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"><image href="file:///etc/passwd"/></svg>'))
+    files.append(
+        (
+            "XML",
+            b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"><image href="file:///etc/passwd"/></svg>',
+        )
+    )
     return tuple(files)
 
 

@@ -100,6 +100,8 @@ class Record:
             content = check_regular(self.arrays_path).read_bytes()
             if hashlib.sha256(content).hexdigest() != self.arrays_sha256:
                 raise ValueError("another sha256")
+            if any(self.score not in each.scores for each in self.sets):
+                raise ValueError(f"no score {self.score!r:.80}")
             sets = unpack(content, self.sets)
         except (KeyError, ValueError, TypeError, *broken_archive) as error:
             missing = isinstance(error, FileNotFoundError)
