@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from abnn.errors import FileFormatError, InputError, explain
 Tree = Any
 """Nested dicts, lists and tuples of tensors, numbers, strings, booleans and None."""
 LOOKED_AT = 64  # rows of a tensor that stand for all of them, at least
+MOST_JSON = 2**26  # bytes of a JSON file; what this package writes has far fewer
 
 
 @contextlib.contextmanager
@@ -142,14 +144,31 @@ def as_json(argument: str, value: Any) -> Any:
         raise InputError(explain(argument, f"something that JSON cannot hold ({error})", accepted)) from None
 
 
+def check_regular(path: Path, most: int | None = None) -> Path:
+    """Return the path of a file that ends: a pipe would wait for ever, and a device such as /dev/zero has no last byte.
+
+    most  bytes that it may have; None: any number. A file that is not there raises FileNotFoundError, as opening it would
+    """
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise FileFormatError(f"{path} is no ordinary file; restore it, or save it again.")
+    if most is not None and status.st_size > most:
+        raise FileFormatError(
+            f"{path} has {status.st_size:,} bytes; accepted: at most {most:,}. It is not a file that abnn wrote."
+        )
+    return Path(path)
+
+
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(Path(path).read_text())
+        return json.loads(check_regular(path, MOST_JSON).read_text())
     except FileNotFoundError:
         raise FileFormatError(f"{path} does not exist; check the path, or save the model again.") from None
     except OSError as error:
         raise FileFormatError(f"{path} cannot be read ({error}); check the path and its permissions.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except FileFormatError:
+        raise
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, numbers or nesting without end
         raise FileFormatError(
             f"{path} is not valid JSON ({error}); the file is damaged, restore or save it again."
         ) from None
@@ -194,7 +213,7 @@ def parse(schema: Any, values: object, place: str, fix: str) -> Any:
         return TypeAdapter(schema).validate_json(json.dumps(values))
     except ValidationError as errors:
         error = errors.errors(include_url=False)[0]
-    except (TypeError, ValueError) as problem:
+    except (TypeError, ValueError, RecursionError) as problem:
         raise FileFormatError(f"{place} cannot be written as JSON ({problem}). {fix}") from None
     value: Any = values
     names: list[str] = []
@@ -215,13 +234,19 @@ def parse(schema: Any, values: object, place: str, fix: str) -> Any:
     raise FileFormatError(f"{place}{field} is {repr(value)[:80]}; accepted: {words}{inside}. {fix}")
 
 
+def seal(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description with the sha256 of all its other fields as ``digest``."""
+    fields = {name: value for name, value in description.items() if name != "digest"}
+    return {**fields, "digest": hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()}
+
+
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     write_bytes(path, save({name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(str(path))
+        return load_file(str(check_regular(path)))
     except FileNotFoundError:
         raise FileFormatError(f"{path} does not exist; check the path, or save the model again.") from None
     except (SafetensorError, OSError) as error:
@@ -232,20 +257,25 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_tree(path: Path, tree: Tree) -> None:
-    """One safetensors file: tensors as they are, everything else as JSON in a byte tensor."""
+    """One safetensors file: tensors as they are, everything else as JSON in a byte tensor, and the sha256 of all of it."""
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_strip(tree, tensors), allow_nan=True)
     tensors["tree"] = torch.frombuffer(bytearray(skeleton.encode()), dtype=torch.uint8)
+    tensors["digest"] = torch.frombuffer(bytearray.fromhex(tensor_digest(tensors)), dtype=torch.uint8)
     write_tensors(path, tensors)
 
 
 def read_tree(path: Path) -> Tree:
+    """What :func:`write_tree` wrote; a file without a digest is one of an older version."""
     tensors = read_tensors(path)
+    digest = tensors.pop("digest", None)
+    if digest is not None and bytes(digest.flatten().view(torch.uint8).numpy()).hex() != tensor_digest(tensors):
+        raise FileFormatError(f"{path} was changed since it was written: restore it, or delete it to start anew.")
     if "tree" not in tensors:
         raise FileFormatError(f"{path} holds tensors but no state tree; it was not written by abnn.")
     try:
         return _restore(json.loads(bytes(tensors["tree"].numpy()).decode()), tensors)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError) as error:
         raise FileFormatError(f"{path} holds a state tree that is not one of abnn's ({error!r}).") from None
 
 

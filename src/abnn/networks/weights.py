@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     if path.suffix.lower() not in PICKLED:
         accepted = f".safetensors, or a state dict as {', '.join(PICKLED)}"
         raise InputError(explain("weights", f"a file {path.suffix or 'without extension'}", accepted))
+    if tarfile.is_tarfile(path):  # torch would unpack it into files first
+        raise FileFormatError(f"weights: {path} is a tar of PyTorch before 0.2: save model.state_dict() again.")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

@@ -7,7 +7,6 @@ was damaged, changed or mixed with the files of another model is refused, by the
 from __future__ import annotations
 
 import hashlib
-import json
 import warnings
 from collections.abc import Container, Mapping
 from pathlib import Path
@@ -18,9 +17,11 @@ from torch import Tensor, nn
 from abnn._version import __version__
 from abnn.errors import AbnnWarning, FileFormatError
 from abnn.files import (
+    check_regular,
     check_replaceable,
     parse,
     read_description,
+    seal,
     tensor_digest,
     write_json,
     write_tensors,
@@ -111,16 +112,10 @@ def check_tensors(
             raise FileFormatError(f"{path}: {name} are {numbers}; accepted: numbers that do not fall. {fix}")
 
 
-def seal(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description with the sha256 of all its other fields as ``digest``."""
-    fields = {name: value for name, value in description.items() if name != "digest"}
-    return {**fields, "digest": hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()}
-
-
 def file_digest(path: Path) -> str:
     """Return the sha256 of a file."""
     digest = hashlib.sha256()
-    with open(path, "rb") as content:
+    with open(check_regular(path), "rb") as content:
         while block := content.read(2**20):
             digest.update(block)
     return digest.hexdigest()

@@ -126,12 +126,23 @@ class Run:
                 f"checkpoint: {self.path} is not a checkpoint of this version of the package; choose another file, or "
                 "delete it to start anew."
             )
-        then = tree.get("settings", {})
+        then = tree.get("settings")
+        then = then if isinstance(then, dict) else {}
         if names := sorted(name for name in {**then, **self.digests} if then.get(name) != self.digests.get(name)):
             given = f"{self.path}, written by a run with other settings ({', '.join(names)})"
             fix = "Give the same settings as then, choose another file, or delete it to start anew."
             raise InputError(explain("checkpoint", given, "a checkpoint of the same run", fix))
         self._warn_of_threads(tree.get("threads"))
+        try:
+            self._take(tree)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            self.restore(self.good)
+            raise FileFormatError(
+                f"checkpoint: {self.path} does not hold what this run needs ({type(error).__name__}: {str(error)[:200]}); "
+                "delete it to start anew."
+            ) from error
+
+    def _take(self, tree: dict[str, Any]) -> None:
         self._set(tree["values"], tree["more"], tree["optimizers"])
         self.epoch, self.step, self.sums = tree["epoch"], tree["step"], tree["sums"]
         self.history = History(tree["history"], tree["begun_again"])

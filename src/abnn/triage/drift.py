@@ -30,7 +30,7 @@ import numpy as np
 from pydantic import ConfigDict, Field
 
 from abnn.errors import FileFormatError, InputError, explain
-from abnn.files import parse, read_json, write_json
+from abnn.files import parse, read_json, seal, write_json
 from abnn.triage.thresholds import lift
 
 FORMAT = "abnn-drift-1"
@@ -90,6 +90,7 @@ class _State:
     seen: Count
     peak: float
     alarmed_at: Count | None
+    digest: str | None = None
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -188,6 +189,8 @@ class DriftMonitor:
     def from_dict(cls, values: Any) -> DriftMonitor:
         """Return the monitor that gave this state; it goes on as if it had not stopped."""
         state: _State = parse(_State, values, "drift monitor: ", "Restore the file, or delete it to start anew.")
+        if state.digest is not None and state.digest != seal(values)["digest"]:
+            raise FileFormatError("drift monitor: it was changed since it was saved. Restore it, or delete it.")
         try:
             monitor = cls(state.edges, state.reference, state.alarm, state.seed)
         except InputError as error:
@@ -201,7 +204,8 @@ class DriftMonitor:
         return monitor
 
     def save(self, path: str | Path) -> None:
-        write_json(Path(path), self.to_dict())
+        """Write the state with its sha256, so that a damaged file is refused."""
+        write_json(Path(path), seal(self.to_dict()))
 
     @classmethod
     def load(cls, path: str | Path) -> DriftMonitor:

@@ -24,7 +24,7 @@ from abnn.errors import FileFormatError, InputError, explain
 from abnn.evaluate.evaluation import Evaluation
 from abnn.evaluate.records.arrays import SetEntry, unpack
 from abnn.evaluate.summary import Numbers, flatten, summarise
-from abnn.files import read_json
+from abnn.files import check_regular, read_json
 
 FORMAT = "abnn-record"
 VERSION = 1
@@ -97,9 +97,11 @@ class Record:
             raise NoArraysError(f"{self.path} was written without its arrays; run the experiment again to have them.")
         broken_archive = (OSError, EOFError, zipfile.BadZipFile, lzma.LZMAError, zlib.error)
         try:
-            content = self.arrays_path.read_bytes()
+            content = check_regular(self.arrays_path).read_bytes()
             if hashlib.sha256(content).hexdigest() != self.arrays_sha256:
                 raise ValueError("another sha256")
+            if any(self.score not in each.scores for each in self.sets):
+                raise ValueError(f"no score {self.score!r:.80}")
             sets = unpack(content, self.sets)
         except (KeyError, ValueError, TypeError, *broken_archive) as error:
             missing = isinstance(error, FileNotFoundError)
