@@ -90,8 +90,10 @@ class Service:
         if prepare == "ink" and not self.drawing:
             raise Problem(422, "no-drawings", "prepare: got 'ink'; accepted: 'image', for this model reads pictures.")
         most = 1 if field == "image" else self.settings.max_images
-        with self.batcher.admit() as ticket:
-            contents = await read_images(request, field, most, self.settings.max_bytes)
+        self.batcher.check_place()
+        deadline = self.batcher.deadline
+        contents = await read_images(request, field, most, self.settings.max_bytes)
+        with self.batcher.admit(deadline) as ticket:
             channels = 1 if prepare == "ink" else self.form.shape[0]
             inputs = await self.decoders.read(contents, channels, lambda x: self.prepare(x, prepare), ticket.deadline)
             readable = [x for x in inputs if isinstance(x, Tensor)]

@@ -102,7 +102,7 @@ def _outcome(row: dict[str, Any], source: IO[bytes]) -> np.ndarray | Problem:
     if "problem" in row:
         return Problem(*row["problem"])
     array = np.empty(row["shape"], np.uint8)
-    if source.readinto(memoryview(array).cast("B")) != array.size:  # type: ignore[attr-defined]
+    if source.readinto(array.data.cast("B")) != array.size:  # type: ignore[attr-defined]
         raise OSError("the reply is too short")
     return array
 

@@ -77,7 +77,7 @@ def main(source: IO[bytes], sink: IO[bytes], memory: int) -> None:
         reply, arrays = answer(images, job, [source.read(length) for length in job["lengths"]])
         sink.write(json.dumps(reply).encode() + b"\n")
         for array in arrays:
-            sink.write(memoryview(array).cast("B"))
+            sink.write(array.data.cast("B"))
         sink.flush()
 
 
