@@ -4,6 +4,7 @@
     python benchmarks/serve.py --soak 600        ten minutes of more requests than it can take
     python benchmarks/serve.py --fuzz 10000      requests that are wrong in every way
     python benchmarks/serve.py --kill 20         a server under load, killed again and again: are its files whole?
+    python benchmarks/serve.py --attack 600      ten times as many clients as places, most of them hostile
     python benchmarks/serve.py --table           put the tables of results/serve into docs/serve.md again
 
 Each writes a JSON record into results/serve. The clients live in this process and share the machine with the server.
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _attack import PLACES, TIMEOUT, attack
 from _fuzz import fuzz
 from _server import Server, Tally, ask_for, connected, form, request, sample_images, serving
 from timing import ROOT, machine
@@ -164,7 +166,20 @@ def trials_table(records: Path) -> str:
             f"| {killed['rounds']} kills (SIGKILL) under load | {len(killed['broken'])} broken files: the model's folder is "
             "the same byte for byte, the drift state is whole, and the next server starts from both |"
         )
+    if (records / "attack-cpu.json").exists():
+        rows.append(attack_row(read(records, "attack-cpu")))
     return "\n".join(["| trial | outcome |", "|---|---|", *rows])
+
+
+def attack_row(record: dict[str, Any]) -> str:
+    small, memory, config = record["small"], record["memory_mb"], record["config"]
+    return (
+        f"| {record['seconds'] / 60:.0f} minutes of attack: {config['clients']} clients, {config['places']} places; small "
+        f"requests, decode bombs, slow clients, disconnects | {small['answered']['count']:,} small requests answered "
+        f"(99 of 100 within {small['answered']['p99_ms'] / 1000:.1f} s), {small['refused']['count']:,} refused with 503 "
+        f"(within {small['refused']['p99_ms'] / 1000:.1f} s); {record['lost']} lost; at most "
+        f"{memory['most']['together']:.0f} MB with decoders, limit {memory['limit']:.0f} MB |"
+    )
 
 
 # -- kill --------------------------------------------------------------------------------------------------------------
@@ -261,6 +276,7 @@ def main() -> None:
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="run a soak test instead")
     parser.add_argument("--fuzz", type=int, metavar="REQUESTS", help="run a fuzz test instead")
     parser.add_argument("--kill", type=int, metavar="TIMES", help="kill servers under load instead")
+    parser.add_argument("--attack", type=float, metavar="SECONDS", help="attack a server instead")
     parser.add_argument("--table", action="store_true", help="only render the tables")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -280,6 +296,11 @@ def main() -> None:
         result = kill(arguments.model, arguments.kill)
         record("kill", around, result, arguments.output)
         failed = bool(result["broken"])
+    elif arguments.attack:
+        with serving(arguments.model, "--queue", str(PLACES), "--timeout", str(TIMEOUT)) as server:
+            result = asyncio.run(attack(server, arguments.attack))
+        record("attack-cpu", around, result, arguments.output)
+        failed = bool(result["failed"])
     elif not arguments.table:
         record("load", around, run_load(arguments.model, arguments.seconds), arguments.output)
     render(arguments.output, "serve load", load_table)

@@ -58,6 +58,7 @@ def serve(
     """Serve a saved model over HTTP, with a page where a person can try it."""
     from abnn.cli.predict import move_to_device
     from abnn.serve import Settings, create_app
+    from abnn.serve.server import run
 
     settings = Settings(
         max_batch=max_batch,
@@ -87,17 +88,7 @@ def serve(
             )
         url = f"http://{f'[{host}]' if ':' in host else host}:{taken}/"
         typer.echo(f"Serving {name} on {url} (computed on {place}; stop with Ctrl+C)")
-        import uvicorn  # not before abnn.serve, which says what to install if it is missing
-
-        config = uvicorn.Config(
-            application,
-            log_level="warning" if quiet else "info",
-            access_log=not quiet,
-            server_header=False,
-            timeout_graceful_shutdown=int(timeout) + 5,
-            backlog=2048,
-        )
-        uvicorn.Server(config).run(sockets=[listener])
+        run(application, settings, listener, quiet)
 
 
 def is_local(host: str) -> bool:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -23,8 +22,9 @@ from abnn.errors import InputError, explain
 from abnn.serve.answers import Answerer, finite, outline
 from abnn.serve.batcher import Batcher
 from abnn.serve.body import BodyLimits, read_images
+from abnn.serve.decoders import Decoders
 from abnn.serve.guard import Guard
-from abnn.serve.images import decode, encode_png
+from abnn.serve.images import encode_png
 from abnn.serve.measures import Measures
 from abnn.serve.problems import HANDLERS, Problem
 from abnn.serve.samples import digit_samples
@@ -32,7 +32,6 @@ from abnn.serve.schema import Answer, BatchAnswer, Drift, ModelInfo, Samples, St
 from abnn.serve.settings import Settings
 from abnn.serve.traffic import Traffic
 
-DECODERS = 2
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 Prepare = Annotated[
     Literal["image", "ink"],
@@ -62,7 +61,7 @@ class Service:
         self.batcher = Batcher(self.answerer, settings, self.measures.count_batch)
         self.traffic = Traffic(self.answerer.triage, settings.drift)
         self.measures.follow(self.batcher, self.traffic.monitor)
-        self.decoders: ThreadPoolExecutor | None = None  # from the start of the application to its end
+        self.decoders = Decoders(settings)
         self.app = FastAPI(
             title="abnn serve",
             version=__version__,
@@ -81,9 +80,8 @@ class Service:
     @contextlib.asynccontextmanager
     async def _life(self, app: FastAPI) -> AsyncIterator[None]:
         blank = torch.zeros(1, *self.form.shape, dtype=self.form.dtype)
-        with ThreadPoolExecutor(DECODERS, "abnn-decode") as self.decoders:
-            async with self.traffic.keeping(), self.batcher.running(blank):
-                yield
+        async with self.decoders.running(), self.traffic.keeping(), self.batcher.running(blank):
+            yield
 
     # -- one request --------------------------------------------------------------------------------------------------
 
@@ -92,11 +90,12 @@ class Service:
         if prepare == "ink" and not self.drawing:
             raise Problem(422, "no-drawings", "prepare: got 'ink'; accepted: 'image', for this model reads pictures.")
         most = 1 if field == "image" else self.settings.max_images
-        with self.batcher.admit() as ticket:
-            contents = await read_images(request, field, most, self.settings.max_bytes)
-            loop = asyncio.get_running_loop()
-            work = [loop.run_in_executor(self.decoders, self.prepare, content, prepare) for content in contents]
-            inputs = await asyncio.gather(*work)
+        self.batcher.check_place()
+        deadline = self.batcher.deadline
+        contents = await read_images(request, field, most, self.settings.max_bytes)
+        with self.batcher.admit(deadline) as ticket:
+            channels = 1 if prepare == "ink" else self.form.shape[0]
+            inputs = await self.decoders.read(contents, channels, lambda x: self.prepare(x, prepare), ticket.deadline)
             readable = [x for x in inputs if isinstance(x, Tensor)]
             answers = iter(await self.batcher.submit(readable, ticket) if readable else [])
         results = [x if isinstance(x, Problem) else next(answers) for x in inputs]
@@ -108,16 +107,12 @@ class Service:
         self.traffic.update([result["score"] for result in results if isinstance(result, dict)])
         return results
 
-    def prepare(self, content: bytes, how: str) -> Tensor | Problem:
-        """Return one image as an input of the model, or why it is none."""
+    def prepare(self, pixels: np.ndarray, how: str) -> Tensor | Problem:
+        """Return one picture as an input of the model, or why it is none."""
         try:
-            if how == "ink":
-                return read_drawing(decode(content, 1, self.settings.max_pixels)).to(self.form.dtype)
-            return self.form.images(decode(content, self.form.shape[0], self.settings.max_pixels)[None])[0]
+            return read_drawing(pixels).to(self.form.dtype) if how == "ink" else self.form.images(pixels[None])[0]
         except NoInkError as error:
             return Problem(422, "no-ink", str(error))
-        except Problem as problem:
-            return problem
 
     def picture(self, x: Tensor) -> dict[str, Any]:
         """Return an input as PNG."""

@@ -1,6 +1,6 @@
 """One thread owns the model and takes waiting images together.
 
-    request ──► admit ──► read, decode ──► queue ──► the model's thread: one batch ──► answers, in the order of the request
+    request ──► read ──► admit ──► decode ──► queue ──► the model's thread: one batch ──► answers, in the order of the request
 
 A batch starts when it is full, when nothing more is on its way, or when the first image has waited for ``wait`` seconds.
 A lone request therefore never waits, and under load batches grow by themselves. The queue is bounded: what does not fit
@@ -89,14 +89,23 @@ class Batcher:
 
     # -- the side of the requests -------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def admit(self) -> Iterator[Ticket]:
-        """Give one request its place, from before its body is read until it is answered; 503 if there is none."""
+    @property
+    def deadline(self) -> float:
+        """That of a request which begins now, on the clock of the event loop."""
+        return asyncio.get_running_loop().time() + self._settings.timeout
+
+    def check_place(self) -> None:
+        """Refuse with 503 if no request could be admitted now."""
         if not self.ready:
             raise busy("The server is starting or stopping.", 1)
         if self.under_way >= self._settings.queue:
             raise busy("The server has as many requests as it can take; try again.", self.retry_after())
-        ticket = Ticket(asyncio.get_running_loop().time() + self._settings.timeout)
+
+    @contextlib.contextmanager
+    def admit(self, deadline: float | None = None) -> Iterator[Ticket]:
+        """Give one request its place, from when its body has come until it is answered; 503 if there is none."""
+        self.check_place()
+        ticket = Ticket(self.deadline if deadline is None else deadline)
         self.under_way += 1
         self._arriving += 1
         try:

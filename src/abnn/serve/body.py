@@ -63,7 +63,8 @@ async def read_images(request: Request, field: str, most: int, limit: int) -> li
     """Return the images of one request: parts named ``field`` of a form, or base64 under ``field`` in a JSON object."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
-        images = _from_json(await request.body(), field, most)
+        # not request.body(), which would keep the text beside the images until the answer
+        images = _from_json(b"".join([chunk async for chunk in request.stream()]), field, most)
     elif kind == "multipart/form-data":
         images = await _from_form(request, field, most, limit)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import time
@@ -10,7 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from abnn.serve.measures import Measures
-from abnn.serve.problems import Problem
+from abnn.serve.problems import Problem, busy
 from abnn.serve.settings import Settings
 
 log = logging.getLogger("abnn.serve")
@@ -57,6 +58,9 @@ class Guard:
             problem = refusal(scope, self.settings)
             answer = self.app if problem is None else problem.response()
             await answer(scope, receive, send_guarded)
+        except asyncio.CancelledError:  # the server stops and cannot wait any longer
+            if not status:
+                await busy("The server is stopping.", 1).response()(scope, receive, send_guarded)
         except Exception:
             log.exception("a request failed")
             if not status:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from PIL import Image
 
-from abnn.data.images import read_image
-from abnn.serve.problems import Problem
+from abnn.data.images import open_image, read_image
+from abnn.serve.problem import Problem
 
 MAX_SIDE = 100_000
 SIGNATURES = {
@@ -28,24 +31,43 @@ def image_type(content: bytes) -> str | None:
 
 
 def decode(content: bytes, channels: int, max_pixels: int) -> np.ndarray:
-    """Return one image as uint8 [H, W] or [H, W, 3]; only the decoder of the recognised type is tried.
+    """Return one image as uint8 [H, W] or [H, W, 3]; a :class:`Problem` if it is none, or has too many pixels."""
+    kind = _accepted_type(content)
+    with _reading(kind, max_pixels):
+        return read_image(content, channels, (kind,), partial(_check_size, max_pixels))
 
-    Pillow raises many kinds of errors on damaged files: the sender learns that the file is damaged and nothing else.
-    """
 
-    def check(width: int, height: int) -> None:
-        if width < 1 or height < 1:
-            raise Problem(422, "damaged-image", "The image has no pixels.")
-        if width * height > max_pixels or max(width, height) > MAX_SIDE:
-            raise _too_many_pixels(f"{width} x {height}", max_pixels)
+def count_pixels(content: bytes, max_pixels: int) -> int:
+    """Return width times height as the header has them; nothing is unpacked. The problems are those of ``decode``."""
+    kind = _accepted_type(content)
+    with _reading(kind, max_pixels), open_image(io.BytesIO(content), (kind,)) as image:
+        _check_size(max_pixels, *image.size)
+        return image.width * image.height
 
+
+def encode_png(pixels: np.ndarray) -> bytes:
+    """Return uint8 [H, W] or [H, W, 3] as PNG."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _accepted_type(content: bytes) -> str:
     kind = image_type(content)
     if kind is None:
-        raise Problem(
-            415, "image-type", "The file is not an image of a type that is accepted: PNG, JPEG, WebP, BMP, GIF."
-        )
+        message = "The file is not an image of a type that is accepted: PNG, JPEG, WebP, BMP, GIF."
+        raise Problem(415, "image-type", message)
+    return kind
+
+
+@contextlib.contextmanager
+def _reading(kind: str, max_pixels: int) -> Iterator[None]:
+    """Only the decoder of the recognised type is tried, and Pillow raises many kinds of errors on damaged files.
+
+    The sender learns that the file is damaged and nothing else.
+    """
     try:
-        return read_image(content, channels, (kind,), check)
+        yield
     except Problem:
         raise
     except Image.DecompressionBombError:
@@ -54,11 +76,11 @@ def decode(content: bytes, channels: int, max_pixels: int) -> np.ndarray:
         raise Problem(422, "damaged-image", f"The file starts like a {kind} image but cannot be decoded.") from None
 
 
-def encode_png(pixels: np.ndarray) -> bytes:
-    """Return uint8 [H, W] or [H, W, 3] as PNG."""
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
+def _check_size(max_pixels: int, width: int, height: int) -> None:
+    if width < 1 or height < 1:
+        raise Problem(422, "damaged-image", "The image has no pixels.")
+    if width * height > max_pixels or max(width, height) > MAX_SIDE:
+        raise _too_many_pixels(f"{width} x {height}", max_pixels)
 
 
 def _too_many_pixels(size: str, max_pixels: int) -> Problem:

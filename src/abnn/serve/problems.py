@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import Request
@@ -11,23 +11,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from abnn.serve.problem import Problem, busy
 
-class Problem(Exception):
-    """A request that cannot be answered: status, a code for programs, a sentence for people."""
-
-    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message, self.headers = status, code, message, dict(headers or {})
-
-    def content(self) -> dict[str, Any]:
-        return {"error": {"code": self.code, "message": self.message}}
-
-    def response(self) -> JSONResponse:
-        return JSONResponse(self.content(), self.status, self.headers)
-
-
-def busy(message: str, seconds: int) -> Problem:
-    return Problem(503, "busy", message, {"Retry-After": str(seconds)})
+__all__ = ["HANDLERS", "Problem", "busy"]
 
 
 def _http_problem(error: HTTPException) -> Problem:
