@@ -149,7 +149,7 @@ def read_json(path: Path) -> Any:
         raise FileFormatError(f"{path} does not exist; check the path, or save the model again.") from None
     except OSError as error:
         raise FileFormatError(f"{path} cannot be read ({error}); check the path and its permissions.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, numbers or nesting without end
         raise FileFormatError(
             f"{path} is not valid JSON ({error}); the file is damaged, restore or save it again."
         ) from None

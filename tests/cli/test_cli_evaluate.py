@@ -25,7 +25,7 @@ from abnn.evaluate.collect import evaluate_set
 from abnn.evaluate.evaluation import Evaluation
 from abnn.evaluate.records import Record, find_records, read_record
 from abnn.files import read_tree, write_json, write_tensors, write_tree
-from abnn.model.attach import Attached
+from abnn.attached import Attached
 from abnn.networks.by_name import build_backbone
 from abnn.store import saved
 from abnn.triage import Triage

@@ -18,10 +18,12 @@ from torch.utils.data import TensorDataset
 from typer.testing import CliRunner, Result
 
 import abnn
-from abnn.cli import _image_data, _own_backbone, _own_report
+from abnn.baselines import TrainConfig
+from abnn.cli import _fitting, _image_data, _own_backbone, _own_report
 from abnn.cli._image_data import Files, Look, OwnData, look, open_folders, read_outliers, read_own, stratified
 from abnn.cli._own_backbone import IMAGENET, at_chance, choose_form
-from abnn.cli.fit import _halves, _loader, _train_backbone, fit
+from abnn.cli._fitting import make_loader, split_held_out, train_network
+from abnn.cli.fit import fit
 from abnn.data import FolderSource, InputForm
 from abnn.errors import AbnnError, FileFormatError, InputError
 from abnn.files import read_tensors, write_tensors, write_tree
@@ -448,8 +450,8 @@ def test_a_trained_backbone_still_knows_how_it_is_built(tmp_path: Path) -> None:
     x, y = data(48)
     network = abnn.build_backbone("paper-resnet", 3, 1, width=4, blocks=1, stem="small")
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    loader = _loader(TensorDataset(x, y), 16, shuffle=True)
-    trained = _train_backbone(network, loader, 2, 1e-2, 0, "cpu", None, False)
+    loader = make_loader(TensorDataset(x, y), 16, shuffle=True)
+    trained = train_network(network, loader, 2, 1e-2, 0, False, TrainConfig(accelerator="cpu"))
     assert not torch.equal(trained.head.weight, before["head.weight"]) and not trained.training
     model = abnn.attach(trained, x[:1])
     model.save(tmp_path / "model", backbone=True)
@@ -483,9 +485,9 @@ def test_the_example_follows_a_backbone_that_training_moved(
             raise InputError("far enough")
         return original(network, example, **options)
 
-    monkeypatch.setitem(abnn.attach.__globals__, "attach", record)
-    monkeypatch.setitem(fit.__globals__, "_train_backbone", lambda network, *_: network.to("meta"))
-    monkeypatch.setitem(fit.__globals__, "_right", lambda *_: [torch.ones(1, dtype=torch.bool)])
+    monkeypatch.setattr(_fitting, "attach", record)
+    monkeypatch.setattr(_fitting, "train_network", lambda network, *_: network.to("meta"))
+    monkeypatch.setattr(_fitting, "_right", lambda *_: [torch.ones(1, dtype=torch.bool)])
     result = run("--backbone", HERE, "--data", place / "images", "--output", tmp_path / "o", "--train-backbone")
     assert "far enough" in str(result.exception) and seen[-1] == ("meta", "meta")
 
@@ -494,7 +496,7 @@ def test_what_is_wrong_is_said_before_training(place: Path, tmp_path: Path, monk
     (tmp_path / "empty").mkdir()
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "x.png").write_bytes(b"?")
-    monkeypatch.setitem(fit.__globals__, "_train_backbone", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(_fitting, "train_network", lambda *_: pytest.fail("trained"))
     base = ("--backbone", HERE, "--data", place / "images", "--output", tmp_path / "o", "--train-backbone")
     for options, text in (
         (("--kind", "convex"), "kind: got 'convex'"),
@@ -531,7 +533,7 @@ def test_looking_ahead_leaves_the_backbone_alone(place: Path, tmp_path: Path, mo
         given.append(network)
         raise InputError("far enough")
 
-    monkeypatch.setitem(fit.__globals__, "_train_backbone", stop)
+    monkeypatch.setattr(_fitting, "train_network", stop)
     run("--backbone", HERE, "--data", place / "images", "--output", tmp_path / "o", "--train-backbone")
     fresh = own_network().eval()
     assert fingerprint(given[0]) == fingerprint(fresh)
@@ -554,9 +556,9 @@ def test_thresholds_get_as_many_images_as_they_need() -> None:
     labels = np.arange(240) % 3
     held_out = TensorDataset(torch.zeros(240, 1), torch.from_numpy(labels))
     images = OwnData(NAMES, held_out, held_out, labels, labels, (), ())
-    shown, chosen = _halves(images, 0, least_count(0.01), keep_whole=False)
+    shown, chosen = split_held_out(images, 0, least_count(0.01), keep_whole=False)
     assert len(shown) == len(chosen) == 120 and not {*shown.indices} & {*chosen.indices}
-    shown, chosen = _halves(images, 0, least_count(0.005), keep_whole=False)  # 199, for which a half is too few
+    shown, chosen = split_held_out(images, 0, least_count(0.005), keep_whole=False)  # 199, for which a half is too few
     assert shown is chosen is held_out
 
 

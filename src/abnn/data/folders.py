@@ -77,11 +77,11 @@ def _listing(root: Path) -> tuple[list[str], int]:
 
 def _fingerprint(root: Path, images: list[str]) -> str:
     """Return a hash over paths, sizes and times of all images."""
-    digest = hashlib.sha256(str(root.resolve()).encode())
+    digest = hashlib.sha256(os.fsencode(root.resolve()))
     for image in images:
         try:
             stat = (root / image).stat()
-            digest.update(f"{image}\0{stat.st_size} {stat.st_mtime_ns}\n".encode())
+            digest.update(os.fsencode(f"{image}\0{stat.st_size} {stat.st_mtime_ns}\n"))
         except OSError:  # a link to nowhere: reading it will say so
-            digest.update(f"{image}\0\n".encode())
+            digest.update(os.fsencode(f"{image}\0\n"))
     return digest.hexdigest()

@@ -76,7 +76,7 @@ class _State:
     counts: Counts
     pool: Floats
     seen: Count
-    peak: float
+    peak: Annotated[float, Field(ge=0)]
     alarmed_at: Count | None
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
