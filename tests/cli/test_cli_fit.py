@@ -79,6 +79,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture
+def short_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text of the page alone: figures take most of the time."""
+
+    def write(evaluations: Any, path: Path, title: str, intro: str, *_: Any, alert: str) -> Path:
+        path.write_text(f"{title}\n{alert}\n{intro}")
+        return path
+
+    monkeypatch.setattr(_own_report, "write_report", write)
+
+
 def run(*arguments: object, quiet: bool = True) -> Result:
     options = ["--quiet", "--accelerator", "cpu"] if quiet else []
     result = CliRunner().invoke(app, [*map(str, arguments), *options])
@@ -88,9 +99,8 @@ def run(*arguments: object, quiet: bool = True) -> Result:
 
 
 def test_one_line_is_enough(place: Path, tmp_path: Path) -> None:
-    result = run(
-        *("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--output", tmp_path / "a")
-    )
+    call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--epochs", 4)
+    result = run(*call, "--output", tmp_path / "a")
     assert result.exit_code == 0, result.exception
     assert "120 images to fit, 30 held out, 3 classes" in result.stdout and "100.0% of the held-out" in result.stdout
     assert "at chance" not in result.stderr and "--backbone tests.cli.test_cli_fit:own_network" in result.stdout
@@ -106,19 +116,7 @@ def test_one_line_is_enough(place: Path, tmp_path: Path) -> None:
     page = (tmp_path / "a" / "report.html").read_text()
     for text in ("Only the held-out images (id) are real", "on the very images shown here", "content destroyed"):
         assert text in page
-    again = run(
-        *(
-            "--backbone",
-            HERE,
-            "--weights",
-            place / "weights.pt",
-            "--data",
-            place / "images",
-            "--output",
-            tmp_path / "a",
-        ),
-        "--no-report",
-    )
+    again = run(*call, "--output", tmp_path / "a", "--no-report")
     assert again.exit_code == 0 and not (tmp_path / "a" / "report.html").exists()  # it was about another model
     second = abnn.load(tmp_path / "a" / "model", network.eval())
     assert all(
@@ -126,15 +124,59 @@ def test_one_line_is_enough(place: Path, tmp_path: Path) -> None:
     )
 
 
-def test_attachments_that_make_the_network_forget_are_named(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def finished(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an earlier run has left: a model and its page."""
+    output = tmp_path_factory.mktemp("finished")
+    call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--output", output)
+    assert run(*call, "--epochs", 1, "--no-report").exit_code == 0
+    (output / "report.html").write_text("about this model")
+    return output
+
+
+def test_losing_accuracy_is_an_error_that_saves_nothing(
+    place: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("abnn.train.checkpoint.TIMES", 0)  # or the fit would begin again
-    weights, images, output = place / "weights.pt", place / "images", tmp_path / "out"
-    result = run("--backbone", HERE, "--weights", weights, "--data", images, "--output", output, "--lr", 1.0)
+    before = contents(finished)
+    call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--epochs", 2)
+    result = run(*call, "--output", finished, "--lr", 1.0)
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1 and contents(finished) == before
+    assert "abnn: The attachments cost accuracy: of 30 held-out images" in result.stderr
+    lost = re.search(r"That is (\d+\.\d) percentage points less", result.stderr)
+    assert lost is not None and float(lost.group(1)) > 1
+    assert all(words in result.stderr for words in ("lower --lr", "Nothing was saved", "--accept-loss"))
+
+
+def test_a_loss_may_be_accepted_and_is_a_red_box_on_the_page(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("abnn.train.checkpoint.TIMES", 0)
+    call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--epochs", 1)
+    result = run(*call, "--output", tmp_path, "--lr", 1.0, "--accept-loss")
     assert result.exit_code == 0, result.exception
-    assert "The attachments cost accuracy: of 30 held-out images" in result.stderr and "lower lr" in result.stderr
-    assert "The attachments cost accuracy" in (output / "report.html").read_text()
+    assert "The attachments cost accuracy: of 30 held-out images" in result.stderr and "saved" not in result.stderr
+    assert '<p class="alert" role="alert">The attachments cost accuracy' in (tmp_path / "report.html").read_text()
+    assert (tmp_path / "model" / "abnn.json").exists()
+
+
+@pytest.mark.parametrize("step", ["choose_thresholds", "_own_report.write_own_report", "Attached.save"])
+def test_a_failure_leaves_the_earlier_model_as_it_was(
+    place: Path, finished: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    before = contents(finished)
+    monkeypatch.setattr(f"abnn.cli._fitting.{step}", fail)
+    call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--output", finished)
+    with pytest.raises(OSError, match="No space left"):
+        run(*call, "--epochs", 1, "--seed", 1, *(() if "report" in step else ("--no-report",)))
+    assert contents(finished) == before
 
 
 def test_what_few_held_out_images_do_not_show_is_looked_for_among_the_others(
@@ -154,6 +196,7 @@ def test_what_few_held_out_images_do_not_show_is_looked_for_among_the_others(
     assert re.search(r"The attachments cost accuracy: of \d+ images to fit 0.0%", result.stderr)
 
 
+@pytest.mark.usefixtures("short_page")
 def test_the_backbone_may_learn_along(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[nn.Module] = []
     write = _own_report.write_own_report
@@ -183,10 +226,11 @@ def test_the_backbone_may_learn_along(place: Path, tmp_path: Path, monkeypatch: 
     assert moved[1] < 1e-6 and moved[0] > 1e-3
     lost = run(*call, "--output", tmp_path / "c", "--epochs", 1, "--lr", 1.0, "--backbone-lr", 3.0)
     text = "Training the backbone with the attachments cost accuracy: of 30 held-out images"
-    assert text in lost.stderr and "Leave out --joint" in lost.stderr and "lower lr" not in lost.stderr
-    assert text in (tmp_path / "c" / "report.html").read_text()
+    assert lost.exit_code == 1 and text in lost.stderr and "Leave out --joint" in lost.stderr
+    assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.usefixtures("short_page")
 def test_train_and_val_folders_new_head_and_resume(place: Path, tmp_path: Path) -> None:
     """Weights for five classes: all but the last layer are taken over, and the backbone is trained on."""
     write_images(tmp_path / "data" / "train", 60)
@@ -264,6 +308,7 @@ def _with_weights(output: Path) -> nn.Module:
     return network.eval()
 
 
+@pytest.mark.usefixtures("short_page")
 def test_backbones_by_name_and_weights_at_chance(tmp_path: Path) -> None:
     write_images(tmp_path / "data", 60, colour=True)
     (tmp_path / "strange").mkdir()
@@ -562,19 +607,18 @@ def test_thresholds_get_as_many_images_as_they_need() -> None:
     assert shown is chosen is held_out
 
 
-def test_a_fit_outlives_thresholds_that_cannot_be_chosen(place: Path, tmp_path: Path) -> None:
+def test_nothing_is_saved_without_thresholds(place: Path, finished: Path, tmp_path: Path) -> None:
     """A network that has never seen "top" predicts it for nothing, so that there is nothing to promise for it."""
     network = own_network()
     load_weights(network, place / "weights.pt")
     with torch.no_grad():
         network.head.bias[NAMES.index("top")] = -1000
     write_tensors(tmp_path / "blind.safetensors", network.state_dict())
+    before = contents(finished)
     result = run(
         *("--backbone", HERE, "--weights", tmp_path / "blind.safetensors", "--data", place / "images"),
-        *("--output", tmp_path / "o", "--epochs", 1, "--noticed", 0.2, "--per-class", "--no-report"),
+        *("--output", finished, "--epochs", 1, "--noticed", 0.2, "--per-class", "--no-report"),
     )
     assert isinstance(result.exception, InputError)
-    assert "predicted as 2 (0)" in str(result.exception) and str(tmp_path / "o" / "model") in str(result.exception)
-    model = abnn.load(tmp_path / "o" / "model", network.eval())
-    assert model.triage is None and model.extra["class_names"] == list(NAMES)
-    assert model.predict(data()[0]).default == "gated"  # with the statistics that fitting gathers
+    assert "predicted as top (0)" in str(result.exception) and "Nothing was saved" in str(result.exception)
+    assert contents(finished) == before

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from abnn.cli._terminal import readable
 from abnn.data import FolderSource, InputForm, read_image
 from abnn.data.images import open_image
-from abnn.errors import InputError, explain
+from abnn.errors import InputError, explain, readable
 
 HELD_OUT_NAMES = ("val", "valid", "validation")
 IN_MEMORY = 2**30

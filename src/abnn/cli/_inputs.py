@@ -14,10 +14,9 @@ from typing import BinaryIO, NamedTuple
 import torch
 from torch import Tensor
 
-from abnn.cli._terminal import readable
 from abnn.data import ArraySource, InputForm, read_image
 from abnn.data.images import EXTENSIONS, reason
-from abnn.errors import InputError, explain
+from abnn.errors import InputError, explain, readable
 
 STDIN = "-"
 MOST_STDIN = 256 * 2**20

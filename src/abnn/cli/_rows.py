@@ -78,7 +78,9 @@ def write_table(stream: TextIO) -> Writer:
             verdict = f"[{COLOURS[row.verdict]}]{row.verdict}[/]" if row.verdict else "-"
             texts = (escape(visible(text)) for text in (row.input, name))
             table.add_row(*texts, f"{100 * row.probability:.1f} %", f"{row.score:.4f}", verdict)
-        console.print(table)
+        with console.capture() as capture:  # rich would end the process where nobody reads any more
+            console.print(table)
+        stream.write(capture.get())
 
     return write
 

@@ -11,8 +11,8 @@ import typer
 
 from abnn.cli import _options as options
 from abnn.cli._options import command
-from abnn.cli._terminal import readable, say, visible
-from abnn.errors import InputError, explain, unknown
+from abnn.cli._terminal import say, visible
+from abnn.errors import InputError, explain, readable, unknown
 
 if TYPE_CHECKING:  # the commands that do not need torch should not wait for it
     from rich.table import Table

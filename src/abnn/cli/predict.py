@@ -22,7 +22,7 @@ from abnn.cli._options import (
     command,
 )
 from abnn.cli._terminal import visible
-from abnn.errors import FileFormatError, InputError, explain
+from abnn.errors import AbnnError, FileFormatError, InputError, explain
 
 NOTICED, REJECTED = 10, 11
 """Exit statuses where the worst verdict is "notice" or "reject"; 0: all accepted, 2: an error."""
@@ -112,8 +112,11 @@ def _predict_all(request: PredictRequest, model: Any, names: Any, writer: Any, m
         for batch in read_inputs(names, form, request.batch_size):
             if batch.names:
                 rows = _rows(model, batch, draws, seed, class_names)
-                writer(rows, not counts.total() - counts["skipped"])
-                sys.stdout.flush()
+                try:
+                    writer(rows, counts.total() == counts["skipped"])
+                    sys.stdout.flush()
+                except BrokenPipeError:
+                    raise AbnnError("standard output was closed before all was written.") from None
                 counts.update(row.verdict for row in rows)
                 if monitor is not None:
                     monitor.update([row.score for row in rows])

@@ -16,8 +16,8 @@ import typer
 
 from abnn._version import __version__
 from abnn.cli._options import Backbone, Device, Weights, command
-from abnn.cli._terminal import readable, say
-from abnn.errors import AbnnError, AbnnWarning, InputError, explain
+from abnn.cli._terminal import say
+from abnn.errors import AbnnError, AbnnWarning, InputError, explain, readable
 
 if TYPE_CHECKING:
     from abnn.attached import Attached
