@@ -436,7 +436,7 @@ def test_chance_is_the_most_frequent_class() -> None:
     assert at_chance(0.7 + 2.1 * error, labels) is None
 
 
-def test_rules_for_inputs(place: Path) -> None:
+def test_rules_for_inputs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = look(FolderSource(place / "images"))
     assert seen == Look((8, 8), True)
     plain, timm, transformer = own_network(), own_network(), own_network()
@@ -458,9 +458,16 @@ def test_rules_for_inputs(place: Path) -> None:
     assert form("timm/x", timm, 3, seen, None, "imagenet") == ((3, 160, 160), *IMAGENET)
     with pytest.raises(InputError, match="Pass --size"):
         choose_form("a:b", plain, 1, mixed, None, "auto")
-    assert _own_backbone.choose_channels("resnet18", None, seen) == 3
-    assert _own_backbone.choose_channels("timm/x", None, seen) == 1
-    assert _own_backbone.choose_channels("timm/x", None, mixed) == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(_own_backbone, "build_backbone", lambda *arguments: own_network())
+        for name, channels, images, expected in (
+            ("resnet18", None, seen, 3),
+            ("resnet18", 1, seen, 1),
+            ("timm/x", None, seen, 1),
+            ("timm/x", None, mixed, 3),
+            (HERE, None, mixed, 1),
+        ):
+            assert _own_backbone.make_backbone(name, 3, channels, images, None, True, 0)[1] == expected
 
 
 def test_weights_in_all_their_wrappings(tmp_path: Path) -> None:
