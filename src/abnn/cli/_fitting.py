@@ -146,28 +146,23 @@ def prepare(request: FitRequest) -> Job:
 
 
 def train_backbone(job: Job) -> nn.Module:
-    """Return the network, trained on the images to fit."""
-    request = job.request
+    """Return the network, trained on the images to fit; it still knows how it was built."""
+    request, path = job.request, job.request.checkpoint
     if job.new_tensors:
         say(f"Not taken from {request.weights}, because the shapes differ: {', '.join(job.new_tensors)}")
-    path = request.checkpoint
     checkpoint = None if path is None else path.with_name(f"{path.stem}-backbone{path.suffix}")
-    return train_network(
-        *(job.network, job.train_loader(), request.backbone_epochs or min(40, max(10, math.ceil(1000 / job.steps)))),
-        *(request.backbone_lr, request.seed, not request.quiet),
-        TrainConfig(accelerator=request.accelerator, checkpoint=checkpoint),
-    )
-
-
-def train_network(
-    network: nn.Module, loader: DataLoader, epochs: int, lr: float, seed: int, progress: bool, config: TrainConfig
-) -> nn.Module:
-    """Return a plain network after training, which still knows how it was built."""
-    method = make_method("threshold", optimizer="adamw", lr=lr, schedule="cycle", kaiming=False)
-    trained = train_method(method, network, loader, epochs, seed=seed, progress=progress, config=config)
-    if (recipe := getattr(network, "abnn_recipe", None)) is not None:
-        trained.network.__dict__["abnn_recipe"] = recipe
-    return trained.network.eval()
+    method = make_method("threshold", optimizer="adamw", lr=request.backbone_lr, schedule="cycle", kaiming=False)
+    epochs = request.backbone_epochs or min(40, max(10, math.ceil(1000 / job.steps)))
+    config = TrainConfig(accelerator=request.accelerator, checkpoint=checkpoint)
+    network = train_method(
+        *(method, job.network, job.train_loader(), epochs),
+        seed=request.seed,
+        progress=not request.quiet,
+        config=config,
+    ).network
+    if (recipe := getattr(job.network, "abnn_recipe", None)) is not None:
+        network.__dict__["abnn_recipe"] = recipe
+    return network.eval()
 
 
 def measure(job: Job, network: nn.Module) -> Before:

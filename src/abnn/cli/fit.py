@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from abnn.cli._options import Quiet, Report, SkipUnreadable, command
+
+ON_AVERAGE = "on average over calibration sets"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,52 +18,36 @@ class FitRequest:
     """What a user asks ``abnn fit`` for."""
 
     backbone: Annotated[
-        str, typer.Option(help='Of torchvision ("resnet18"), "timm/NAME", "paper-resnet", or module:function.')
+        str, Option(help='Of torchvision ("resnet18"), "timm/NAME", "paper-resnet", or module:function.')
     ]
-    data: Annotated[Path, typer.Option(help="Images in one sub-folder for each class, or train/ and val/ with those.")]
-    output: Annotated[Path, typer.Option(help="Folder for the model and the page.")]
-    weights: Annotated[Path | None, typer.Option(help="The backbone's weights: .safetensors, .pt, .pth.")] = None
-    train_backbone: Annotated[
-        bool, typer.Option("--train-backbone", help="Train the backbone first, from the weights or from nothing.")
-    ] = False
-    joint: Annotated[
-        bool, typer.Option("--joint", help="Let the backbone learn along with the attachments, by the same losses.")
-    ] = False
-    epochs: Annotated[int | None, typer.Option(min=1, help="Of the attachments; default: by the amount of data.")] = (
+    data: Annotated[Path, Option(help="Images in one sub-folder for each class, or train/ and val/ with those.")]
+    output: Annotated[Path, Option(help="Folder for the model and the page.")]
+    weights: Annotated[Path | None, Option(help="The backbone's weights: .safetensors, .pt, .pth.")] = None
+    train_backbone: Annotated[bool, Option("--train-backbone", help="Train the backbone first.")] = False
+    joint: Annotated[bool, Option("--joint", help="Let the backbone learn along with the attachments.")] = False
+    epochs: Annotated[int | None, Option(min=1, help="Of the attachments; default: by the amount of data.")] = None
+    backbone_epochs: Annotated[int | None, Option(min=1, help="Of the backbone; default: by the amount of data.")] = (
         None
     )
-    backbone_epochs: Annotated[
-        int | None, typer.Option(min=1, help="Of the backbone; default: by the amount of data.")
-    ] = None
-    lr: Annotated[float | None, typer.Option(help="Learning rate of the attachments; default: the preset's.")] = None
-    backbone_lr: Annotated[float, typer.Option(help="Learning rate of the backbone.")] = 1e-3
-    batch_size: Annotated[int, typer.Option(min=2, help="Images in a step.")] = 64
-    size: Annotated[int | None, typer.Option(min=1, help="Side of the inputs; default: see the docs.")] = None
-    channels: Annotated[int | None, typer.Option(help="1 for grey, 3 for colour; default: see the docs.")] = None
-    normalise: Annotated[str, typer.Option(help="auto, none, imagenet, or MEAN/STD of values in [0, 1].")] = "auto"
-    held_out: Annotated[float, typer.Option(help="Share of images to hold out, unless there is val/.")] = 0.2
-    noticed: Annotated[
-        float, typer.Option(help="At most this share of good inputs is not accepted, on average over calibration sets.")
-    ] = 0.05
-    rejected: Annotated[float, typer.Option(help="At most this share of good inputs is refused, likewise.")] = 0.01
-    per_class: Annotated[bool, typer.Option("--per-class", help="Keep these promises within each class.")] = False
-    outliers: Annotated[
-        Path | None, typer.Option(help="Folder of images that do not belong: places the upper threshold.")
-    ] = None
-    kind: Annotated[str | None, typer.Option(help="Of the attachments: conv, bottleneck, chain.")] = None
-    last: Annotated[int | None, typer.Option(min=1, help="Attach to the last so many blocks only.")] = None
-    draws: Annotated[int, typer.Option(min=1, help="Weight draws for each prediction.")] = 10
-    views: Annotated[
-        int | None, typer.Option(help="Views of an image, moved by a little, for a prediction; default: see the docs.")
-    ] = None
-    seed: Annotated[int, typer.Option(min=0, help="Of the split, initial values, outliers and draws.")] = 0
-    accelerator: Annotated[str, typer.Option(help='"auto", "cpu", "cuda" or "mps".')] = "auto"
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Written after every epoch; a stopped run goes on from there.")
-    ] = None
-    accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Save a model that lost more than a point of held-out accuracy, too.")
-    ] = False
+    lr: Annotated[float | None, Option(help="Learning rate of the attachments; default: the preset's.")] = None
+    backbone_lr: Annotated[float, Option(help="Learning rate of the backbone.")] = 1e-3
+    batch_size: Annotated[int, Option(min=2, help="Images in a step.")] = 64
+    size: Annotated[int | None, Option(min=1, help="Side of the inputs; default: see the docs.")] = None
+    channels: Annotated[int | None, Option(help="1 for grey, 3 for colour; default: see the docs.")] = None
+    normalise: Annotated[str, Option(help="auto, none, imagenet, or MEAN/STD of values in [0, 1].")] = "auto"
+    held_out: Annotated[float, Option(help="Share of images to hold out, unless there is val/.")] = 0.2
+    noticed: Annotated[float, Option(help=f"At most this share of good inputs is not accepted, {ON_AVERAGE}.")] = 0.05
+    rejected: Annotated[float, Option(help=f"At most this share of good inputs is refused, {ON_AVERAGE}.")] = 0.01
+    per_class: Annotated[bool, Option("--per-class", help="Keep these promises within each class.")] = False
+    outliers: Annotated[Path | None, Option(help="Images that do not belong: place the upper threshold.")] = None
+    kind: Annotated[str | None, Option(help="Of the attachments: conv, bottleneck, chain.")] = None
+    last: Annotated[int | None, Option(min=1, help="Attach to the last so many blocks only.")] = None
+    draws: Annotated[int, Option(min=1, help="Weight draws for each prediction.")] = 10
+    views: Annotated[int | None, Option(help="Views of an image for a prediction; default: see the docs.")] = None
+    seed: Annotated[int, Option(min=0, help="Of the split, initial values, outliers and draws.")] = 0
+    accelerator: Annotated[str, Option(help='"auto", "cpu", "cuda" or "mps".')] = "auto"
+    checkpoint: Annotated[Path | None, Option(help="A stopped run goes on from this file, written every epoch.")] = None
+    accept_loss: Annotated[bool, Option("--accept-loss", help="Save a model that lost accuracy, too.")] = False
     skip_unreadable: SkipUnreadable = False
     report: Report = True
     quiet: Quiet = False

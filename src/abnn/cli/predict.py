@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from abnn.cli._options import (
     Backbone,
@@ -24,6 +25,7 @@ from abnn.cli._options import (
 from abnn.cli._terminal import visible
 from abnn.errors import AbnnError, FileFormatError, InputError, explain
 
+INPUTS = "Images, folders, patterns, .npz files; - for stdin."
 NOTICED, REJECTED = 10, 11
 """Exit statuses where the worst verdict is "notice" or "reject"; 0: all accepted, 2: an error."""
 
@@ -33,28 +35,20 @@ class PredictRequest:
     """What a user asks ``abnn predict`` for."""
 
     model: ModelFolder
-    inputs: Annotated[
-        list[str] | None, typer.Argument(metavar="INPUT...", help="Images, folders, patterns, .npz files; - for stdin.")
-    ] = None
-    from_file: Annotated[
-        str | None, typer.Option(help="Read names of inputs from this file, one per line; - for stdin.")
-    ] = None
-    format: Annotated[str, typer.Option("--format", "-f", help="table, jsonl or csv.")] = "table"
+    inputs: Annotated[list[str] | None, Argument(metavar="INPUT...", help=INPUTS)] = None
+    from_file: Annotated[str | None, Option(help="Names of inputs, one per line; - for stdin.")] = None
+    format: Annotated[str, Option("--format", "-f", help="table, jsonl or csv.")] = "table"
     draws: Draws = None
     seed: DrawSeed = None
     batch_size: BatchSize = 64
     device: Device = "auto"
-    ink: Annotated[
-        bool, typer.Option("--ink", help="The pictures are digits written on paper; for models of such digits.")
-    ] = False
+    ink: Annotated[bool, Option("--ink", help="The pictures are digits on paper; for models of such digits.")] = False
     skip_unreadable: SkipUnreadable = False
-    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 whatever the verdicts are.")] = False
-    drift: Annotated[
-        Path | None, typer.Option(help="Watch for drift; the state is kept in this file from call to call.")
-    ] = None
+    exit_zero: Annotated[bool, Option("--exit-zero", help="Exit with 0 whatever the verdicts are.")] = False
+    drift: Annotated[Path | None, Option(help="Watch for drift; this file keeps the state from call to call.")] = None
     backbone: Backbone = None
     weights: Weights = None
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary on stderr.")] = False
+    quiet: Annotated[bool, Option("--quiet", "-q", help="No progress and no summary on stderr.")] = False
 
 
 @command(PredictRequest)

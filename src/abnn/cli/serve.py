@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from abnn._version import __version__
 from abnn.cli._options import Backbone, Device, Weights, command
 from abnn.cli._terminal import say
-from abnn.errors import AbnnError, AbnnWarning, InputError, explain, readable
+from abnn.errors import InputError, explain, readable
 
 if TYPE_CHECKING:
-    from abnn.attached import Attached
     from abnn.serve import Settings
 
-DEMO = Path("demo") / "model"
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -31,35 +29,23 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 class ServeRequest:
     """What a user asks ``abnn serve`` for."""
 
-    model: Annotated[Path | None, typer.Argument(help="Folder of a saved model.", show_default=False)] = None
-    demo: Annotated[bool, typer.Option("--demo", help="Serve the embedded digit reader; trained once if needed.")] = (
-        False
-    )
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000
-    token: Annotated[
-        str | None,
-        typer.Option(envvar="ABNN_SERVE_TOKEN", help="Bearer token that requests must carry.", show_default=False),
-    ] = None
-    max_batch: Annotated[int, typer.Option(min=1, help="Images that the model takes at once; 1: one by one.")] = 32
-    wait: Annotated[float, typer.Option(min=0, help="Milliseconds to wait for requests on their way.")] = 4.0
-    queue: Annotated[int, typer.Option(min=1, help="Requests under way; further ones are answered with 503.")] = 256
-    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds that one request may take.")] = 10.0
-    max_bytes: Annotated[int, typer.Option(min=1, help="Largest body of a request.")] = 10 * 2**20
-    max_pixels: Annotated[int, typer.Option(min=1, help="Largest image, width times height.")] = 25_000_000
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of the model, for batches of four and more; default: all cores.")
-    ] = None
+    model: Annotated[Path | None, Argument(help="Folder of a saved model.", show_default=False)] = None
+    demo: Annotated[bool, Option("--demo", help="Serve the embedded digit reader; trained once if needed.")] = False
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000
+    token: Annotated[str | None, Option(envvar="ABNN_SERVE_TOKEN", help="Bearer token of requests.")] = None
+    max_batch: Annotated[int, Option(min=1, help="Images that the model takes at once; 1: one by one.")] = 32
+    wait: Annotated[float, Option(min=0, help="Milliseconds to wait for requests on their way.")] = 4.0
+    queue: Annotated[int, Option(min=1, help="Requests under way; further ones are answered with 503.")] = 256
+    timeout: Annotated[float, Option(min=0.01, help="Seconds that one request may take.")] = 10.0
+    max_bytes: Annotated[int, Option(min=1, help="Largest body of a request.")] = 10 * 2**20
+    max_pixels: Annotated[int, Option(min=1, help="Largest image, width times height.")] = 25_000_000
+    threads: Annotated[int | None, Option(min=1, help="For batches of four and more; default: all cores.")] = None
     backbone: Backbone = None
     weights: Weights = None
     device: Device = "auto"
-    drift: Annotated[
-        Path | None,
-        typer.Option(help="Keep the drift monitor's state in this file, over restarts.", show_default=False),
-    ] = None
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars, and no line for each request.")] = (
-        False
-    )
+    drift: Annotated[Path | None, Option(help="Keep the drift monitor's state in this file, over restarts.")] = None
+    quiet: Annotated[bool, Option("--quiet", "-q", help="No progress bars, and no line for each request.")] = False
 
 
 @command(ServeRequest)
@@ -120,6 +106,8 @@ def _open_model(request: ServeRequest) -> tuple[Any, str, str]:
     if request.model is not None:
         model, place = open_model(request.model, request.backbone, request.weights, request.device)
         return model, readable(request.model.resolve().name), place
+    from abnn.demo import demo_model
+
     model, _ = demo_model(request.quiet)
     return model, "the embedded digit reader", move_to_device(model, request.device)
 
@@ -147,26 +135,3 @@ def listen(host: str, port: int) -> socket.socket:
         fix = "Choose another with --port, or --port 0 for any."
         raise InputError(explain("host and port", f"{host}:{port} ({error.strerror})", "a free address", fix)) from None
     return listener
-
-
-def demo_model(quiet: bool = False) -> tuple[Attached, Path]:
-    """The embedded digit reader: from ./demo/model, from the user's cache, or trained now and kept there."""
-    from abnn.attached import load
-    from abnn.demo import run_demo
-
-    kept = cache_folder() / f"digits-{__version__}"
-    for folder in (DEMO, kept):
-        if (folder / "abnn.json").exists():
-            # Of an older form, whose thresholds are left out, or damaged: train again.
-            with contextlib.suppress(AbnnError, AbnnWarning), warnings.catch_warnings():
-                warnings.simplefilter("error", AbnnWarning)
-                return load(folder), folder
-    typer.echo("Training the embedded digit reader once; this takes about a minute.")
-    result = run_demo(progress=not quiet)
-    extra = {"class_names": [str(digit) for digit in range(10)]}
-    return load(result.model.save(kept, backbone=True, triage=result.triage, extra=extra)), kept
-
-
-def cache_folder() -> Path:
-    """$XDG_CACHE_HOME/abnn, by default ~/.cache/abnn."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "abnn"
