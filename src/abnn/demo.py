@@ -7,8 +7,13 @@ are evaluated on all three tiers.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,9 +21,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from abnn.attached import Attached, attach
+from abnn._version import __version__
+from abnn.attached import Attached, attach, load
 from abnn.config import preset
 from abnn.data.digits import DigitsData, Labelled, load_digits
+from abnn.errors import AbnnError, AbnnWarning
 from abnn.evaluate.collect import evaluate_set
 from abnn.evaluate.evaluation import Evaluation
 from abnn.networks.by_name import build_backbone
@@ -27,6 +34,8 @@ from abnn.train.fit import fit
 from abnn.train.watch import progress_bar
 from abnn.triage import Triage, TriageConfig, calibrate
 
+FOLDER = Path("demo") / "model"
+"""Where ``abnn demo`` leaves its model."""
 BACKBONE: dict[str, Any] = {"width": 32, "blocks": 3, "stem": "small", "kaiming": False}
 BACKBONE_EPOCHS, BACKBONE_LR = 25, 1e-2
 EPOCHS, BATCH = 20, 64
@@ -85,6 +94,26 @@ def run_demo(seed: int = 0, progress: bool = True, validation: bool = False) -> 
             spent,
         )
     return Demo(evaluations["plain network"], evaluations["attached network"], model, triage)
+
+
+def demo_model(quiet: bool = False) -> tuple[Attached, Path]:
+    """Return the embedded digit reader and its folder: from ./demo/model, from the user's cache, or trained now and kept there."""
+    kept = cache_folder() / f"digits-{__version__}"
+    for folder in (FOLDER, kept):
+        if (folder / "abnn.json").exists():
+            # Of an older form, whose thresholds are left out, or damaged: train again.
+            with contextlib.suppress(AbnnError, AbnnWarning), warnings.catch_warnings():
+                warnings.simplefilter("error", AbnnWarning)
+                return load(folder), folder
+    print("Training the embedded digit reader once; this takes about a minute.")
+    result = run_demo(progress=not quiet)
+    extra = {"class_names": [str(digit) for digit in range(10)]}
+    return load(result.model.save(kept, backbone=True, triage=result.triage, extra=extra)), kept
+
+
+def cache_folder() -> Path:
+    """Return $XDG_CACHE_HOME/abnn, by default ~/.cache/abnn."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "abnn"
 
 
 def train_backbone(network: nn.Module, data: DigitsData, seed: int, progress: bool) -> None:
@@ -148,14 +177,9 @@ def _config(model: Attached | None, data: DigitsData) -> dict[str, Any]:
     return config
 
 
-class _timed:
-    """Adds the seconds spent inside to a dict."""
-
-    def __init__(self, seconds: dict[str, float], name: str) -> None:
-        self.seconds, self.name = seconds, name
-
-    def __enter__(self) -> None:
-        self.started = time.perf_counter()
-
-    def __exit__(self, *error: object) -> None:
-        self.seconds[self.name] = time.perf_counter() - self.started
+@contextlib.contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Add the seconds spent inside to a dict."""
+    started = time.perf_counter()
+    yield
+    seconds[name] = time.perf_counter() - started

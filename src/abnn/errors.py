@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Iterable
 
 
@@ -47,6 +48,11 @@ def whole_number(value: object) -> int | None:
         return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
+
+
+def readable(name: str) -> str:
+    """Return a path as text that every file and encoding can hold; bytes that are no UTF-8 become a replacement mark."""
+    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def explain(argument: str, actual: object, accepted: str, fix: str = "") -> str:

@@ -118,7 +118,7 @@ def undisturbed(checkpoint: Path, sources: dict[str, Path], tmp_path_factory: py
     output = tmp_path_factory.mktemp("undisturbed")
     known, drawn, noise = sources.values()
     sets = ["--id", known, "--semi", drawn, "--full", f"white noise={noise}"]
-    run(checkpoint, *sets, "--batch-size", 4, "--output", output)
+    run(checkpoint, *sets, "--batch-size", 4, "--no-report", "--output", output)
     return the_record(output).evaluation()
 
 
@@ -137,6 +137,7 @@ def test_result_is_that_of_the_model(checkpoint: Path, sources: dict[str, Path],
     assert drawn.images.shape[1:] == (8, 8) and undisturbed.thresholds == (0.9, 1.0)
 
 
+@pytest.mark.usefixtures("few_figures")
 def test_table_record_and_page(checkpoint: Path, tiers: list[object], tmp_path: Path) -> None:
     text = run(checkpoint, *tiers[:-1], "--output", tmp_path / "out", "--name", "my [net]", "--figures")
     for words in ("my [net]", "white noise", "accuracy", "AUROC", "reject", "semi", "30"):
@@ -164,7 +165,7 @@ def test_verdicts_are_those_of_the_saved_triage(sources: dict[str, Path], tmp_pa
     by_class = tuple((value, value + 0.01) for value in middle)
     triage = Triage(-1.0, 9.0, 0.05, 0.01, "entropy", 3, 5, 100, by_class=by_class)
     saved_at = model.save(tmp_path / "model", backbone=True, triage=triage)
-    run(saved_at, "--id", sources["known.npz"], "--score", "entropy", "--output", tmp_path / "out")
+    run(saved_at, "--id", sources["known.npz"], "--score", "entropy", "--output", tmp_path / "out", "--no-report")
     record = the_record(tmp_path / "out")
     assert (record.config["draws"], record.seed, record.class_thresholds) == (3, 5, by_class)
     verdicts = triage(prediction).verdict
@@ -386,6 +387,7 @@ def test_damaged_parts_are_made_again(
     assert same(the_record(tmp_path).evaluation(), undisturbed)
 
 
+@pytest.mark.usefixtures("few_figures")
 def test_unreadable_images(checkpoint: Path, sources: dict[str, Path], tmp_path: Path, calls: list[int]) -> None:
     folder = shutil.copytree(sources["drawn"], tmp_path / "drawn")
     (folder / "disc" / "05.png").write_bytes(b"no picture")
@@ -427,7 +429,7 @@ def test_flat_models(tmp_path: Path) -> None:
     )
     write_tensors(tmp_path / "weights.safetensors", network.state_dict())
     np.savez(tmp_path / "table.npz", features=rng.normal(size=(20, 6)), target=np.arange(20) % 3)
-    sets = ["--id", tmp_path / "table.npz", "--output", tmp_path / "out"]
+    sets = ["--id", tmp_path / "table.npz", "--output", tmp_path / "out", "--no-report"]
     weights = ["--weights", tmp_path / "weights.safetensors"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)

@@ -18,10 +18,11 @@ from torch.utils.data import TensorDataset
 from typer.testing import CliRunner, Result
 
 import abnn
-from abnn.cli import _image_data, _own_backbone, _own_report
+from abnn.cli import _fitting, _image_data, _own_backbone, _own_report
+from abnn.cli._fitting import split_held_out
 from abnn.cli._image_data import Files, Look, OwnData, look, open_folders, read_outliers, read_own, stratified
 from abnn.cli._own_backbone import IMAGENET, at_chance, choose_form
-from abnn.cli.fit import _halves, _loader, _train_backbone, fit
+from abnn.cli.fit import fit
 from abnn.data import FolderSource, InputForm
 from abnn.errors import AbnnError, FileFormatError, InputError
 from abnn.files import read_tensors, write_tensors, write_tree
@@ -77,6 +78,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture
+def short_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text of the page alone: figures take most of the time."""
+
+    def write(evaluations: Any, path: Path, title: str, intro: str, *_: Any, alert: str) -> Path:
+        path.write_text(f"{title}\n{alert}\n{intro}")
+        return path
+
+    monkeypatch.setattr(_own_report, "write_report", write)
+
+
 def run(*arguments: object, quiet: bool = True) -> Result:
     options = ["--quiet", "--accelerator", "cpu"] if quiet else []
     result = CliRunner().invoke(app, [*map(str, arguments), *options])
@@ -85,10 +97,10 @@ def run(*arguments: object, quiet: bool = True) -> Result:
     return result
 
 
+@pytest.mark.usefixtures("few_figures")
 def test_one_line_is_enough(place: Path, tmp_path: Path) -> None:
-    result = run(
-        *("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--output", tmp_path / "a")
-    )
+    call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--epochs", 4)
+    result = run(*call, "--output", tmp_path / "a")
     assert result.exit_code == 0, result.exception
     assert "120 images to fit, 30 held out, 3 classes" in result.stdout and "100.0% of the held-out" in result.stdout
     assert "at chance" not in result.stderr and "--backbone tests.cli.test_cli_fit:own_network" in result.stdout
@@ -104,19 +116,7 @@ def test_one_line_is_enough(place: Path, tmp_path: Path) -> None:
     page = (tmp_path / "a" / "report.html").read_text()
     for text in ("Only the held-out images (id) are real", "on the very images shown here", "content destroyed"):
         assert text in page
-    again = run(
-        *(
-            "--backbone",
-            HERE,
-            "--weights",
-            place / "weights.pt",
-            "--data",
-            place / "images",
-            "--output",
-            tmp_path / "a",
-        ),
-        "--no-report",
-    )
+    again = run(*call, "--output", tmp_path / "a", "--no-report")
     assert again.exit_code == 0 and not (tmp_path / "a" / "report.html").exists()  # it was about another model
     second = abnn.load(tmp_path / "a" / "model", network.eval())
     assert all(
@@ -124,15 +124,60 @@ def test_one_line_is_enough(place: Path, tmp_path: Path) -> None:
     )
 
 
-def test_attachments_that_make_the_network_forget_are_named(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def finished(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an earlier run has left: a model and its page."""
+    output = tmp_path_factory.mktemp("finished")
+    call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--output", output)
+    assert run(*call, "--epochs", 1, "--no-report").exit_code == 0
+    (output / "report.html").write_text("about this model")
+    return output
+
+
+def test_losing_accuracy_is_an_error_that_saves_nothing(
+    place: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("abnn.train.checkpoint.TIMES", 0)  # or the fit would begin again
-    weights, images, output = place / "weights.pt", place / "images", tmp_path / "out"
-    result = run("--backbone", HERE, "--weights", weights, "--data", images, "--output", output, "--lr", 1.0)
+    before = contents(finished)
+    call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--epochs", 2)
+    result = run(*call, "--output", finished, "--lr", 1.0)
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1 and contents(finished) == before
+    assert "abnn: The attachments cost accuracy: of 30 held-out images" in result.stderr
+    lost = re.search(r"That is (\d+\.\d) percentage points less", result.stderr)
+    assert lost is not None and float(lost.group(1)) > 1
+    assert all(words in result.stderr for words in ("lower --lr", "Nothing was saved", "--accept-loss"))
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_a_loss_may_be_accepted_and_is_a_red_box_on_the_page(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("abnn.train.checkpoint.TIMES", 0)
+    call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--epochs", 1)
+    result = run(*call, "--output", tmp_path, "--lr", 1.0, "--accept-loss")
     assert result.exit_code == 0, result.exception
-    assert "The attachments cost accuracy: of 30 held-out images" in result.stderr and "lower lr" in result.stderr
-    assert "The attachments cost accuracy" in (output / "report.html").read_text()
+    assert "The attachments cost accuracy: of 30 held-out images" in result.stderr and "saved" not in result.stderr
+    assert '<p class="alert" role="alert">The attachments cost accuracy' in (tmp_path / "report.html").read_text()
+    assert (tmp_path / "model" / "abnn.json").exists()
+
+
+@pytest.mark.parametrize("step", ["choose_thresholds", "_own_report.write_own_report", "Attached.save"])
+def test_a_failure_leaves_the_earlier_model_as_it_was(
+    place: Path, finished: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    before = contents(finished)
+    monkeypatch.setattr(f"abnn.cli._fitting.{step}", fail)
+    call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--output", finished)
+    with pytest.raises(OSError, match="No space left"):
+        run(*call, "--epochs", 1, "--seed", 1, *(() if "report" in step else ("--no-report",)))
+    assert contents(finished) == before
 
 
 def test_what_few_held_out_images_do_not_show_is_looked_for_among_the_others(
@@ -152,6 +197,7 @@ def test_what_few_held_out_images_do_not_show_is_looked_for_among_the_others(
     assert re.search(r"The attachments cost accuracy: of \d+ images to fit 0.0%", result.stderr)
 
 
+@pytest.mark.usefixtures("short_page")
 def test_the_backbone_may_learn_along(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[nn.Module] = []
     write = _own_report.write_own_report
@@ -181,10 +227,11 @@ def test_the_backbone_may_learn_along(place: Path, tmp_path: Path, monkeypatch: 
     assert moved[1] < 1e-6 and moved[0] > 1e-3
     lost = run(*call, "--output", tmp_path / "c", "--epochs", 1, "--lr", 1.0, "--backbone-lr", 3.0)
     text = "Training the backbone with the attachments cost accuracy: of 30 held-out images"
-    assert text in lost.stderr and "Leave out --joint" in lost.stderr and "lower lr" not in lost.stderr
-    assert text in (tmp_path / "c" / "report.html").read_text()
+    assert lost.exit_code == 1 and text in lost.stderr and "Leave out --joint" in lost.stderr
+    assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.usefixtures("short_page")
 def test_train_and_val_folders_new_head_and_resume(place: Path, tmp_path: Path) -> None:
     """Weights for five classes: all but the last layer are taken over, and the backbone is trained on."""
     write_images(tmp_path / "data" / "train", 60)
@@ -262,6 +309,7 @@ def _with_weights(output: Path) -> nn.Module:
     return network.eval()
 
 
+@pytest.mark.usefixtures("short_page")
 def test_backbones_by_name_and_weights_at_chance(tmp_path: Path) -> None:
     write_images(tmp_path / "data", 60, colour=True)
     (tmp_path / "strange").mkdir()
@@ -387,7 +435,7 @@ def test_chance_is_the_most_frequent_class() -> None:
     assert at_chance(0.7 + 2.1 * error, labels) is None
 
 
-def test_rules_for_inputs(place: Path) -> None:
+def test_rules_for_inputs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = look(FolderSource(place / "images"))
     assert seen == Look((8, 8), True)
     plain, timm, transformer = own_network(), own_network(), own_network()
@@ -409,9 +457,16 @@ def test_rules_for_inputs(place: Path) -> None:
     assert form("timm/x", timm, 3, seen, None, "imagenet") == ((3, 160, 160), *IMAGENET)
     with pytest.raises(InputError, match="Pass --size"):
         choose_form("a:b", plain, 1, mixed, None, "auto")
-    assert _own_backbone.choose_channels("resnet18", None, seen) == 3
-    assert _own_backbone.choose_channels("timm/x", None, seen) == 1
-    assert _own_backbone.choose_channels("timm/x", None, mixed) == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(_own_backbone, "build_backbone", lambda *arguments: own_network())
+        for name, channels, images, expected in (
+            ("resnet18", None, seen, 3),
+            ("resnet18", 1, seen, 1),
+            ("timm/x", None, seen, 1),
+            ("timm/x", None, mixed, 3),
+            (HERE, None, mixed, 1),
+        ):
+            assert _own_backbone.make_backbone(name, 3, channels, images, None, True, 0)[1] == expected
 
 
 def test_weights_in_all_their_wrappings(tmp_path: Path) -> None:
@@ -444,16 +499,18 @@ def test_weights_in_all_their_wrappings(tmp_path: Path) -> None:
         read_weights(tmp_path / "w.txt")
 
 
-def test_a_trained_backbone_still_knows_how_it_is_built(tmp_path: Path) -> None:
-    x, y = data(48)
-    network = abnn.build_backbone("paper-resnet", 3, 1, width=4, blocks=1, stem="small")
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    loader = _loader(TensorDataset(x, y), 16, shuffle=True)
-    trained = _train_backbone(network, loader, 2, 1e-2, 0, "cpu", None, False)
+def test_a_trained_backbone_still_knows_how_it_is_built(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the model can be loaded without its backbone."""
+    small = abnn.build_backbone("paper-resnet", 3, 1, width=4, blocks=1, stem="small")
+    before = {name: value.clone() for name, value in small.state_dict().items()}
+    monkeypatch.setattr(_own_backbone, "build_backbone", lambda *_: small)
+    call = ("--backbone", "paper-resnet", "--data", place / "images", "--output", tmp_path, "--train-backbone")
+    result = run(*call, "--backbone-epochs", 2, "--epochs", 1, "--draws", 2, "--no-report", "--accept-loss")
+    assert result.exit_code == 0, result.exception
+    trained = abnn.load(tmp_path / "model").backbone
     assert not torch.equal(trained.head.weight, before["head.weight"]) and not trained.training
-    model = abnn.attach(trained, x[:1])
-    model.save(tmp_path / "model", backbone=True)
-    assert torch.allclose(abnn.load(tmp_path / "model").predict(x).probs, model.predict(x).probs, atol=1e-6)
 
 
 def test_classes_without_readable_images(tmp_path: Path) -> None:
@@ -483,9 +540,9 @@ def test_the_example_follows_a_backbone_that_training_moved(
             raise InputError("far enough")
         return original(network, example, **options)
 
-    monkeypatch.setitem(abnn.attach.__globals__, "attach", record)
-    monkeypatch.setitem(fit.__globals__, "_train_backbone", lambda network, *_: network.to("meta"))
-    monkeypatch.setitem(fit.__globals__, "_right", lambda *_: [torch.ones(1, dtype=torch.bool)])
+    monkeypatch.setattr(_fitting, "attach", record)
+    monkeypatch.setattr(_fitting, "train_backbone", lambda job: job.network.to("meta"))
+    monkeypatch.setattr(_fitting, "_right", lambda *_: [torch.ones(1, dtype=torch.bool)])
     result = run("--backbone", HERE, "--data", place / "images", "--output", tmp_path / "o", "--train-backbone")
     assert "far enough" in str(result.exception) and seen[-1] == ("meta", "meta")
 
@@ -494,7 +551,7 @@ def test_what_is_wrong_is_said_before_training(place: Path, tmp_path: Path, monk
     (tmp_path / "empty").mkdir()
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "x.png").write_bytes(b"?")
-    monkeypatch.setitem(fit.__globals__, "_train_backbone", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(_fitting, "train_backbone", lambda job: pytest.fail("trained"))
     base = ("--backbone", HERE, "--data", place / "images", "--output", tmp_path / "o", "--train-backbone")
     for options, text in (
         (("--kind", "convex"), "kind: got 'convex'"),
@@ -516,22 +573,29 @@ def test_what_is_wrong_is_said_before_training(place: Path, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(("options", "views"), [((), 5), (("--views", 3), 3), (("--last", 1), 1)])
-def test_views(place: Path, tmp_path: Path, options: tuple[object, ...], views: int) -> None:
+def test_views(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[object, ...], views: int
+) -> None:
+    attached: list[int] = []
+
+    def stop(model: Any, *_: Any, **__: Any) -> None:
+        attached.append(model.views)
+        raise InputError("far enough")
+
+    monkeypatch.setattr(_fitting, "fit", stop)
     base = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--size", 28)
-    assert run(*base, "--output", tmp_path / "o", "--epochs", 1, "--no-report", *options).exit_code == 0
-    network = own_network()
-    load_weights(network, place / "weights.pt")
-    assert abnn.load(tmp_path / "o" / "model", network.eval()).views == views
+    run(*base, "--output", tmp_path / "o", *options)
+    assert attached == [views]
 
 
 def test_looking_ahead_leaves_the_backbone_alone(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[nn.Module] = []
 
-    def stop(network: nn.Module, *_: Any) -> None:
-        given.append(network)
+    def stop(job: _fitting.Job) -> None:
+        given.append(job.network)
         raise InputError("far enough")
 
-    monkeypatch.setitem(fit.__globals__, "_train_backbone", stop)
+    monkeypatch.setattr(_fitting, "train_backbone", stop)
     run("--backbone", HERE, "--data", place / "images", "--output", tmp_path / "o", "--train-backbone")
     fresh = own_network().eval()
     assert fingerprint(given[0]) == fingerprint(fresh)
@@ -554,25 +618,24 @@ def test_thresholds_get_as_many_images_as_they_need() -> None:
     labels = np.arange(240) % 3
     held_out = TensorDataset(torch.zeros(240, 1), torch.from_numpy(labels))
     images = OwnData(NAMES, held_out, held_out, labels, labels, (), ())
-    shown, chosen = _halves(images, 0, least_count(0.01), keep_whole=False)
+    shown, chosen = split_held_out(images, 0, least_count(0.01), keep_whole=False)
     assert len(shown) == len(chosen) == 120 and not {*shown.indices} & {*chosen.indices}
-    shown, chosen = _halves(images, 0, least_count(0.005), keep_whole=False)  # 199, for which a half is too few
+    shown, chosen = split_held_out(images, 0, least_count(0.005), keep_whole=False)  # 199, for which a half is too few
     assert shown is chosen is held_out
 
 
-def test_a_fit_outlives_thresholds_that_cannot_be_chosen(place: Path, tmp_path: Path) -> None:
+def test_nothing_is_saved_without_thresholds(place: Path, finished: Path, tmp_path: Path) -> None:
     """A network that has never seen "top" predicts it for nothing, so that there is nothing to promise for it."""
     network = own_network()
     load_weights(network, place / "weights.pt")
     with torch.no_grad():
         network.head.bias[NAMES.index("top")] = -1000
     write_tensors(tmp_path / "blind.safetensors", network.state_dict())
+    before = contents(finished)
     result = run(
         *("--backbone", HERE, "--weights", tmp_path / "blind.safetensors", "--data", place / "images"),
-        *("--output", tmp_path / "o", "--epochs", 1, "--noticed", 0.2, "--per-class", "--no-report"),
+        *("--output", finished, "--epochs", 1, "--noticed", 0.2, "--per-class", "--no-report"),
     )
     assert isinstance(result.exception, InputError)
-    assert "predicted as 2 (0)" in str(result.exception) and str(tmp_path / "o" / "model") in str(result.exception)
-    model = abnn.load(tmp_path / "o" / "model", network.eval())
-    assert model.triage is None and model.extra["class_names"] == list(NAMES)
-    assert model.predict(data()[0]).default == "gated"  # with the statistics that fitting gathers
+    assert "predicted as top (0)" in str(result.exception) and "Nothing was saved" in str(result.exception)
+    assert contents(finished) == before

@@ -280,7 +280,7 @@ def test_json_lines_have_null_for_what_is_no_number() -> None:
         raise AssertionError(word)
 
     stream = io.StringIO()
-    make_writer("jsonl", stream).write([Row("a", 0, None, math.nan, s, None) for s in (math.nan, math.inf, 0.5)])
+    make_writer("jsonl", stream)([Row("a", 0, None, math.nan, s, None) for s in (math.nan, math.inf, 0.5)], True)
     found = [json.loads(line, parse_constant=refuse) for line in stream.getvalue().splitlines()]
     assert [row["score"] for row in found] == [None, None, 0.5] and found[0]["probability"] is None
 

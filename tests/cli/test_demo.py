@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,22 @@ from typer.testing import CliRunner
 import abnn
 from abnn import demo
 from abnn.cli import app, main
+from abnn.data import Labelled
 from abnn.evaluate.records import find_records
+from tests.cli.conftest import draw_fewer
 
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("demo")
+    data = demo.load_digits()
+    small = [Labelled(*(values[:200] for values in getattr(data, field.name))) for field in fields(data)]
     with pytest.MonkeyPatch.context() as patch:
+        draw_fewer(patch)
+        patch.setattr(demo, "DRAWS", 2)
         patch.setattr(demo, "EPOCHS", 1)
         patch.setattr(demo, "BACKBONE_EPOCHS", 2)
+        patch.setattr(demo, "load_digits", lambda seed: type(data)(*small))
         result = CliRunner().invoke(app, ["demo", "--output", str(folder), "--quiet"])
     assert result.exit_code == 0, result.output
     return folder, result.output
@@ -46,7 +54,7 @@ def test_records_hold_both_evaluations(output: tuple[Path, str]) -> None:
 def test_saved_model_decides(output: tuple[Path, str]) -> None:
     model = abnn.load(output[0] / "model")
     x = demo.load_digits().test.x[:20]
-    assert model.triage is not None and set(model.triage(model.predict(x)).verdict) <= {"accept", "notice", "reject"}
+    assert model.triage is not None and set(model.predict(x, draws=2).verdict) <= {"accept", "notice", "reject"}
     assert model.extra["class_names"] == [str(digit) for digit in range(10)]
 
 

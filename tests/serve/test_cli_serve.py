@@ -15,6 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 import abnn
+from abnn import demo
 from abnn.errors import FileFormatError, InputError
 from tests.conftest import alter
 
@@ -109,8 +110,6 @@ def test_is_local(host: str, local: bool) -> None:
 def test_demo_model_is_found_kept_or_trained(
     model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[Any]
 ) -> None:
-    from abnn import demo
-
     trained: list[int] = []
 
     def run_demo(progress: bool = True) -> Any:
@@ -121,29 +120,29 @@ def test_demo_model_is_found_kept_or_trained(
     monkeypatch.setattr(demo, "run_demo", run_demo)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    kept = command.demo_model(quiet=True)[1]
+    kept = demo.demo_model(quiet=True)[1]
     assert trained == [1] and kept.parent == tmp_path / "cache" / "abnn"
-    assert command.demo_model(quiet=True)[1] == kept and trained == [1]
+    assert demo.demo_model(quiet=True)[1] == kept and trained == [1]
     (kept / "abnn.json").write_text('{"format": "abnn-model", "version": 1}')  # of an older form, or damaged
-    assert command.demo_model(quiet=True)[1] == kept and trained == [1, 1]
-    assert command.demo_model(quiet=True)[0].triage is not None and trained == [1, 1]
+    assert demo.demo_model(quiet=True)[1] == kept and trained == [1, 1]
+    assert demo.demo_model(quiet=True)[0].triage is not None and trained == [1, 1]
     description = json.loads((kept / "abnn.json").read_text())
     assert description["triage"]["score"] == "gated"
     alter(kept, version=3)  # thresholds of an older score
-    assert command.demo_model(quiet=True)[1] == kept and trained == [1, 1, 1]
+    assert demo.demo_model(quiet=True)[1] == kept and trained == [1, 1, 1]
     abnn.load(model_path).save(
         "demo/model", backbone=True, triage=abnn.load(model_path).triage, extra={"class_names": ["x"] * 10}
     )
-    assert command.demo_model()[1] == command.DEMO and trained == [1, 1, 1]
+    assert demo.demo_model()[1] == demo.FOLDER and trained == [1, 1, 1]
     assert "digit reader" in invoke("--demo").output
-    alter(command.DEMO, version=4)
-    assert command.demo_model()[1] == kept and trained == [1, 1, 1]
+    alter(demo.FOLDER, version=4)
+    assert demo.demo_model()[1] == kept and trained == [1, 1, 1]
 
 
 def test_the_cache_is_in_the_home_folder_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert command.cache_folder() == tmp_path / ".cache" / "abnn"
+    assert demo.cache_folder() == tmp_path / ".cache" / "abnn"
 
 
 def test_the_extra_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

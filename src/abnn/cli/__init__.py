@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from abnn._version import __version__
+from abnn.cli._terminal import visible
 from abnn.cli.demo import demo
 from abnn.cli.evaluate import evaluate
 from abnn.cli.fit import fit
@@ -19,28 +20,22 @@ from abnn.cli.report import report
 from abnn.cli.serve import serve
 from abnn.errors import AbnnError, AbnnWarning
 
-app = typer.Typer(
-    name="abnn",
-    help="Clip small Bayesian modules onto a trained network and learn when to trust its predictions.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
+HELP = "Clip small Bayesian modules onto a trained network and learn when to trust its predictions."
+app = typer.Typer(name="abnn", help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 for command in (demo, fit, predict, serve, evaluate, report):
     app.command()(command)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(asked: bool) -> None:
+    if asked:
         typer.echo(f"abnn {__version__}")
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(help=HELP)
 def options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
-) -> None:
-    """Clip small Bayesian modules onto a trained network and learn when to trust its predictions."""
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+) -> None: ...
 
 
 def main() -> None:
@@ -50,20 +45,30 @@ def main() -> None:
 def run(commands: typer.Typer) -> None:
     """Run a command; expected errors become one line on standard error and exit status 2."""
     try:
+        if sys.stdout is None:  # its number would go to the next file that is opened, and output into that file
+            raise AbnnError("standard output is closed; send it to a file, or to /dev/null.")
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="backslashreplace")  # names may hold what its encoding does not
         with _warnings_in_a_line():
             commands()
     except AbnnError as error:
-        typer.echo(f"abnn: {error}", err=True)
-        sys.exit(2)
+        _fail(str(error), 2)
     except OSError as error:
-        reason = error.strerror or str(error)
         where = f" {error.filename}" if error.filename is not None else ""
-        typer.echo(f"abnn: cannot read or write{where}: {reason}", err=True)
-        _close_if_full()
-        sys.exit(2)
+        _fail(f"cannot read or write{where}: {error.strerror or error}", 2)
     except KeyboardInterrupt:
-        typer.echo("abnn: interrupted", err=True)
-        sys.exit(130)
+        _fail("interrupted", 130)
+
+
+def _fail(text: str, status: int) -> None:
+    typer.echo(f"abnn: {visible(text)}", err=True)
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:  # it takes nothing more, and would fail once again when Python ends
+        with contextlib.suppress(OSError):
+            sys.stdout.close()
+    sys.exit(status)
 
 
 @contextlib.contextmanager
@@ -71,22 +76,13 @@ def _warnings_in_a_line() -> Iterator[None]:
     """Our warnings without the source line that gave them; those of others as always."""
     usual = warnings.formatwarning
 
-    def shown(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
+    def format_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
         if issubclass(category, AbnnWarning):
-            return f"abnn: warning: {message}\n"
+            return f"abnn: warning: {visible(str(message))}\n"
         return usual(message, category, *place, **more)
 
-    warnings.formatwarning = shown
+    warnings.formatwarning = format_warning
     try:
         yield
     finally:
         warnings.formatwarning = usual
-
-
-def _close_if_full() -> None:
-    """Standard output that takes nothing more would fail once again when Python ends."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        with contextlib.suppress(OSError):
-            sys.stdout.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from abnn.data import FolderSource, InputForm, read_image
 from abnn.data.images import open_image
-from abnn.errors import InputError, explain
+from abnn.errors import InputError, explain, readable
 
 HELD_OUT_NAMES = ("val", "valid", "validation")
 IN_MEMORY = 2**30
@@ -24,11 +23,7 @@ LOOKED_AT = 64
 
 @dataclass(frozen=True)
 class Look:
-    """What a sample of the images has in common.
-
-    size   (height, width), None if they differ
-    grey   whether all of them are
-    """
+    """What a sample of the images has in common: (height, width), None if they differ, and whether all are grey."""
 
     size: tuple[int, int] | None
     grey: bool
@@ -62,19 +57,18 @@ class Files(Dataset):
 
 
 def open_folders(root: Path) -> tuple[FolderSource, FolderSource | None]:
-    """Class folders in ``root``, or in its train/ and val/ if it has both."""
+    """Return the class folders in ``root``, or in its train/ and val/ if it has both."""
     if not root.is_dir():
-        raise InputError(
-            explain("--data", f"{root}, which is no folder", "a folder with one sub-folder for each class")
-        )
-    held = [name for name in HELD_OUT_NAMES if (root / name).is_dir()]
-    if (root / "train").is_dir() and held:
-        return _classes(root / "train"), _classes(root / held[0])
+        accepted = "a folder with one sub-folder for each class"
+        raise InputError(explain("--data", f"{root}, which is no folder", accepted))
+    held_out = [name for name in HELD_OUT_NAMES if (root / name).is_dir()]
+    if (root / "train").is_dir() and held_out:
+        return _classes(root / "train"), _classes(root / held_out[0])
     return _classes(root), None
 
 
 def look(source: FolderSource) -> Look:
-    """Sizes and colours of a few images, from their headers; those that cannot be read are left to the reader."""
+    """Return sizes and colours of a few images, from their headers; those that cannot be read are left to the reader."""
     sizes, grey = set(), True
     for place in np.unique(np.linspace(0, len(source) - 1, LOOKED_AT).astype(int)):
         try:
@@ -88,65 +82,53 @@ def look(source: FolderSource) -> Look:
 
 def read_own(
     source: FolderSource,
-    given: FolderSource | None,
+    held_out: FolderSource | None,
     form: InputForm,
     share: float,
     seed: int,
     skip_unreadable: bool,
     on_read: Callable[[int], None] = lambda count: None,
 ) -> OwnData:
-    """Read every image once; split off ``share`` of each class unless held-out data is ``given``."""
-    assert source.class_names is not None
-    names = source.class_names
-    memory = len(source) + (len(given) if given else 0)
-    keep = memory * int(np.prod(form.shape)) * 4 <= IN_MEMORY
-    whole = _read(source, source.labels, form, keep, skip_unreadable, on_read)
-    if given is None:
-        first, second = stratified(whole.labels, names, share, seed)
-        train, held = whole.part(first), whole.part(second)
-        skipped = whole.skipped
+    """Read every image once; split off ``share`` of each class unless there is ``held_out`` data."""
+    names = source.class_names or ()
+    count = len(source) + len(held_out or ())
+    whole = _read(source, source.labels, form, count, skip_unreadable, on_read)
+    if held_out is None:
+        train, held = (whole.part(places) for places in stratified(whole.labels, names, share, seed))
+        skipped, notes = whole.skipped, source.notes
     else:
-        held = _read(given, _matched(given, names), form, keep, skip_unreadable, on_read)
-        train, skipped = whole, (*whole.skipped, *held.skipped)
-    empty = [name for label, name in enumerate(names) if not (train.labels == label).any()]
-    if empty:
+        train, held = whole, _read(held_out, _match(held_out, names), form, count, skip_unreadable, on_read)
+        skipped, notes = (*whole.skipped, *held.skipped), (*source.notes, *held_out.notes)
+    if empty := [name for label, name in enumerate(names) if not (train.labels == label).any()]:
         raise InputError(explain("--data", f"no readable image of {', '.join(empty[:5])}", "images of every class"))
-    notes = (*source.notes, *(given.notes if given else ()))
     return OwnData(names, train.dataset(form), held.dataset(form), train.labels, held.labels, skipped, notes)
 
 
 def read_outliers(folder: Path, form: InputForm, skip_unreadable: bool) -> tuple[Dataset, tuple[str, ...]]:
-    """Images that do not belong, read once like those that do, and what was left out."""
+    """Return images that do not belong, read once like those that do, and what was left out."""
     if not folder.is_dir():
         raise InputError(explain("--outliers", f"{folder}, which is no folder", "a folder of images"))
     try:
         source = FolderSource(folder)
     except InputError as error:
         raise InputError(f"--outliers{str(error).removeprefix('source')}") from None
-    keep = len(source) * int(np.prod(form.shape)) * 4 <= IN_MEMORY
-    whole = _read(source, source.labels, form, keep, skip_unreadable, lambda count: None, "--outliers")
+    whole = _read(source, source.labels, form, len(source), skip_unreadable, argument="--outliers")
     return whole.dataset(form), whole.skipped
 
 
-def check_share(share: float) -> None:
-    if not 0 < share < 1:
-        raise InputError(explain("--held-out", share, "a share between 0 and 1"))
-
-
 def stratified(labels: np.ndarray, names: tuple[str, ...], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the larger and of the smaller part: ``share`` of each class, at least one of either."""
-    check_share(share)
+    """Return places of the larger and of the smaller part: ``share`` of each class, at least one of either."""
     rng = np.random.default_rng(seed)
-    kept, held = [], []
+    larger, smaller = [], []
     for label, name in enumerate(names):
         places = rng.permutation(np.flatnonzero(labels == label))
         if len(places) < 2:
             given = f"{len(places)} readable images of {name!r}"
             raise InputError(explain("--data", given, "at least 2 of each class", "One of them is held out."))
         count = min(len(places) - 1, max(1, round(share * len(places))))
-        held.append(places[:count])
-        kept.append(places[count:])
-    return np.sort(np.concatenate(kept)), np.sort(np.concatenate(held))
+        smaller.append(places[:count])
+        larger.append(places[count:])
+    return np.sort(np.concatenate(larger)), np.sort(np.concatenate(smaller))
 
 
 @dataclass(frozen=True)
@@ -170,11 +152,13 @@ def _read(
     source: FolderSource,
     labels: np.ndarray,
     form: InputForm,
-    keep: bool,
+    count: int,
     skip_unreadable: bool,
-    on_read: Callable[[int], None],
+    on_read: Callable[[int], None] = lambda count: None,
     argument: str = "--data",
 ) -> _Read:
+    """Read all images of a source; they stay in memory if ``count`` of them fit."""
+    in_memory = count * int(np.prod(form.shape)) * 4 <= IN_MEMORY
     rows, parts, done = [], [], 0
     skipped: list[str] = []
     for chunk in source.chunks(form, 256):
@@ -184,31 +168,33 @@ def _read(
             raise InputError(explain(argument, f"images that cannot be read: {listed}", "readable images", fix))
         skipped += chunk.unreadable
         rows.append(chunk.rows)
-        if keep:
-            parts.append(chunk.x)
+        parts += [chunk.x] if in_memory else []
         on_read(chunk.last - done)
         done = chunk.last
     places = np.concatenate(rows)
     if not len(places):
         raise InputError(explain(argument, f"{source.path}, in which no image can be read", "readable images"))
     paths = [source.path / source.files[place] for place in places]
-    return _Read(paths, labels[places], torch.cat(parts) if keep else None, tuple(skipped))
+    return _Read(paths, labels[places], torch.cat(parts) if in_memory else None, tuple(skipped))
 
 
 def _classes(path: Path) -> FolderSource:
     source = FolderSource(path)
-    if source.class_names is None or len(source.class_names) < 2:
-        found = "no sub-folders" if source.class_names is None else f"one sub-folder, {source.class_names[0]}"
+    names = source.class_names
+    if names is None or len(names) < 2:
+        folders = "no sub-folders" if names is None else f"one sub-folder, {names[0]}"
         accepted = "one sub-folder for each of two or more classes, or train/ and val/ with those inside"
-        raise InputError(explain("--data", f"{path}, with {found}", accepted))
+        raise InputError(explain("--data", f"{path}, with {folders}", accepted))
+    if foreign := [name for name in names if readable(name) != name]:
+        given = f"a class folder {foreign[0]!r} in {path}"
+        raise InputError(explain("--data", given, "names in UTF-8, which a saved model can hold", "Rename it."))
     return source
 
 
-def _matched(given: FolderSource, names: tuple[str, ...]) -> np.ndarray:
-    assert given.class_names is not None
-    strange = [name for name in given.class_names if name not in names]
-    if strange:
+def _match(held_out: FolderSource, names: tuple[str, ...]) -> np.ndarray:
+    """Return the labels of held-out images, numbered as the classes to fit are."""
+    own = held_out.class_names or ()
+    if strange := [name for name in own if name not in names]:
         accepted = f"the classes of train/: {', '.join(names[:10])}"
-        raise InputError(explain("--data", f"{given.path} with the classes {', '.join(strange[:5])}", accepted))
-    numbers: Any = np.array([names.index(name) for name in given.class_names])
-    return numbers[given.labels]
+        raise InputError(explain("--data", f"{held_out.path} with the classes {', '.join(strange[:5])}", accepted))
+    return np.array([names.index(name) for name in own])[held_out.labels]

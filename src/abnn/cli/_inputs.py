@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import torch
 from torch import Tensor
 
 from abnn.data import ArraySource, InputForm, read_image
 from abnn.data.images import EXTENSIONS, reason
-from abnn.errors import InputError, explain
+from abnn.errors import InputError, explain, readable
 
 STDIN = "-"
-STDIN_NAME = "standard input"
 MOST_STDIN = 256 * 2**20
 _THREADS = min(4, os.cpu_count() or 1)
 
@@ -32,8 +31,35 @@ class Batch(NamedTuple):
     unreadable: list[tuple[str, str]]
 
 
+def list_names(inputs: list[str], from_file: str | None) -> Iterator[str]:
+    """Yield what was named on the command line, then the lines of a file; standard input may be asked for once."""
+    if not inputs and from_file is None:
+        accepted = "images, folders, patterns, .npz files, - for an image on standard input, or --from-file"
+        raise InputError(explain("INPUT", "nothing", accepted))
+    if inputs.count(STDIN) + (from_file == STDIN) > 1:
+        raise InputError(explain("INPUT", "standard input twice", "- once, as an input or with --from-file"))
+    if from_file not in (None, STDIN) and not os.path.isfile(str(from_file)):
+        raise InputError(explain("--from-file", f"{from_file}, which is no file", "a file with one name per line"))
+    if STDIN in (*inputs, from_file):
+        standard_input()
+
+    def lines() -> Iterator[str]:
+        yield from inputs
+        if from_file is not None:
+            with contextlib.nullcontext(standard_input()) if from_file == STDIN else open(from_file, "rb") as file:
+                yield from (os.fsdecode(name) for line in file if (name := line.rstrip(b"\r\n")))
+
+    return lines()
+
+
+def standard_input() -> BinaryIO:
+    if sys.stdin is None or sys.stdin.closed:
+        raise InputError(explain("INPUT", "standard input, which is closed", "an open one", "Pipe something into it."))
+    return sys.stdin.buffer
+
+
 def read_inputs(texts: Iterable[str], form: InputForm, size: int) -> Iterator[Batch]:
-    """Batches of at most ``size`` inputs; the next one is read while the caller works on this one."""
+    """Yield batches of at most ``size`` inputs; the next one is read while the caller works on this one."""
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(_THREADS) as pool:
         batches = _batches(expand(texts), form, size, pool)
         following = reader.submit(next, batches, None)
@@ -43,27 +69,22 @@ def read_inputs(texts: Iterable[str], form: InputForm, size: int) -> Iterator[Ba
 
 
 def expand(texts: Iterable[str]) -> Iterator[str]:
-    """Names of single images and .npz files, folders and patterns unfolded in sorted order; "-" stays as it is.
+    """Yield names of single images and .npz files, folders and patterns unfolded in sorted order; "-" stays as it is.
 
     A name that is nothing of that kind stays too, so that reading it can say why.
     """
     for text in texts:
-        if text == STDIN or os.path.isfile(text):
-            yield text
-        elif os.path.isdir(text):
-            yield from _below(text)
-        elif glob.has_magic(text):
-            found = sorted(glob.glob(text, recursive=True))
-            if not found:
+        places = [text]
+        if text != STDIN and not os.path.exists(text) and glob.has_magic(text):
+            places = sorted(glob.glob(text, recursive=True))
+            if not places:
                 raise InputError(explain("INPUT", f"the pattern {text!r}, which nothing matches", "images or folders"))
-            for each in found:
-                yield from _below(each) if os.path.isdir(each) else (each,)
-        else:
-            yield text
+        for place in places:
+            yield from _below(place) if os.path.isdir(place) and place != STDIN else (place,)
 
 
 def _below(folder: str) -> Iterator[str]:
-    """Images and arrays below a folder; hidden files and folders are left out."""
+    """Yield images and arrays below a folder; hidden files and folders are left out."""
     empty = True
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(each for each in folders if not each.startswith("."))
@@ -79,16 +100,14 @@ def _below(folder: str) -> Iterator[str]:
 def _batches(names: Iterator[str], form: InputForm, size: int, pool: ThreadPoolExecutor) -> Iterator[Batch]:
     waiting: list[str] = []
     for name in names:
-        if name.lower().endswith(".npz") and os.path.isfile(name):
-            if waiting:
-                yield _images(waiting, form, pool)
-                waiting = []
-            yield from _rows(name, form, size)
-            continue
-        waiting.append(name)
-        if len(waiting) == size:
+        arrays = name.lower().endswith(".npz") and os.path.isfile(name)
+        if not arrays:
+            waiting.append(name)
+        if waiting and (arrays or len(waiting) == size):
             yield _images(waiting, form, pool)
             waiting = []
+        if arrays:
+            yield from _rows(name, form, size)
     if waiting:
         yield _images(waiting, form, pool)
 
@@ -97,12 +116,11 @@ def _images(names: list[str], form: InputForm, pool: ThreadPoolExecutor) -> Batc
     if form.kind != "images":
         fix = "Pass an .npz file with an array `features`."
         raise InputError(explain("INPUT", names[0], f"rows of {form.shape[0]} features, which this model takes", fix))
-    read = list(pool.map(lambda name: _image(name, form), names))
-    shown = [STDIN_NAME if name == STDIN else printable(name) for name in names]
-    good = [(name, each) for name, each in zip(shown, read) if isinstance(each, Tensor)]
-    bad = [(name, each) for name, each in zip(shown, read) if isinstance(each, str)]
+    inputs = list(pool.map(lambda name: _image(name, form), names))
+    named = [("standard input" if name == STDIN else readable(name), each) for name, each in zip(names, inputs)]
+    good = [(name, each) for name, each in named if isinstance(each, Tensor)]
     x = torch.cat([each for _, each in good]) if good else torch.zeros(0, *form.shape, dtype=form.dtype)
-    return Batch([name for name, _ in good], x, bad)
+    return Batch([name for name, _ in good], x, [(name, each) for name, each in named if isinstance(each, str)])
 
 
 def _rows(name: str, form: InputForm, size: int) -> Iterator[Batch]:
@@ -110,37 +128,28 @@ def _rows(name: str, form: InputForm, size: int) -> Iterator[Batch]:
     source.check(form)
     for first in range(0, len(source), size):
         chunk = source.read(first, min(first + size, len(source)), form)
-        names = [f"{printable(name)}[{row}]" for row in chunk.rows]
-        good = torch.isfinite(chunk.x).flatten(1).all(1)
-        bad = [(each, "holds NaN or infinite values") for each, fine in zip(names, good.tolist()) if not fine]
-        yield Batch([each for each, fine in zip(names, good.tolist()) if fine], chunk.x[good], bad)
+        finite = torch.isfinite(chunk.x).flatten(1).all(1)
+        named = [(f"{readable(name)}[{row}]", good) for row, good in zip(chunk.rows, finite.tolist())]
+        bad = [(each, "holds NaN or infinite values") for each, good in named if not good]
+        yield Batch([each for each, good in named if good], chunk.x[finite], bad)
     source.close()
 
 
 def _image(name: str, form: InputForm) -> Tensor | str:
-    """The image as one input of the model, or why it cannot be read."""
+    """Return the image as one input of the model, or why it cannot be read."""
     try:
-        if name == STDIN:
-            return form.images(_from_stdin(form.shape[0])[None])
-        return form.images(read_image(Path(name), form.shape[0])[None])
+        content = _read_standard_input() if name == STDIN else Path(name)
+        return form.images(read_image(content, form.shape[0])[None])
     except FileNotFoundError:
         return "no such file"
     except Exception as error:  # noqa: BLE001, for Pillow's many decoders raise whatever they come across
         return reason(error)
 
 
-def _from_stdin(channels: int):  # type: ignore[no-untyped-def]
-    content = sys.stdin.buffer.read(MOST_STDIN + 1)
+def _read_standard_input() -> bytes:
+    content = standard_input().read(MOST_STDIN + 1)
     if not content:
         raise ValueError("nothing came in")
     if len(content) > MOST_STDIN:
         raise ValueError(f"more than {MOST_STDIN >> 20} MiB came in")
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(content)
-        file.flush()
-        return read_image(Path(file.name), channels)
-
-
-def printable(name: str) -> str:
-    """A path as text that every encoding of an output can hold; bytes that are no UTF-8 become a replacement mark."""
-    return os.fsencode(name).decode("utf-8", "replace")
+    return content

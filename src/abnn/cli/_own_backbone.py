@@ -16,6 +16,7 @@ from abnn.errors import AbnnError, InputError, explain
 from abnn.networks.by_name import build_backbone
 from abnn.networks.weights import load_weights
 from abnn.predict import Plain
+from abnn.store.saved import _from_function
 from abnn.train.knowledge import most_frequent
 from abnn.train.randomness import preserved_random_state, seed_everything
 
@@ -25,48 +26,38 @@ LARGEST_OWN_SIDE = 256
 """Images that all have one size are used at that size up to here; larger or mixed ones are resized."""
 
 
-def choose_channels(name: str, given: int | None, seen: Look) -> int:
-    """As asked, or 3 for torchvision's networks, or what the images have."""
-    if given is not None:
-        return given
-    return 3 if is_torchvision(name) or not seen.grey else 1
-
-
 def make_backbone(
-    name: str, classes: int, channels: int | None, seen: Look, weights: Path | None, train: bool, seed: int
+    name: str, classes: int, channels: int | None, sample: Look, weights: Path | None, train: bool, seed: int
 ) -> tuple[nn.Module, int, list[str]]:
-    """The network, its channels, and the tensors that ``weights`` did not fill because the classes are others.
+    """Return the network, its channels, and the tensors that ``weights`` did not fill because the classes are others.
 
-    seed  of initial values: a run that goes on begins with the same ones
+    channels  None: what the user's own network has, 3 for torchvision's, else what the images have
+    seed      of initial values: a run that goes on begins with the same ones
     """
+    by_images = 3 if is_torchvision(name) or not sample.grey else 1
     with preserved_random_state():
         seed_everything("backbone", seed)
-        network, channels = _build(name, classes, channels, seen)
+        if ":" in name:
+            network = _from_function(name)
+            first = next((part for part in network.modules() if isinstance(part, nn.Conv2d)), None)
+            channels = channels or (by_images if first is None else first.in_channels)
+        else:
+            channels = by_images if channels is None else channels
+            try:
+                network = build_backbone(name, classes, channels)
+            except InputError as error:
+                raise InputError(f"{error} A network of your own code is given as module:function.") from None
     if ":" not in name and weights is None and not train:
         fix = "Pass --weights FILE, or --train-backbone to train it from nothing."
         raise InputError(explain("--weights", "none, so that the backbone would guess", "trained weights", fix))
-    left = load_weights(network, weights, new_head=train) if weights is not None else []
-    return network.eval(), channels, left
-
-
-def _build(name: str, classes: int, channels: int | None, seen: Look) -> tuple[nn.Module, int]:
-    if ":" in name:
-        from abnn.store.saved import _from_function
-
-        network = _from_function(name)
-        first = next((part for part in network.modules() if isinstance(part, nn.Conv2d)), None)
-        return network, channels or (first.in_channels if first is not None else choose_channels(name, None, seen))
-    channels = choose_channels(name, channels, seen)
-    try:
-        return build_backbone(name, classes, channels), channels
-    except InputError as error:
-        raise InputError(f"{error} A network of your own code is given as module:function.") from None
+    new_tensors = load_weights(network, weights, new_head=train) if weights is not None else []
+    return network.eval(), channels, new_tensors
 
 
 def choose_form(
-    name: str, network: nn.Module, channels: int, seen: Look, size: int | None, normalise: str
+    name: str, network: nn.Module, channels: int, sample: Look, size: int | None, normalise: str
 ) -> InputForm:
-    """Size and normalisation of the inputs; see docs/predict.md for the rules."""
+    """Return size and normalisation of the inputs; see docs/predict.md for the rules."""
     config = getattr(network, "default_cfg", None) or {}
     fixed = getattr(network, "image_size", None)  # torchvision's transformers
     if config.get("fixed_input_size"):
@@ -75,8 +66,8 @@ def choose_form(
         side = (size, size)
     elif isinstance(fixed, int):
         side = (fixed, fixed)
-    elif seen.size is not None and max(seen.size) <= LARGEST_OWN_SIDE:
-        side = seen.size
+    elif sample.size is not None and max(sample.size) <= LARGEST_OWN_SIDE:
+        side = sample.size
     elif config.get("input_size"):
         side = tuple(config["input_size"][1:])
     elif is_torchvision(name):
@@ -89,7 +80,7 @@ def choose_form(
 
 
 def check_output(network: nn.Module, form: InputForm, class_names: tuple[str, ...]) -> None:
-    """An error if the network cannot take such inputs, or has another number of outputs than there are classes."""
+    """Raise an error if the network cannot take such inputs, or has another number of outputs than there are classes."""
     try:
         outputs = Plain(network, torch.zeros(1, *form.shape)).classes
     except AbnnError:
@@ -104,12 +95,26 @@ def check_output(network: nn.Module, form: InputForm, class_names: tuple[str, ..
 
 
 def at_chance(accuracy: float, labels: np.ndarray) -> float | None:
-    """The share of the most frequent class, if ``accuracy`` is not clearly better than always naming it.
+    """Return the share of the most frequent class, if ``accuracy`` is not clearly better than always naming it.
 
     Clearly: by more than two standard errors sqrt(p (1 - p) / n) of the share p.
     """
     share = most_frequent(labels)
     return share if accuracy <= share + 2 * math.sqrt(share * (1 - share) / len(labels)) else None
+
+
+def chance_text(accuracy: float, chance: float, trained: bool) -> str:
+    """Return what to say of a backbone at chance."""
+    advice = (
+        "Train it for longer, or with another --backbone-lr."
+        if trained
+        else "Check --weights, --normalise, --size, and that classes are in the order of the folders' names; or train it "
+        "with --train-backbone."
+    )
+    return (
+        f"The backbone is at chance: it reads {accuracy:.1%} of the held-out images right, and always naming the most "
+        f"frequent class would give {chance:.1%}. No score can be better than the predictions it is about. {advice}"
+    )
 
 
 def is_torchvision(name: str) -> bool:

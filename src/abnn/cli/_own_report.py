@@ -33,6 +33,11 @@ SAME = (
 )
 
 
+def introduce(warning: str, joint: bool, separate: bool) -> str:
+    """Return the text at the top; ``separate``: thresholds were chosen on other images than those shown."""
+    return (f"{warning}\n\n" if warning else "") + INTRO + (JOINT if joint else "") + (SEPARATE if separate else SAME)
+
+
 def write_own_report(
     path: Path,
     models: dict[str, tuple[Any, Triage]],
@@ -42,9 +47,8 @@ def write_own_report(
     draws: int,
     seed: int,
     config: dict[str, Any],
-    warning: str,
-    separate: bool,
-    joint: bool = False,
+    intro: str,
+    alert: str = "",
 ) -> Path:
     """Evaluate all models on the three tiers and write the page."""
     value_range = measure_range(x for x, _ in loader)
@@ -54,19 +58,18 @@ def write_own_report(
             evaluate_set(model, batches, title, tier, draws, seed, picture=form.pictures, stated=triage.probabilities)
             for title, tier, batches in (
                 ("held-out images", "id", loader),
-                (SEMI, "semi", made_up(loader, Style(severity=(0.15, 0.3)), value_range, seed, labelled=True)),
-                (FULL, "full", made_up(loader, Mixed(parts=CONTENT), value_range, seed, labelled=False)),
+                (SEMI, "semi", make_up(loader, Style(severity=(0.15, 0.3)), value_range, seed, labelled=True)),
+                (FULL, "full", make_up(loader, Mixed(parts=CONTENT), value_range, seed, labelled=False)),
             )
         ]
         limits = (triage.notice, triage.reject)
         evaluations.append(
             Evaluation(name, triage.score, tuple(sets), limits, seed, config, class_thresholds=triage.by_class)
         )
-    intro = (f"{warning}\n\n" if warning else "") + INTRO + (JOINT if joint else "") + (SEPARATE if separate else SAME)
-    return write_report(evaluations, path, "When to trust your network", intro, list(class_names))
+    return write_report(evaluations, path, "When to trust your network", intro, list(class_names), alert=alert)
 
 
-def made_up(
+def make_up(
     loader: Iterable[tuple[Tensor, Tensor]],
     outliers: Outliers,
     value_range: tuple[Tensor, Tensor],
@@ -77,5 +80,5 @@ def made_up(
     outliers.prepare(*value_range)
     generator = torch.Generator().manual_seed(seed)
     for x, y in loader:
-        made = outliers(x, y, generator)
-        yield made.x, y if labelled else torch.full_like(y, -1)
+        outlier = outliers(x, y, generator)
+        yield outlier.x, y if labelled else torch.full_like(y, -1)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import math
-import sys
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from abnn.cli._terminal import visible
 from abnn.errors import unknown
 
-COLOURS = {"accept": "green", "notice": "yellow", "reject": "red", None: ""}
+COLOURS = {"accept": "green", "notice": "yellow", "reject": "red"}
 
 
 @dataclass(frozen=True)
@@ -36,73 +36,45 @@ class Row:
         return {**asdict(self), "probability": round(self.probability, 6), "score": float(f"{self.score:.7g}")}
 
 
-class Writer(ABC):
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-
-    @abstractmethod
-    def write(self, rows: Sequence[Row]) -> None: ...
+def write_json_lines(stream: TextIO, rows: Sequence[Row], first: bool) -> None:
+    for row in rows:  # JSON has no word for NaN and infinities
+        finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.values().items()}
+        stream.write(json.dumps(finite, allow_nan=False) + "\n")
 
 
-class JsonLines(Writer):
-    def write(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            values = {key: None if _not_finite(value) else value for key, value in row.values().items()}
-            self.stream.write(json.dumps(values, allow_nan=False) + "\n")
-        self.stream.flush()
+def write_csv(stream: TextIO, rows: Sequence[Row], first: bool) -> None:
+    lines = csv.writer(stream, lineterminator="\n")
+    if first:
+        lines.writerow([field.name for field in fields(Row)])
+    for row in rows:
+        lines.writerow([visible(cell) if isinstance(cell, str) else cell for cell in row.values().values()])
 
 
-class Csv(Writer):
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        self.csv = csv.writer(stream, lineterminator="\n")
-        self.head = True
-
-    def write(self, rows: Sequence[Row]) -> None:
-        if self.head:
-            self.csv.writerow([field.name for field in fields(Row)])
-            self.head = False
-        for row in rows:
-            self.csv.writerow(["" if value is None else value for value in row.values().values()])
-        self.stream.flush()
-
-
-class Lines(Writer):
-    """A table that grows: columns have fixed widths, so that a batch can be shown before the next one is known."""
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        # Without a terminal rich assumes 80 columns and breaks names that a reader of a log wants whole.
-        self.console = Console(file=stream, width=None if stream.isatty() else 160)
-        self.head = True
-
-    def write(self, rows: Sequence[Row]) -> None:
-        table = Table(box=None, show_header=self.head, width=self.console.width, pad_edge=False)
-        table.add_column("input", ratio=1, overflow="fold")
-        table.add_column("class", width=20, overflow="fold")
-        table.add_column("probability", width=11, justify="right")
-        table.add_column("score", width=9, justify="right")
-        table.add_column("verdict", width=7)
-        for row in rows:
-            shown = str(row.label) if row.class_name in (None, str(row.label)) else f"{row.label} {row.class_name}"
-            verdict = f"[{COLOURS[row.verdict]}]{row.verdict}[/]" if row.verdict else "-"
-            table.add_row(
-                escape(row.input), escape(shown), f"{100 * row.probability:.1f} %", f"{row.score:.4f}", verdict
-            )
-        if rows:
-            self.console.print(table)
-            self.head = False
+def write_table(stream: TextIO, rows: Sequence[Row], first: bool) -> None:
+    """Write a part of a table: columns have fixed widths, so that a batch can be shown before the next one is known."""
+    # Without a terminal rich assumes 80 columns and breaks names that a reader of a log wants whole.
+    console = Console(file=stream, width=None if stream.isatty() else 160)
+    table = Table(box=None, show_header=first, width=console.width, pad_edge=False)
+    table.add_column("input", ratio=1, overflow="fold")
+    table.add_column("class", width=20, overflow="fold")
+    table.add_column("probability", width=11, justify="right")
+    table.add_column("score", width=9, justify="right")
+    table.add_column("verdict", width=7)
+    for row in rows:
+        name = str(row.label) if row.class_name in (None, str(row.label)) else f"{row.label} {row.class_name}"
+        verdict = f"[{COLOURS[row.verdict]}]{row.verdict}[/]" if row.verdict else "-"
+        texts = (escape(visible(text)) for text in (row.input, name))
+        table.add_row(*texts, f"{100 * row.probability:.1f} %", f"{row.score:.4f}", verdict)
+    with console.capture() as capture:  # rich would end the process where nobody reads any more
+        console.print(table)
+    stream.write(capture.get())
 
 
-def _not_finite(value: Any) -> bool:
-    """NaN and infinities, for which JSON has no word."""
-    return isinstance(value, float) and not math.isfinite(value)
+FORMATS = {"table": write_table, "jsonl": write_json_lines, "csv": write_csv}
 
 
-WRITERS = {"table": Lines, "jsonl": JsonLines, "csv": Csv}
-
-
-def make_writer(format: str, stream: TextIO | None = None) -> Writer:
-    if format not in WRITERS:
-        raise unknown("--format", format, WRITERS)
-    return WRITERS[format](stream or sys.stdout)  # type: ignore[abstract]
+def make_writer(format: str, stream: TextIO) -> Callable[[Sequence[Row], bool], None]:
+    """Return a function that writes rows to a stream; its second argument says whether they are the first ones."""
+    if format not in FORMATS:
+        raise unknown("--format", format, FORMATS)
+    return partial(FORMATS[format], stream)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from abnn.cli._options import Figures, Quiet
+from abnn.cli._terminal import say
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -25,8 +28,8 @@ def demo(
     output: Annotated[Path, typer.Option(help="Folder for the page, the saved model and the records.")] = Path("demo"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first run.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many runs, with seeds from the first on.")] = 1,
-    figures: Annotated[bool, typer.Option(help="Also write every figure as PNG and SVG.")] = False,
-    quiet: Annotated[bool, typer.Option(help="No progress bars.")] = False,
+    figures: Figures = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a digit reader, attach, fit, and show how uncertainty grows with distance. Needs no download."""
     from rich.console import Console
@@ -37,29 +40,24 @@ def demo(
     from abnn.files import check_writable
 
     check_writable("--output", output, folder=True)
-    console = Console()
+    names = [str(digit) for digit in range(10)]
     for number in range(seed, seed + seeds):
         if seeds > 1:
-            console.print(f"seed {number}")
+            say(f"seed {number}")
         result = run_demo(number, progress=not quiet)
-        for evaluation in (result.plain, result.attached):
+        evaluations = [result.plain, result.attached]
+        for evaluation in evaluations:
             write_record(evaluation, output / "records", "demo", images=False)
         if number == seed:
-            page = write_report(
-                [result.plain, result.attached],
-                output / "report.html",
-                "When to trust a digit reader",
-                INTRO,
-                class_names=[str(digit) for digit in range(10)],
-                figures=figures,
-            )
-            extra = {"class_names": [str(digit) for digit in range(10)], "split": f"digits/test/{number}"}
+            title = "When to trust a digit reader"
+            page = write_report(evaluations, output / "report.html", title, INTRO, names, figures=figures)
+            extra = {"class_names": names, "split": f"digits/test/{number}"}
             model = result.model.save(output / "model", backbone=True, triage=result.triage, extra=extra)
-    wanted = list(range(seed, seed + seeds))
-    records = find_records(output / "records", experiment="demo", seed=wanted)
-    console.print(_table(records))
+    records = find_records(output / "records", experiment="demo", seed=list(range(seed, seed + seeds)))
+    Console().print(_table(records))
     size = sum(file.stat().st_size for file in model.iterdir() if file.name != "backbone.safetensors")
-    console.print(f"Page: {page}\nModel: {model} (attachments {size / 1024:.0f} kB)", highlight=False)
+    say(f"Page: {page}")
+    say(f"Model: {model} (attachments {size / 1024:.0f} kB)")
 
 
 def _table(records: Sequence[Record]) -> Table:
@@ -74,8 +72,8 @@ def _table(records: Sequence[Record]) -> Table:
         own = [record for record in records if record.name == name]
         cells = []
         for path in COLUMNS.values():
-            found = over_seeds([record.numbers[path] for record in own])
-            spread = "" if found.std is None else f" ± {100 * found.std:.1f}"
-            cells.append(f"{100 * found.mean:.1f}{spread}")
+            numbers = over_seeds([record.numbers[path] for record in own])
+            spread = "" if numbers.std is None else f" ± {100 * numbers.std:.1f}"
+            cells.append(f"{100 * numbers.mean:.1f}{spread}")
         table.add_row(name, str(len(own)), *cells)
     return table

@@ -8,87 +8,99 @@ import logging
 import os
 import socket
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from abnn._version import __version__
-from abnn.errors import AbnnError, AbnnWarning, InputError, explain
+from abnn.cli._options import Backbone, Device, Weights, command
+from abnn.cli._terminal import say
+from abnn.errors import InputError, explain, readable
 
 if TYPE_CHECKING:
-    from abnn.attached import Attached
+    from abnn.serve import Settings
 
-DEMO = Path("demo") / "model"
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
-def serve(
-    model: Annotated[Path | None, typer.Argument(help="Folder of a saved model.", show_default=False)] = None,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="Serve the embedded digit reader; trained once if needed.")
-    ] = False,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
-    token: Annotated[
-        str | None,
-        typer.Option(envvar="ABNN_SERVE_TOKEN", help="Bearer token that requests must carry.", show_default=False),
-    ] = None,
-    max_batch: Annotated[int, typer.Option(min=1, help="Images that the model takes at once; 1: one by one.")] = 32,
-    wait: Annotated[float, typer.Option(min=0, help="Milliseconds to wait for requests on their way.")] = 4.0,
-    queue: Annotated[int, typer.Option(min=1, help="Requests under way; further ones are answered with 503.")] = 256,
-    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds that one request may take.")] = 10.0,
-    max_bytes: Annotated[int, typer.Option(min=1, help="Largest body of a request.")] = 10 * 2**20,
-    max_pixels: Annotated[int, typer.Option(min=1, help="Largest image, width times height.")] = 25_000_000,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of the model, for batches of four and more; default: all cores.")
-    ] = None,
-    backbone: Annotated[
-        str | None,
-        typer.Option(help="Network of a model saved without: a name, or module:function.", show_default=False),
-    ] = None,
-    weights: Annotated[Path | None, typer.Option(help="Its weights, a safetensors file.", show_default=False)] = None,
-    device: Annotated[str, typer.Option(help='"auto", "cpu", "cuda", "cuda:1", ...')] = "auto",
-    drift: Annotated[
-        Path | None,
-        typer.Option(help="Keep the drift monitor's state in this file, over restarts.", show_default=False),
-    ] = None,
-    quiet: Annotated[bool, typer.Option(help="No progress bars and no line for each request.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ServeRequest:
+    """What a user asks ``abnn serve`` for."""
+
+    model: Annotated[Path | None, Argument(help="Folder of a saved model.", show_default=False)] = None
+    demo: Annotated[bool, Option("--demo", help="Serve the embedded digit reader; trained once if needed.")] = False
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000
+    token: Annotated[str | None, Option(envvar="ABNN_SERVE_TOKEN", help="Bearer token of requests.")] = None
+    max_batch: Annotated[int, Option(min=1, help="Images that the model takes at once; 1: one by one.")] = 32
+    wait: Annotated[float, Option(min=0, help="Milliseconds to wait for requests on their way.")] = 4.0
+    queue: Annotated[int, Option(min=1, help="Requests under way; further ones are answered with 503.")] = 256
+    timeout: Annotated[float, Option(min=0.01, help="Seconds that one request may take.")] = 10.0
+    max_bytes: Annotated[int, Option(min=1, help="Largest body of a request.")] = 10 * 2**20
+    max_pixels: Annotated[int, Option(min=1, help="Largest image, width times height.")] = 25_000_000
+    threads: Annotated[int | None, Option(min=1, help="For batches of four and more; default: all cores.")] = None
+    backbone: Backbone = None
+    weights: Weights = None
+    device: Device = "auto"
+    drift: Annotated[Path | None, Option(help="Keep the drift monitor's state in this file, over restarts.")] = None
+    quiet: Annotated[bool, Option("--quiet", "-q", help="No progress bars, and no line for each request.")] = False
+
+
+@command(ServeRequest)
+def serve(request: ServeRequest) -> None:
     """Serve a saved model over HTTP, with a page where a person can try it."""
-    from abnn.cli.predict import move_to_device
-    from abnn.serve import Settings, create_app
+    from abnn.serve import create_app
     from abnn.serve.server import run
 
-    settings = Settings(
-        max_batch=max_batch,
-        wait=wait / 1000,
-        queue=queue,
-        timeout=timeout,
-        max_bytes=max_bytes,
-        max_pixels=max_pixels,
-        max_images=min(64, queue),
-        token=token or None,
-        hosts=(*LOCAL_NAMES, host) if is_local(host) else None,
-        drift=drift,
-        threads=threads or _cores(),
-    )
+    host, local = request.host, is_local(request.host)
+    settings = _settings(request)
     warnings.filterwarnings("ignore", module="PIL")  # Both speak of damaged uploads, which are answered as such.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
-    loaded, name = _model(model, demo, quiet, backbone, weights)
-    place = move_to_device(loaded, device)
-    application = create_app(loaded, settings, name)
-    with contextlib.closing(listen(host, port)) as listener:
-        taken = listener.getsockname()[1]
-        if not is_local(host) and settings.token is None:
+    model, name, place = _open_model(request)
+    application = create_app(model, settings, name)
+    with contextlib.closing(listen(host, request.port)) as listener:
+        if not local and settings.token is None:
             typer.echo(
                 f"abnn: warning: {host} can be reached from other machines and there is no token: anybody who can reach "
                 "it may use the model. Set one with --token or ABNN_SERVE_TOKEN, or leave --host out.",
                 err=True,
             )
-        url = f"http://{f'[{host}]' if ':' in host else host}:{taken}/"
-        typer.echo(f"Serving {name} on {url} (computed on {place}; stop with Ctrl+C)")
-        run(application, settings, listener, quiet)
+        url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/"
+        say(f"Serving {name} on {url} (computed on {place}; stop with Ctrl+C)")
+        run(application, settings, listener, request.quiet)
+
+
+def _settings(request: ServeRequest) -> Settings:
+    from abnn.serve import Settings
+
+    same = ("max_batch", "queue", "timeout", "max_bytes", "max_pixels", "drift")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Settings(
+        **{name: getattr(request, name) for name in same},
+        wait=request.wait / 1000,
+        max_images=min(64, request.queue),
+        token=request.token or None,
+        hosts=(*LOCAL_NAMES, request.host) if is_local(request.host) else None,
+        threads=request.threads or cores,
+    )
+
+
+def _open_model(request: ServeRequest) -> tuple[Any, str, str]:
+    """Return the model, its name, and where it computes."""
+    from abnn.cli._model import move_to_device, open_model
+
+    if request.demo == (request.model is not None):
+        given = "both a folder and --demo" if request.demo else "neither a folder nor --demo"
+        raise InputError(explain("model", given, "a folder of a saved model, or --demo"))
+    if request.model is not None:
+        model, place = open_model(request.model, request.backbone, request.weights, request.device)
+        return model, readable(request.model.resolve().name), place
+    from abnn.demo import demo_model
+
+    model, _ = demo_model(request.quiet)
+    return model, "the embedded digit reader", move_to_device(model, request.device)
 
 
 def is_local(host: str) -> bool:
@@ -114,44 +126,3 @@ def listen(host: str, port: int) -> socket.socket:
         fix = "Choose another with --port, or --port 0 for any."
         raise InputError(explain("host and port", f"{host}:{port} ({error.strerror})", "a free address", fix)) from None
     return listener
-
-
-def demo_model(quiet: bool = False) -> tuple[Attached, Path]:
-    """The embedded digit reader: from ./demo/model, from the user's cache, or trained now and kept there."""
-    from abnn.attached import load
-    from abnn.demo import run_demo
-
-    kept = cache_folder() / f"digits-{__version__}"
-    for folder in (DEMO, kept):
-        if (folder / "abnn.json").exists():
-            # Of an older form, whose thresholds are left out, or damaged: train again.
-            with contextlib.suppress(AbnnError, AbnnWarning), warnings.catch_warnings():
-                warnings.simplefilter("error", AbnnWarning)
-                return load(folder), folder
-    typer.echo("Training the embedded digit reader once; this takes about a minute.")
-    result = run_demo(progress=not quiet)
-    extra = {"class_names": [str(digit) for digit in range(10)]}
-    return load(result.model.save(kept, backbone=True, triage=result.triage, extra=extra)), kept
-
-
-def cache_folder() -> Path:
-    """$XDG_CACHE_HOME/abnn, by default ~/.cache/abnn."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "abnn"
-
-
-def _model(
-    path: Path | None, demo: bool, quiet: bool, backbone: str | None, weights: Path | None
-) -> tuple[Attached, str]:
-    import abnn.baselines  # noqa: F401 - its saved models, by their format
-    from abnn.store.saved import load_model
-
-    if demo == (path is not None):
-        given = "both a folder and --demo" if demo else "neither a folder nor --demo"
-        raise InputError(explain("model", given, "a folder of a saved model, or --demo"))
-    if path is not None:
-        return load_model(path, backbone, weights), path.resolve().name
-    return demo_model(quiet)[0], "the embedded digit reader"
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

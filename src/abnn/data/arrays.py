@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from abnn.data.form import InputForm
 from abnn.data.source import Chunk, Source
@@ -23,6 +24,8 @@ from abnn.files import check_regular
 LABELS = {"images": "labels", "features": "target"}
 WINDOW = 1024
 """Rows that lie this close together are read at once; others alone, for a rare class must not fill the memory."""
+AT_ONCE = 2**28
+"""Bytes that are unpacked at once; an array that needs more and is compressed below a hundredth is refused as a bomb."""
 
 
 class MemorySource(Source):
@@ -58,8 +61,13 @@ class ArraySource(Source):
         self.name = name or self.path.stem
         self._stream: _Rows | None = None
         self._factor = np.uint8(1)
-        with self._reading(), zipfile.ZipFile(check_regular(self.path)) as archive, np.load(self.path, allow_pickle=False) as arrays:
+        with (
+            self._reading(),
+            zipfile.ZipFile(check_regular(self.path)) as archive,
+            np.load(self.path, allow_pickle=False) as arrays,
+        ):
             self.kind = next((kind for kind in LABELS if kind in arrays), "")
+            _check_sizes(self.path, archive)
             if not self.kind:
                 accepted = "arrays `images` or `features`, with `labels` or `target`"
                 given = f"an archive with {', '.join(sorted(arrays)) or 'nothing'}"
@@ -67,7 +75,7 @@ class ArraySource(Source):
             self.fingerprint = _fingerprint(self.path, archive)
             rows = _Rows(self.path, self.kind)
             self._check_rows(rows)
-            self.row_shape = rows.shape[1:]
+            self.row_shape, self.row_bytes = rows.shape[1:], rows.row_bytes
             self.labels = self._labels(len(rows), arrays.get(LABELS[self.kind]))
             names = tuple(str(each) for each in arrays["names"]) if "names" in arrays else None
         self.class_names = class_names or names
@@ -78,10 +86,11 @@ class ArraySource(Source):
             self._factor = np.uint8(255)
 
     def take(self, rows: np.ndarray, form: InputForm) -> Chunk:
-        near = np.split(rows, np.flatnonzero(np.diff(rows // WINDOW)) + 1)
-        values = np.concatenate([self.raw(int(some[0]), int(some[-1]) + 1)[some - some[0]] for some in near])
-        x = form.images(values) if self.kind == "images" else form.features(values)
-        return Chunk(x, rows, int(rows[-1]) + 1)
+        window = min(WINDOW, max(1, AT_ONCE // self.row_bytes))
+        near = np.split(rows, np.flatnonzero(np.diff(rows // window)) + 1)
+        values = (self.raw(int(some[0]), int(some[-1]) + 1)[some - some[0]] for some in near)
+        convert = form.images if self.kind == "images" else form.features
+        return Chunk(torch.cat([convert(some) for some in values]), rows, int(rows[-1]) + 1)
 
     def raw(self, first: int, last: int) -> np.ndarray:
         """Return rows as they are in the file; pictures of 0 and 1 as 0 and 255."""
@@ -113,7 +122,16 @@ class ArraySource(Source):
             raise InputError(explain("source", f"{self.path}, which does not exist", "an .npz file")) from None
         except (InputError, FileFormatError):
             raise
-        except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        except (
+            OSError,
+            EOFError,
+            KeyError,
+            ValueError,
+            zipfile.BadZipFile,
+            zlib.error,
+            RuntimeError,
+            MemoryError,
+        ) as error:
             raise FileFormatError(
                 f"{self.path} cannot be read ({error}); it is damaged, cut short or no .npz: write it again with "
                 "numpy.savez(path, images=..., labels=...)."
@@ -132,8 +150,12 @@ class ArraySource(Source):
             good, accepted = False, "rows one after another"
         if good and 0 in shape:
             good, accepted, fix = False, "at least one input, none of them empty", ""
+        if good and rows.row_bytes > AT_ONCE:
+            good, accepted, fix = False, f"inputs of at most {AT_ONCE >> 20} MiB", ""
         if not good:
             raise InputError(explain(f"{self.kind} of {self.path}", given, accepted, fix))
+        if rows.size < rows.start + len(rows) * rows.row_bytes:  # else a header of few bytes could ask for any memory
+            raise EOFError(f"it ends within row {(rows.size - rows.start) // rows.row_bytes}")
 
     def _labels(self, count: int, labels: np.ndarray | None) -> np.ndarray:
         if labels is None:
@@ -153,6 +175,7 @@ class _Rows:
     def __init__(self, path: Path, name: str) -> None:
         with zipfile.ZipFile(path) as archive:  # an open member keeps the file open until it is closed itself
             self.file = archive.open(f"{name}.npy")
+            self.size = archive.getinfo(f"{name}.npy").file_size
         version = np.lib.format.read_magic(self.file)
         if version > (2, 0):
             raise ValueError(f"array {name} has version {version} of the format")
@@ -175,6 +198,15 @@ class _Rows:
             raise EOFError(f"it ends within row {first + len(content) // self.row_bytes}")
         self.position = last
         return np.frombuffer(bytearray(content), self.dtype).reshape(last - first, *self.shape[1:])
+
+
+def _check_sizes(path: Path, archive: zipfile.ZipFile) -> None:
+    """Refuse arrays that would unpack to far more than is there, before any of them is read."""
+    for each in archive.infolist():
+        if each.file_size > AT_ONCE and each.file_size > 100 * each.compress_size:
+            sizes = f"{each.file_size >> 20:,} MiB packed into {each.compress_size >> 10:,} kB"
+            fix = "It looks like a bomb; if it is not, save it with numpy.savez, uncompressed."
+            raise InputError(explain(f"{each.filename} of {path}", sizes, "at most a hundredfold", fix))
 
 
 def _fingerprint(path: Path, archive: zipfile.ZipFile) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 from abnn.data.form import InputForm
 from abnn.data.images import EXTENSIONS, read_image, reason
 from abnn.data.source import Chunk, Source
-from abnn.errors import InputError, explain
+from abnn.errors import InputError, explain, readable
 
 THREADS = min(4, os.cpu_count() or 1)
 
@@ -48,10 +48,12 @@ class FolderSource(Source):
         with ThreadPoolExecutor(THREADS) as pool:
             inputs = list(pool.map(lambda row: _input(self.path / self.files[row], form), rows))
         x = [each for each in inputs if isinstance(each, Tensor)]
-        readable = np.array([isinstance(each, Tensor) for each in inputs])
-        unreadable = tuple(f"{self.files[row]}: {why}" for row, why in zip(rows, inputs) if isinstance(why, str))
+        good = np.array([isinstance(each, Tensor) for each in inputs])
+        unreadable = tuple(
+            f"{readable(self.files[row])}: {why}" for row, why in zip(rows, inputs) if isinstance(why, str)
+        )
         stacked = torch.cat(x) if x else torch.zeros(0, *form.shape, dtype=form.dtype)
-        return Chunk(stacked, rows[readable], int(rows[-1]) + 1, unreadable)
+        return Chunk(stacked, rows[good], int(rows[-1]) + 1, unreadable)
 
 
 def _input(path: Path, form: InputForm) -> Tensor | str:
@@ -77,11 +79,11 @@ def _listing(root: Path) -> tuple[list[str], int]:
 
 def _fingerprint(root: Path, images: list[str]) -> str:
     """Return a hash over paths, sizes and times of all images."""
-    digest = hashlib.sha256(str(root.resolve()).encode())
+    digest = hashlib.sha256(os.fsencode(root.resolve()))
     for image in images:
         try:
             stat = (root / image).stat()
-            digest.update(f"{image}\0{stat.st_size} {stat.st_mtime_ns}\n".encode())
+            digest.update(os.fsencode(f"{image}\0{stat.st_size} {stat.st_mtime_ns}\n"))
         except OSError:  # a link to nowhere: reading it will say so
-            digest.update(f"{image}\0\n".encode())
+            digest.update(os.fsencode(f"{image}\0\n"))
     return digest.hexdigest()

@@ -88,7 +88,7 @@ class _State:
     counts: Counts
     pool: Floats
     seen: Count
-    peak: float
+    peak: Annotated[float, Field(ge=0)]
     alarmed_at: Count | None
     digest: str | None = None
 

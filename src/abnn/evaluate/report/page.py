@@ -33,6 +33,7 @@ def write_report(
     intro: str = "",
     class_names: Sequence[str] | None = None,
     figures: bool = False,
+    alert: str = "",
 ) -> Path:
     """Write one self-contained HTML page about one model, or comparing several, and return its path.
 
@@ -40,6 +41,7 @@ def write_report(
     the one that the page speaks for: its summary in words, its choice of pictures. Two evaluations on the same inputs
     are also compared number by number. Blank lines in ``intro`` separate paragraphs. With ``figures`` each figure is also
     written as PNG and SVG into the folder ``<page stem>_figures`` beside the page, which is replaced as a whole.
+    ``alert`` stands first, in a red box: what a reader must not miss.
     """
     checked, path = check(evaluations, class_names), Path(path)
     numbers = measure(checked)
@@ -52,6 +54,7 @@ def write_report(
             .get_template("page.html")
             .render(
                 title=title,
+                alert=alert,
                 intro=[part.strip() for part in re.split(r"\n\s*\n", intro) if part.strip()],
                 version=__version__,
                 models=checked,

@@ -1,0 +1,308 @@
+"""The steps of ``abnn fit``, in their order. Nothing is written before all of them are done."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import typer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from abnn.attached import Attached, attach, detach
+from abnn.baselines import TrainConfig, make_method, train_method
+from abnn.cli import _image_data, _own_backbone, _own_report
+from abnn.cli._image_data import Files, OwnData
+from abnn.cli._terminal import say
+from abnn.cli.fit import FitRequest
+from abnn.config import AttachConfig, FitConfig, TriageConfig, check_promise, check_rate
+from abnn.data import InputForm
+from abnn.errors import AbnnWarning, InputError, explain
+from abnn.files import check_replaceable, check_writable, write_bytes
+from abnn.outliers import DEFAULT
+from abnn.predict import Plain
+from abnn.predict.plain import device_of
+from abnn.train import knowledge
+from abnn.train.fit import fit
+from abnn.train.loop import plan_fabric
+from abnn.train.watch import progress_bar
+from abnn.triage import calibrate as choose_thresholds
+from abnn.triage.thresholds import least_count
+
+ADVICE = "They learnt too fast: fit again with a lower --lr, more --epochs, or on fewer blocks (--last)."
+ADVICE_JOINT = "Leave out --joint, or fit again with a lower --lr and --backbone-lr."
+MOST_FITTED = 1000
+"""Of so many images to fit at most it is looked whether they are still classified right."""
+SEPARATE_FROM = 200
+"""With so many held-out images, thresholds are chosen on one half of them and the page is about the other."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is read and checked before any training begins.
+
+    outliers     what places the upper threshold
+    new_tensors  of the backbone, which the weights did not fill because the classes are others
+    skipped      images that could not be read, with the reason
+    """
+
+    request: FitRequest
+    network: nn.Module
+    form: InputForm
+    images: OwnData
+    outliers: Any
+    new_tensors: list[str]
+    skipped: tuple[str, ...]
+
+    @property
+    def steps(self) -> int:
+        """In an epoch."""
+        return math.ceil(len(self.images.train_labels) / self.request.batch_size)
+
+    def train_loader(self) -> DataLoader:
+        size = self.request.batch_size
+        return make_loader(self.images.train, size, shuffle=True, drop_last=len(self.images.train_labels) > size)
+
+    def announce(self) -> None:
+        """Say what was read."""
+        images, form = self.images, self.form
+        counts = f"{len(images.train_labels):,} images to fit, {len(images.held_out_labels):,} held out"
+        say(f"{counts}, {len(images.class_names)} classes")
+        normal = "in [0, 1]" if form.mean is None else f"normalised by {form.mean} / {form.std}"
+        say(f"Inputs: {' x '.join(map(str, form.shape))}, {normal}")
+        for note in (*images.notes, *(f"skipped {each}" for each in self.skipped)):
+            say(note)
+
+
+@dataclass(frozen=True)
+class Before:
+    """The network without attachments, and which images it reads right, by batches.
+
+    some     images to fit that are looked at
+    warning  what to say of a network that knows nothing; "" for others
+    """
+
+    plain: Plain
+    example: Tensor
+    held_out: list[Tensor]
+    some: Dataset
+    fitted: list[Tensor]
+    accuracy: float
+    warning: str
+
+
+def check(request: FitRequest) -> None:
+    """Raise an error for options that cannot be used, before anything is read."""
+    check_promise("--noticed", request.noticed)
+    check_promise("--rejected", request.rejected)
+    check_promise("--held-out", request.held_out)
+    check_rate("--lr", request.lr)
+    check_rate("--backbone-lr", request.backbone_lr)
+    plan_fabric("32-true", request.accelerator)
+    check_writable("--output", request.output, folder=True)  # before hours of work, not after
+    check_replaceable(request.output / "model", "abnn.json", argument="--output")
+    if request.checkpoint is not None:
+        check_writable("--checkpoint", request.checkpoint)
+
+
+def prepare(request: FitRequest) -> Job:
+    """Return the job: the network, and all images; everything that can be wrong with them is said here."""
+    source, held_out = _image_data.open_folders(request.data)
+    sample, names = _image_data.look(source), source.class_names or ()
+    network, channels, new_tensors = _own_backbone.make_backbone(
+        request.backbone, len(names), request.channels, sample, request.weights, request.train_backbone, request.seed
+    )
+    form = _own_backbone.choose_form(request.backbone, network, channels, sample, request.size, request.normalise)
+    _own_backbone.check_output(network, form, names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AbnnWarning)  # said when it is attached to stay
+        example = torch.rand(1, *form.shape, generator=torch.Generator().manual_seed(request.seed))
+        detach(_attach(request, network, example))
+    outliers: Any = DEFAULT
+    unreadable: tuple[str, ...] = ()
+    if request.outliers is not None:
+        outliers, unreadable = _image_data.read_outliers(request.outliers, form, request.skip_unreadable)
+    with progress_bar(disable=request.quiet) as bar:
+        task = bar.add_task("reading images", total=len(source) + len(held_out or ()), status="")
+        images = _image_data.read_own(
+            *(source, held_out, form, request.held_out, request.seed, request.skip_unreadable),
+            on_read=lambda count: bar.advance(task, count),
+        )
+    needed = least_count(request.noticed) * (len(names) if request.per_class else 1)
+    if len(images.held_out_labels) < needed:
+        within = " within each class" if request.per_class else ""
+        accepted = f"at least {needed} to promise {request.noticed:.1%}{within}"
+        fix = "Add images, raise --held-out, or promise less with --noticed."
+        raise InputError(explain("--data", f"{len(images.held_out_labels)} held-out images", accepted, fix))
+    return Job(request, network, form, images, outliers, new_tensors, (*images.skipped, *unreadable))
+
+
+def train_backbone(job: Job) -> nn.Module:
+    """Return the network, trained on the images to fit; it still knows how it was built."""
+    request, path = job.request, job.request.checkpoint
+    if job.new_tensors:
+        say(f"Not taken from {request.weights}, because the shapes differ: {', '.join(job.new_tensors)}")
+    checkpoint = None if path is None else path.with_name(f"{path.stem}-backbone{path.suffix}")
+    method = make_method("threshold", optimizer="adamw", lr=request.backbone_lr, schedule="cycle", kaiming=False)
+    epochs = request.backbone_epochs or min(40, max(10, math.ceil(1000 / job.steps)))
+    config = TrainConfig(accelerator=request.accelerator, checkpoint=checkpoint)
+    network = train_method(
+        *(method, job.network, job.train_loader(), epochs),
+        seed=request.seed,
+        progress=not request.quiet,
+        config=config,
+    ).network
+    if (recipe := getattr(job.network, "abnn_recipe", None)) is not None:
+        network.__dict__["abnn_recipe"] = recipe
+    return network.eval()
+
+
+def measure(job: Job, network: nn.Module) -> Before:
+    """Return what the network knows before attachments are fitted, and say it."""
+    images = job.images
+    example = images.train[0][0][None]
+    example = example.to(device_of(network, example.device))  # training may have moved the network
+    plain = Plain(copy.deepcopy(network) if job.request.joint else network, example)
+    held_out = _right(plain, make_loader(images.held_out))
+    some = Subset(images.train, range(0, len(images.train_labels), math.ceil(len(images.train_labels) / MOST_FITTED)))
+    fitted = _right(plain, make_loader(some))
+    accuracy = torch.cat(held_out).float().mean().item()
+    say(f"The backbone reads {accuracy:.1%} of the held-out images right")
+    warning = ""
+    if (chance := _own_backbone.at_chance(accuracy, images.held_out_labels)) is not None:
+        warning = _own_backbone.chance_text(accuracy, chance, job.request.train_backbone)
+        say(warning, warning=True)
+    return Before(plain, example, held_out, some, fitted, accuracy, warning)
+
+
+def fit_attachments(job: Job, network: nn.Module, before: Before) -> Attached:
+    """Return the network with attachments, fitted."""
+    request = job.request
+    model = _attach(request, network, before.example)
+    with warnings.catch_warnings():
+        # judge() looks at that, on held-out images first.
+        warnings.filterwarnings("ignore", knowledge.LOST)
+        warnings.filterwarnings("ignore", knowledge.LOST_JOINT)
+        fit(
+            *(model, job.train_loader()),
+            epochs=request.epochs or min(20, max(3, math.ceil(400 / job.steps))),
+            lr=request.lr,
+            seed=request.seed,
+            checkpoint=request.checkpoint,
+            progress=not request.quiet,
+            config=FitConfig(
+                freeze_backbone=not request.joint,
+                backbone_lr=request.backbone_lr,
+                accelerator=request.accelerator,
+            ),
+        )
+    return model
+
+
+def judge(job: Job, model: Attached, before: Before) -> str:
+    """Return what to say about lost accuracy, "" where none is. More than a point of held-out accuracy ends the command."""
+    held_out = knowledge.compare(model, make_loader(job.images.held_out), known=before.held_out)
+    say(f"Of the held-out images {held_out}")
+    # A handful of held-out images does not show what a network has lost; those that it was fitted with may.
+    fitted = knowledge.compare(model, make_loader(before.some), known=before.fitted)
+    advice, gone = ADVICE_JOINT if job.request.joint else ADVICE, held_out.plain - held_out.attached
+    if 100 * gone > held_out.inputs:
+        points = f"That is {100 * gone / held_out.inputs:.1f} percentage points less."
+        text = f"{held_out.complaint('held-out images')} {points} {advice}"
+        if not job.request.accept_loss:
+            say(f"abnn: {text} Nothing was saved; --accept-loss saves such a model, too.", warning=True)
+            raise typer.Exit(1)
+    elif fitted.lost:
+        text = f"{fitted.complaint('images to fit')} {advice}"
+    else:
+        return ""
+    say(text, warning=True)
+    return text
+
+
+def calibrate(job: Job, model: Attached, before: Before, alert: str) -> bytes | None:
+    """Choose the model's thresholds, and return the page about it if there is to be one."""
+    request, images, form = job.request, job.images, job.form
+    model.extra = {"class_names": list(images.class_names), "backbone": request.backbone}
+    if form.mean is not None and form.std is not None:
+        model.extra["preprocess"] = {"mean": list(form.mean), "std": list(form.std)}
+    shown, chosen = split_held_out(images, request.seed, least_count(request.noticed), keep_whole=request.per_class)
+    loader, promise = make_loader(chosen), (request.noticed, request.rejected)
+    config = TriageConfig(*promise, per_class=request.per_class, draws=request.draws, seed=request.seed)
+    try:
+        triage = choose_thresholds(model, loader, config, job.outliers, progress=not request.quiet)
+    except InputError as error:
+        raise InputError(f"{error} Nothing was saved.") from error
+    if not request.report:
+        return None
+    plain_config = TriageConfig(*promise, seed=request.seed)
+    plain_triage = choose_thresholds(before.plain, loader, plain_config, job.outliers, progress=False)
+    with tempfile.TemporaryDirectory() as folder:
+        page = _own_report.write_own_report(
+            Path(folder) / "report.html",
+            {"plain network": (before.plain, plain_triage), "attached network": (model, triage)},
+            *(make_loader(shown), form, images.class_names, request.draws, request.seed),
+            {
+                "backbone": request.backbone,
+                "data": str(request.data),
+                "held-out accuracy of the backbone": before.accuracy,
+            },
+            _own_report.introduce(before.warning, request.joint, separate=shown is not chosen),
+            alert,
+        )
+        return page.read_bytes()
+
+
+def save(job: Job, model: Attached, page: bytes | None) -> None:
+    """Replace the model and the page of an earlier run, and say where they are."""
+    output, backbone = job.request.output, job.request.backbone
+    folder, file = model.save(output / "model", backbone=True), output / "report.html"
+    say(f"Model: {folder} (attachments {(folder / 'attachments.safetensors').stat().st_size / 1024:,.0f} kB)")
+    if page is None:
+        file.unlink(missing_ok=True)  # that of another model
+    else:
+        write_bytes(file, page)
+        say(f"Page: {file}")
+    say(f"Next: abnn predict {folder} IMAGE...{f' --backbone {backbone}' if ':' in backbone else ''}")
+
+
+def make_loader(
+    dataset: Dataset, batch_size: int = 256, shuffle: bool = False, drop_last: bool = False
+) -> DataLoader[Any]:
+    """Return batches of (x, y); images that stay in their files are read by workers."""
+    inner = dataset.dataset if isinstance(dataset, Subset) else dataset
+    workers = min(4, os.cpu_count() or 1) if isinstance(inner, Files) else 0
+    # A generator of its own: the loop seeds it by epoch, so that a resumed run sees the same order.
+    generator = torch.Generator() if shuffle else None
+    return DataLoader(
+        dataset, batch_size, shuffle=shuffle, drop_last=drop_last, num_workers=workers, generator=generator
+    )
+
+
+def split_held_out(images: OwnData, seed: int, least: int, keep_whole: bool) -> tuple[Dataset, Dataset]:
+    """Held-out images to show, and at least ``least`` to choose thresholds on: two halves, or twice all if too few."""
+    held, labels = images.held_out, images.held_out_labels
+    fewest = np.bincount(labels, minlength=len(images.class_names)).min()
+    if keep_whole or len(labels) < SEPARATE_FROM or fewest < 2:
+        return held, held
+    first, second = _image_data.stratified(labels, images.class_names, 0.5, seed)
+    if len(second) < least:
+        return held, held
+    return Subset(held, first.tolist()), Subset(held, second.tolist())
+
+
+def _attach(request: FitRequest, network: nn.Module, example: Tensor) -> Attached:
+    config = AttachConfig(views=request.views)
+    return attach(network, example, kind=request.kind, last=request.last, seed=request.seed, config=config)
+
+
+def _right(plain: Plain, loader: DataLoader) -> list[Tensor]:
+    return [plain.predict(x).label.cpu() == y for x, y in loader]
