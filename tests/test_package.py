@@ -134,3 +134,31 @@ def test_a_loader_is_predicted_batch_by_batch(model: abnn.Attached) -> None:
         torch.testing.assert_close(parts.samples, whole.samples, rtol=1e-5, atol=1e-6)
     with pytest.raises(InputError, match="a loader without batches"):
         model.predict([], progress=False)
+
+
+def test_a_loader_of_sizes_with_and_without_thresholds_has_none() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+    ).eval()
+    x = torch.rand(60, 1, 28, 28, generator=generator(5))
+    model = abnn.attach(network, x[:1])
+    abnn.calibrate(model, [(x, torch.arange(60) % 3)], progress=False)
+    small = torch.rand(3, 1, 12, 12, generator=generator(6))  # too small for views
+    both = model.predict([x[:3], small], progress=False)
+    assert len(both) == 6 and both.levels is None
+
+
+def test_whole_numbers_do_not_wrap() -> None:
+    class Bytes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.one(x.float() / 255).relu())
+
+    model = abnn.attach(Bytes().eval(), torch.zeros(1, 4, dtype=torch.uint8), at=["one"])
+    model.predict(torch.full((1, 4), 200))
+    with pytest.raises(InputError, match="x: got numbers from 300 to 300; accepted: what torch.uint8 can hold"):
+        model.predict(torch.full((1, 4), 300))

@@ -319,9 +319,11 @@ def rows_digest(tensors: Sequence[Tensor]) -> str:
 
 
 def tensor_digest(state: Mapping[str, Tensor]) -> str:
-    """sha256 over names, shapes, types and bytes of tensors."""
+    """sha256 over names, shapes, types and bytes of tensors; what else a network keeps in its state is passed over."""
     digest = hashlib.sha256()
     for name, value in sorted(state.items()):
+        if not isinstance(value, Tensor):
+            continue
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

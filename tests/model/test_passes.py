@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
+import gc
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -286,3 +289,131 @@ def test_masks_travel_with_the_draws(by_name: bool) -> None:
     with torch.no_grad():
         folded = model.draw_logits(x)
         torch.testing.assert_close(folded, one_draw_at_a_time(model, x), rtol=1e-4, atol=1e-5)
+
+
+class Indirect(nn.Module):
+    """Reaches its parts through containers and partials, as hand-written networks do."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.norm, self.drop = nn.BatchNorm1d(4), nn.Dropout(0.5)
+        end = nn.Sequential(self.norm, self.drop)
+        self.end: Any = {
+            "list of lists": [[end]],
+            "ordered dict": OrderedDict(end=OrderedDict(end=end)),
+            "partial": functools.partial(end.forward),
+        }[way]
+        self.way = way
+
+    def forward(self, x: Tensor) -> Tensor:
+        end = {
+            "list of lists": lambda: self.end[0][0],
+            "ordered dict": lambda: self.end["end"]["end"],
+            "partial": lambda: self.end,
+        }[self.way]()
+        return self.head(end(self.two(self.one(x).relu()).relu()))
+
+
+@pytest.mark.parametrize("way", ["list of lists", "ordered dict", "partial"])
+def test_a_prediction_in_training_mode_leaves_statistics_alone(way: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(6, 4, generator=generator(0))
+    model = abnn.attach(Indirect(way).eval(), x[:1], at=["one", "two"])
+    expected = model.predict(x).samples
+    model.train()
+    before = model.backbone.norm.running_mean.clone()  # type: ignore[union-attr, operator]
+    assert torch.equal(model.predict(x).samples, expected)
+    assert torch.equal(model.backbone.norm.running_mean, before)  # type: ignore[union-attr, arg-type]
+
+
+def test_a_traced_graph_is_a_network_too() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(5, 4, generator=generator(0))
+    network = torch.fx.symbolic_trace(
+        nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
+    )
+    model = randomise_attachments(abnn.attach(network.eval(), x[:1]))
+    assert torch.equal(model.predict(x, draws=2).samples, model.predict(x, draws=2).samples)
+
+
+class Positions(nn.Module):
+    """Blocks that get a table with a row for each position, which has nothing to do with the batch."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor, table: Tensor) -> Tensor:
+            return x + self.two(self.one(x + table).relu())
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList([Positions.Block() for _ in range(3)]), nn.Linear(4, 3)
+        self.register_buffer("table", torch.randn(6, 4, generator=generator(2)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x, self.table)
+        return self.head(x.mean(1))
+
+
+@pytest.mark.parametrize("batch", [1, 5, 6, 7])
+def test_tables_as_long_as_the_batch_are_no_masks(batch: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(batch, 6, 4, generator=generator(1))
+    model = randomise_attachments(abnn.attach(Positions().eval(), x[:1], draws=3), 0.2)
+    with torch.no_grad():
+        torch.testing.assert_close(model.draw_logits(x), one_draw_at_a_time(model, x), rtol=1e-4, atol=1e-5)
+
+
+class Caching(nn.Module):
+    """Keeps what it computed, in a dict and as a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.cache: dict[int, Tensor] = {}
+        self.register_buffer("scale", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.cache:
+            self.cache[0] = torch.ones(1, 4) * 2
+        self.scale = self.cache[0]
+        return self.head(self.two(self.one(x).relu()).relu() * self.scale)
+
+
+def test_what_a_network_keeps_in_a_prediction_stays_with_it() -> None:
+    x = torch.randn(6, 4, generator=generator(0))
+    model = abnn.attach(Caching().eval(), x[:1], at=["one", "two"])
+    model.backbone.cache.clear()  # type: ignore[union-attr, operator]
+    model.predict(x)
+    model(x).sum().backward()  # nothing of inference mode is left
+    assert all(not each.is_inference() for each in model.backbone.cache.values())  # type: ignore[union-attr, operator]
+
+
+def test_modes_are_those_of_the_backbone(attached: Attached) -> None:
+    attached.train()
+    assert all(part.training for part in attached.backbone.modules())
+    attached.eval()
+    assert not any(part.training for part in [*attached.modules(), *attached.backbone.modules()])
+
+
+def test_passes_do_not_wait_for_the_garbage_collector(attached: Attached, images: Tensor) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        attached.predict(images, draws=2)
+        assert not [each for each in gc.get_objects() if isinstance(each, Pass)]
+    finally:
+        gc.enable()
+
+
+def test_a_copy_reads_its_own_gate() -> None:
+    x = image(40, seed=2)
+    model = fitted(fitted(abnn.attach(small(), x[:1]), x), x)
+    model.predict(x[:2])
+    other = copy.deepcopy(model)
+    other.distance.fit([(3 * x, torch.arange(40) % 3)])
+    assert other.predict(x[:2]).gate == other.distance.gate != model.distance.gate

@@ -25,10 +25,10 @@ def check_backbone(backbone: object) -> nn.Module:
             "backbone: got a network that has attachments already; accepted: a network without. "
             "Take them off with abnn.detach(model) first, or go on with the attached model."
         )
-    if isinstance(backbone, torch.jit.ScriptModule):
+    if any(isinstance(part, torch.jit.ScriptModule) for part in backbone.modules()):
         raise AttachError(
-            "backbone: got a TorchScript module, whose blocks cannot be replaced; accepted: the Python module from which "
-            "it was made."
+            "backbone: got a TorchScript module, or one inside, whose blocks cannot be replaced; accepted: the Python module "
+            "from which it was made."
         )
     return backbone
 

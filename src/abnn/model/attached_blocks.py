@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from torch import Tensor, nn
@@ -40,6 +41,7 @@ class AttachedBlock(StandIn):
     """A block with its attachment: block(x) + attachment(x), once for every held draw."""
 
     unfolds = False  # whether this is where one row per input becomes one row per draw and input
+    with_batch: frozenset[int | str] = frozenset()  # see repeat_rows; attach() finds them
 
     def __init__(self, block: Block, attachment: Attachment) -> None:
         super().__init__(block.module)
@@ -49,7 +51,7 @@ class AttachedBlock(StandIn):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if not self.unfolds:
-            args, kwargs = repeat_rows(args, kwargs, self.state.layer.draws)
+            args, kwargs = repeat_rows(args, kwargs, self.state.layer.draws, self.with_batch)
         output = self.block(*args, **kwargs)
         x = args[0] if args else next(iter(kwargs.values()))
         main = first_tensor(output)
@@ -91,20 +93,17 @@ class ReplacedBlock(nn.Module):
         return output
 
 
-def repeat_rows(args: tuple[Any, ...], kwargs: dict[str, Any], draws: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return a block's inputs with one row per draw and input everywhere, as its first input has them.
+def repeat_rows(
+    args: tuple[Any, ...], kwargs: dict[str, Any], draws: int, with_batch: Collection[int | str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return a block's inputs with one row per draw and input, as its first input has them.
 
-    Masks and the like come with one row per input. A square matrix as large as the sequence is between positions and stays.
+    with_batch  places and names of the other inputs that have a row for each input, such as padding masks
     """
-    values = [*args, *kwargs.values()]
-    if draws == 1 or len(values) < 2 or not isinstance(values[0], Tensor):
+    if draws == 1 or not with_batch:
         return args, kwargs
-    first = values[0]
 
-    def repeat(value: Any) -> Any:
-        if not isinstance(value, Tensor) or value.ndim == 0 or len(value) * draws != len(first):
-            return value
-        between_positions = value.ndim == 2 and value.shape[0] == value.shape[1] == first.shape[1]
-        return value if between_positions else value.repeat(draws, *(1,) * (value.ndim - 1))
+    def repeat(place: int | str, value: Any) -> Any:
+        return value.repeat(draws, *(1,) * (value.ndim - 1)) if place in with_batch else value
 
-    return tuple(map(repeat, args)), {name: repeat(value) for name, value in kwargs.items()}
+    return tuple(repeat(*each) for each in enumerate(args)), {name: repeat(name, each) for name, each in kwargs.items()}

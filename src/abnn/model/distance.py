@@ -165,6 +165,10 @@ class FeatureDistance(nn.Module):
         super()._load_from_state_dict(*args)
         self._prepare()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy reads its own buffers."""
+        return {name: value for name, value in self.__dict__.items() if name != "_known"}
+
     def gate_if_fitted(self) -> Gate | None:
         """The gate, or None before the statistics were gathered.
 

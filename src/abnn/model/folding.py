@@ -12,6 +12,7 @@ from torch import Tensor
 
 from abnn.bayes.noise import Noise, map_noise, pick_draws, seeded_noise
 from abnn.errors import AbnnWarning, AttachError
+from abnn.model.attached_blocks import AttachedBlock
 from abnn.model.blocks import summary
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
@@ -26,6 +27,7 @@ def choose_fold(model: AttachedNetwork, example: Tensor) -> None:
         with _calls_counted(model) as calls:
             reference = _one_by_one(model, noise, inputs)
         _check_reached(model, calls, 2 * len(inputs))
+        _find_rows(model, noise, inputs)
         if not reference.isfinite().all():
             raise AttachError(
                 "backbone: its output on the example, or on inputs like it, is not finite; accepted: finite logits. "
@@ -84,6 +86,36 @@ def _calls_counted(model: AttachedNetwork) -> Iterator[list[int]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _find_rows(model: AttachedNetwork, noise: Noise, inputs: Tensor) -> None:
+    """Note which further inputs of a block have a row for each input: those that are longer for more inputs."""
+    shapes: dict[int, list[dict[int | str, torch.Size]]] = {index: [] for index in range(len(model.attached_blocks))}
+
+    def look(index: int) -> Any:
+        def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            values: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+            shapes[index].append({place: each.shape for place, each in values if isinstance(each, Tensor)})
+
+        return hook
+
+    blocks = model.attached_blocks
+    handles = [block.register_forward_pre_hook(look(index), with_kwargs=True) for index, block in enumerate(blocks)]
+    single = Pass(model, pick_draws(noise, slice(1)))
+    try:
+        single(inputs[:1])
+        single(inputs)
+    except Exception:  # noqa: BLE001 - a network that takes one input at a time is refused later, with its reason
+        return
+    finally:
+        for handle in handles:
+            handle.remove()
+    for index, block in enumerate(blocks):
+        one, three = shapes[index]
+        first = next(iter(one))
+        if isinstance(block, AttachedBlock):
+            longer = (each for each in one if each in three and one[each][:1] != three[each][:1])
+            block.with_batch = frozenset(each for each in longer if each != first)
 
 
 def _check_reached(model: AttachedNetwork, calls: list[int], expected: int) -> None:

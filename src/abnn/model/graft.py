@@ -49,7 +49,7 @@ def _shell(module: nn.Module, children: Mapping[str, nn.Module]) -> nn.Module:
         raise AttachError(
             "backbone: got a TorchScript module, whose blocks cannot be replaced; pass the Python module."
         )
-    shell = module.__class__.__new__(module.__class__)
+    shell = object.__new__(module.__class__)  # some classes make something else of a call
     shell.__dict__.update(module.__dict__)
     shell.__dict__["_modules"] = {name: children.get(name) for name in module._modules}
     return shell

@@ -136,6 +136,14 @@ class AttachedNetwork(nn.Module):
         """What the noise of one draw takes."""
         return sum(part[:, 0].numel() * part.element_size() for part in tensors_of(held_noise(self._layers)))
 
+    def train(self, mode: bool = True) -> AttachedNetwork:
+        """Set the mode, that of the backbone as well: they share all but the containers on the way to a block."""
+        super().train(mode)
+        backbone = self.__dict__.get("_backbone")
+        if backbone is not None:
+            backbone.train(mode)
+        return self
+
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> AttachedNetwork:
         """Blocks that were replaced move along, for detach() gives them back."""
         super()._apply(fn, recurse)

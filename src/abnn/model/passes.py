@@ -81,8 +81,9 @@ def run_draws(
     draws, batch = state.layer.draws, x.shape[0] // state.batches
     if folds_at_input and draws > 1:
         x = spread(x, state.views or (0,) * draws)
-        (x, *rest), kwargs = repeat_rows((x, *args), kwargs, draws)
-        args = tuple(rest)
+        further: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        rows = {place for place, each in further if isinstance(each, Tensor) and each.shape[:1] == (batch,)}
+        args, kwargs = repeat_rows(args, kwargs, draws, rows)
     logits = logits_of(net(x, *args, **kwargs))
     assert logits is not None
     if len(logits) != draws * batch:

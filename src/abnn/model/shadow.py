@@ -1,13 +1,15 @@
 """A second tree of modules over the same weights, for one pass: what the pass sets on them, no other pass sees.
 
-Each module is copied without its contents. Parameters and buffers are those of the original; mode, plain attributes and held
-noise are the copy's own. So a pass can be in eval mode, hold other draws and note features while the network is used elsewhere,
+Each module is copied without its contents. Parameters and buffers are those of the original; mode, plain attributes, lists and
+dicts are the copy's own, and so is the noise that it holds. So a pass can be in eval mode, hold other draws and note features while the network is used elsewhere,
 and nothing has to be locked or put back.
 """
 
 from __future__ import annotations
 
+import functools
 import types
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +19,7 @@ from torch import nn
 from abnn.bayes.layers import MeanField
 
 SHARED = frozenset(
-    ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules")
+    ("_parameters", "_non_persistent_buffers_set", "_modules")
     + tuple(name for name in nn.Module().__dict__ if "hooks" in name)
 )
 Twins = dict[int, nn.Module]
@@ -28,41 +30,75 @@ def shadow(root: nn.Module, swaps: Mapping[int, Any] | None = None) -> Twins:
 
     swaps  what stands in for plain attributes of the modules, by their id
     """
-    twins: Twins = {}
-    for module in root.modules():
-        scripted = isinstance(module, torch.jit.ScriptModule)  # which has no attributes of its own to copy
-        twins[id(module)] = module if scripted else module.__class__.__new__(module.__class__)
-    follow = _Follow(twins, swaps or {})
-    for module in root.modules():
-        twin = twins[id(module)]
-        if twin is module:
-            continue
-        own = {name: value if name in SHARED else follow(value) for name, value in module.__dict__.items()}
-        own["_modules"] = {name: follow(child) for name, child in module._modules.items()}
+    copies = _Copies(dict(swaps or {}))
+    copies.add(root)
+    return copies.twins
+
+
+class _Copies:
+    """Copies of modules; references to modules and to their methods, also inside of lists and dicts, become those to copies.
+
+    What a network keeps in a list or dict during a pass stays with that pass. References in closures cannot be followed.
+    """
+
+    def __init__(self, done: dict[int, Any]) -> None:
+        self.twins: Twins = {}
+        self.done = done  # copies of plain attributes, by the id of the original
+
+    def add(self, root: nn.Module) -> None:
+        added = [module for module in root.modules() if id(module) not in self.twins]
+        for module in added:
+            scripted = isinstance(module, torch.jit.ScriptModule)  # which has no attributes of its own to copy
+            self.twins[id(module)] = module if scripted else object.__new__(module.__class__)
+        for module in added:  # what torch.compile wraps calls the original; the copy runs as it is
+            if _is_compiled(module):
+                self.twins[id(module)] = self.twins[id(module._orig_mod)]
+        for module in added:
+            if not (self.twins[id(module)] is module or _is_compiled(module)):
+                self._fill(self.twins[id(module)], module)
+
+    def _fill(self, twin: nn.Module, module: nn.Module) -> None:
+        own = {name: value if name in SHARED else self.of(value) for name, value in module.__dict__.items()}
+        own["_modules"] = {name: self.of(child) for name, child in module._modules.items()}
+        own["_buffers"] = dict(module._buffers)  # what a pass puts in their place stays with the pass
         own["training"] = False
-        if isinstance(module, MeanField):  # holds draws in its buffers
-            own["_buffers"], own["ready"] = dict(module._buffers), None
+        if isinstance(module, MeanField):
+            own["ready"] = None
         if own.get("_compiled_call_impl") is not None:
             own["_compiled_call_impl"] = None  # it calls the original
         twin.__dict__.update(own)
-    return twins
+        for kind in type(module).__mro__:
+            for slot in kind.__dict__.get("__slots__") or ():
+                if slot != "__dict__" and hasattr(module, slot):
+                    object.__setattr__(twin, slot, self.of(getattr(module, slot)))
 
-
-class _Follow:
-    """Turns references to modules, and to their methods, into references to the copies."""
-
-    def __init__(self, twins: Twins, swaps: Mapping[int, Any]) -> None:
-        self.twins, self.swaps = twins, swaps
-
-    def __call__(self, value: Any) -> Any:
-        if id(value) in self.swaps:
-            return self.swaps[id(value)]
+    def of(self, value: Any) -> Any:
+        """Return the copy that stands for ``value``, or the value itself where none is needed."""
+        if id(value) in self.done:
+            return self.done[id(value)]
         if isinstance(value, nn.Module):
-            return self.twins.get(id(value), value)
-        if isinstance(value, types.MethodType) and id(value.__self__) in self.twins:
-            return types.MethodType(value.__func__, self.twins[id(value.__self__)])
-        if type(value) in (list, tuple) and any(isinstance(each, nn.Module | types.MethodType) for each in value):
-            return type(value)(self(each) for each in value)
-        if type(value) is dict and any(isinstance(each, nn.Module | types.MethodType) for each in value.values()):
-            return {key: self(each) for key, each in value.items()}
-        return value
+            if id(value) not in self.twins:  # outside of the submodules
+                self.add(value)
+            return self.twins[id(value)]
+        if isinstance(value, types.MethodType):
+            owner = value.__self__
+            return types.MethodType(value.__func__, self.of(owner)) if isinstance(owner, nn.Module) else value
+        if isinstance(value, functools.partial):
+            copy: Any = functools.partial(self.of(value.func), *map(self.of, value.args), **self.of(value.keywords))
+        elif type(value) in (dict, OrderedDict):
+            copy = self.done[id(value)] = type(value)()  # it may hold itself
+            copy.update((key, self.of(each)) for key, each in value.items())
+        elif type(value) is list:
+            copy = self.done[id(value)] = []
+            copy.extend(map(self.of, value))
+        elif type(value) is tuple:
+            copy = tuple(map(self.of, value))
+        else:
+            return value
+        self.done[id(value)] = copy
+        return copy
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    """Return whether ``torch.compile(module)`` made it; its class is not imported, for that takes seconds."""
+    return type(module).__name__ == "OptimizedModule" and "_orig_mod" in module._modules

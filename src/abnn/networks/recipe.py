@@ -20,6 +20,7 @@ from abnn.networks.by_name import build_backbone
 Check = Callable[[Any], bool]
 MOST_NUMBERS = 2**23  # of one input: 1,600 pixels a side in colour, or a volume of 200 a side
 SPARE = 16  # a backbone may have so many times the numbers of the weights file: methods share or replace blocks
+FEW = 10_000  # classes of a backbone whose size cannot be told beforehand
 ALWAYS_FINE = 2**24  # numbers of a backbone, whatever the file holds
 
 
@@ -96,12 +97,16 @@ def rebuild(path: Path, recipe: Any, weights: Mapping[str, Tensor]) -> nn.Module
             f"{path}: backbone {problem}. The folder was changed: restore it, or save the model again."
         )
     try:
-        size = _numbers(recipe)
+        size, classes = _numbers(recipe), recipe["classes"]
         room = max(ALWAYS_FINE, SPARE * sum(value.numel() for value in weights.values()))
         if size is not None and size > room:
             raise FileFormatError(
                 f"{path}: the backbone that it names has {size:,} numbers, far more than its weights file. "
                 "The folder was changed: restore it, or save the model again."
+            )
+        if size is None and classes > FEW and not any(value.shape[:1] == (classes,) for value in weights.values()):
+            raise FileFormatError(
+                f"{path}: no weight of its file is of {classes:,} classes, as its backbone. Restore it."
             )
         return build_backbone(**recipe)
     except FileFormatError:

@@ -42,6 +42,11 @@ def check_inputs(model: Expects, x: Any, values: bool = True) -> Tensor:
         )
     if values:
         check_values(x)
+    if x.dtype != model.input_dtype and not x.is_floating_point() and model.input_dtype != torch.bool:
+        limits = torch.iinfo(model.input_dtype)
+        if not limits.min <= int(x.min()) <= int(x.max()) <= limits.max:
+            numbers = f"numbers from {int(x.min())} to {int(x.max())}"
+            raise InputError(explain("x", numbers, f"what {model.input_dtype} can hold", "Convert it as in training."))
     return x.to(model.input_dtype)
 
 

@@ -30,14 +30,14 @@ class PredictionPass:
         self.views = (0, *views) if placed and views else views
         ordered = sorted(set(self.views))
         self.run = Pass(network, noise, tuple(ordered.index(view) for view in self.views), noting=placed)
-        self.compute: Callable[[Tensor, Tensor], Outputs] = self.outputs
+        self.compute: Callable[[Tensor, Tensor], Outputs] | None = None  # in the place of outputs(), compiled
 
     def __call__(self, x: Tensor) -> Outputs:
         """softmax(z_s) for every draw, [S, B, K]; with ``placed``, also the places of the inputs, [B, 1 + K]."""
         if self.placed:
             self.run.take_features()  # of a pass that failed in the middle
         try:
-            return self.compute(side_by_side(x, self.views), x)
+            return (self.compute or self.outputs)(side_by_side(x, self.views), x)
         except RuntimeError as error:
             if tuple(x.shape[1:]) == self.network.input_shape:
                 raise

@@ -116,7 +116,7 @@ def concatenate(parts: Sequence[Prediction]) -> Prediction:
     first = parts[0]
     joined: dict[str, Any] = {"samples": torch.cat([part.samples for part in parts], dim=1)}
     for name in ("distance", "misfit", "levels", "stated"):
-        values = [value for part in parts if (value := getattr(part, name)) is not None]
-        joined[name] = torch.cat(values) if values else None
+        values = [getattr(part, name) for part in parts]
+        joined[name] = None if any(value is None for value in values) else torch.cat(values)
     own = {name: torch.cat([part.own[name] for part in parts]) for name in first.own}
     return replace(first, own=own, **joined)

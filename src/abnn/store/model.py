@@ -28,6 +28,7 @@ from abnn.store.schema import AttachedModel
 from abnn.triage import Triage
 
 ATTACHMENTS, BACKBONE = AttachedModel.PARTS
+MOST_NOISE = 2**31  # bytes of the draws that a loaded model holds
 PRIORS: dict[Any, Any] = {prior.__name__: prior for prior in (Gaussian, ScaleMixture)}
 
 
@@ -83,7 +84,11 @@ def save(
         tensors["example"] = model.example
     parts = {ATTACHMENTS: tensors}
     if backbone:
-        parts[BACKBONE] = {name: value.detach().clone() for name, value in model.backbone.state_dict().items()}
+        parts[BACKBONE] = {
+            name: value.detach().clone()
+            for name, value in model.backbone.state_dict().items()
+            if isinstance(value, Tensor)
+        }
     return write_folder(path, AttachedModel, fields, parts)
 
 
@@ -115,7 +120,7 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
             at=saved.at,
             kind=spec.kind,
             preset=saved.preset,
-            draws=saved.draws,
+            draws=1,
             seed=seed,
             config=AttachConfig(
                 width=spec.width,
@@ -131,6 +136,10 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
         ) from error
     check_classes(path, saved.classes, model.classes)
     _fill(path, model, tensors)
+    if saved.draws * model.noise_bytes > MOST_NOISE:
+        accepted = f"so many that their noise takes at most {MOST_NOISE >> 20:,} MiB"
+        raise FileFormatError(f"{path}: draws is {saved.draws}; accepted: {accepted}. {FIX}")
+    model.resample(saved.draws, seed=seed)
     model.backbone_changed = changed
     model.score, model.triage, model.extra = saved.score, saved.triage, saved.extra
     return model.eval()

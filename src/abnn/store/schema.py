@@ -101,7 +101,7 @@ class AttachedModel(WithNetwork):
     at: Annotated[list[str], Field(min_length=1)]
     spec: SavedSpec
     draws: Annotated[int, Field(ge=1, le=10_000)]
-    seed: int | None = 0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = 0
     views: Views = 1
     fingerprint: Digest
     triage: Triage | None
