@@ -42,17 +42,17 @@ class AbnnWarning(UserWarning):
     """Something works, but not in the way that the caller may expect."""
 
 
-def readable(name: str) -> str:
-    """Return a path as text that every file and encoding can hold; bytes that are no UTF-8 become a replacement mark."""
-    return os.fsencode(name).decode("utf-8", "replace")
-
-
 def whole_number(value: object) -> int | None:
     """A whole number as an int, whichever library it comes from; None for anything else."""
     try:
         return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
+
+
+def readable(name: str) -> str:
+    """Return a path as text that every file and encoding can hold; bytes that are no UTF-8 become a replacement mark."""
+    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def explain(argument: str, given: object, accepted: str, fix: str = "") -> str:
