@@ -123,8 +123,8 @@ def stratified(labels: np.ndarray, names: tuple[str, ...], share: float, seed: i
     for label, name in enumerate(names):
         places = rng.permutation(np.flatnonzero(labels == label))
         if len(places) < 2:
-            given = f"{len(places)} readable images of {name!r}"
-            raise InputError(explain("--data", given, "at least 2 of each class", "One of them is held out."))
+            actual = f"{len(places)} readable images of {name!r}"
+            raise InputError(explain("--data", actual, "at least 2 of each class", "One of them is held out."))
         count = min(len(places) - 1, max(1, round(share * len(places))))
         smaller.append(places[:count])
         larger.append(places[count:])
@@ -186,8 +186,8 @@ def _classes(path: Path) -> FolderSource:
         accepted = "one sub-folder for each of two or more classes, or train/ and val/ with those inside"
         raise InputError(explain("--data", f"{path}, with {folders}", accepted))
     if foreign := [name for name in names if readable(name) != name]:
-        given = f"a class folder {foreign[0]!r} in {path}"
-        raise InputError(explain("--data", given, "names in UTF-8, which a saved model can hold", "Rename it."))
+        actual = f"a class folder {foreign[0]!r} in {path}"
+        raise InputError(explain("--data", actual, "names in UTF-8, which a saved model can hold", "Rename it."))
     return source
 
 

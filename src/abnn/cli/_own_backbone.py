@@ -73,8 +73,8 @@ def choose_form(
     elif is_torchvision(name):
         side = (224, 224)
     else:
-        given = "images of different or large sizes"
-        raise InputError(explain("--size", given, "the side in pixels that the backbone was made for", "Pass --size."))
+        actual = "images of different or large sizes"
+        raise InputError(explain("--size", actual, "the side in pixels that the backbone was made for", "Pass --size."))
     mean, std = _normalisation(normalise, name, config, channels)
     return InputForm((channels, *side), torch.float32, mean, std)
 
@@ -86,12 +86,12 @@ def check_output(network: nn.Module, form: InputForm, class_names: tuple[str, ..
     except AbnnError:
         raise
     except Exception as error:
-        given = f"inputs of shape {form.shape}, on which the backbone fails: {str(error).splitlines()[0][:200]}"
-        raise InputError(explain("--size, --channels", given, "what the backbone was made for")) from error
+        actual = f"inputs of shape {form.shape}, on which the backbone fails: {str(error).splitlines()[0][:200]}"
+        raise InputError(explain("--size, --channels", actual, "what the backbone was made for")) from error
     if outputs != len(class_names):
-        given = f"{len(class_names)} classes ({', '.join(class_names[:5])}{', ...' if len(class_names) > 5 else ''})"
+        actual = f"{len(class_names)} classes ({', '.join(class_names[:5])}{', ...' if len(class_names) > 5 else ''})"
         fix = "Its outputs must be the classes, in the order of the folders' names."
-        raise InputError(explain("--data", given, f"{outputs}, the number of the backbone's outputs", fix))
+        raise InputError(explain("--data", actual, f"{outputs}, the number of the backbone's outputs", fix))
 
 
 def at_chance(accuracy: float, labels: np.ndarray) -> float | None:

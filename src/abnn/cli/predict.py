@@ -124,8 +124,8 @@ def _predict_all(request: PredictRequest, model: Any, names: Any, writer: Any, m
                 bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
             bar.advance(task, len(batch.names))
     if counts.total() == counts["skipped"]:
-        given = f"{counts['skipped']} inputs, none of which can be read"
-        raise InputError(explain("INPUT", given, "at least one image"))
+        actual = f"{counts['skipped']} inputs, none of which can be read"
+        raise InputError(explain("INPUT", actual, "at least one image"))
     return counts
 
 

@@ -92,8 +92,8 @@ def _open_model(request: ServeRequest) -> tuple[Any, str, str]:
     from abnn.cli._model import move_to_device, open_model
 
     if request.demo == (request.model is not None):
-        given = "both a folder and --demo" if request.demo else "neither a folder nor --demo"
-        raise InputError(explain("model", given, "a folder of a saved model, or --demo"))
+        actual = "both a folder and --demo" if request.demo else "neither a folder nor --demo"
+        raise InputError(explain("model", actual, "a folder of a saved model, or --demo"))
     if request.model is not None:
         model, place = open_model(request.model, request.backbone, request.weights, request.device)
         return model, readable(request.model.resolve().name), place
