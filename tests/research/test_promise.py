@@ -35,7 +35,9 @@ def test_rounding_that_decides_is_found() -> None:
 
 
 def test_the_table_shows_the_worst_pair() -> None:
-    checks = [{"bound": share, "mean": mean, "standard_error": 0.001} for share in (0.01, 0.05) for mean in (0.01, 0.02)]
+    checks = [
+        {"bound": share, "mean": mean, "standard_error": 0.001} for share in (0.01, 0.05) for mean in (0.01, 0.02)
+    ]
     kind = {"different_scores": 3, "largest_difference_between_batches": 1e-6, "resolution": 1e-5, "checks": checks}
     assert "| 3 | 1.0e-06 | 1.0e-05 | 2.00 ± 0.10 % | 2.00 ± 0.10 % |" in promise_table({"kinds": {"some": kind}})
 

@@ -45,8 +45,12 @@ def fit(
     channels: Annotated[int | None, typer.Option(help="1 for grey, 3 for colour; default: see the docs.")] = None,
     normalise: Annotated[str, typer.Option(help="auto, none, imagenet, or MEAN/STD of values in [0, 1].")] = "auto",
     held_out: Annotated[float, typer.Option(help="Share of images to hold out, unless there is val/.")] = 0.2,
-    noticed: Annotated[float, typer.Option(help="At most this share of good inputs is not accepted.")] = 0.05,
-    rejected: Annotated[float, typer.Option(help="At most this share of good inputs is refused.")] = 0.01,
+    noticed: Annotated[
+        float, typer.Option(help="At most this share of good inputs is not accepted, on average over calibration sets.")
+    ] = 0.05,
+    rejected: Annotated[
+        float, typer.Option(help="At most this share of good inputs is refused, on average over calibration sets.")
+    ] = 0.01,
     per_class: Annotated[bool, typer.Option("--per-class", help="Keep these promises within each class.")] = False,
     outliers: Annotated[
         Path | None, typer.Option(help="Folder of images that do not belong: places the upper threshold.")
