@@ -25,7 +25,12 @@ def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     abnn.fit(model, loader(), epochs=1, **QUIET)
     x, _ = data()
     held_out = DataLoader(TensorDataset(*data()), batch_size=32)
-    scope: dict[str, Any] = {"model": model, "held_out_loader": held_out, "x": x, "my_outlier_dataset": torch.rand_like(x)}
+    scope: dict[str, Any] = {
+        "model": model,
+        "held_out_loader": held_out,
+        "x": x,
+        "my_outlier_dataset": torch.rand_like(x),
+    }
     blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), flags=re.DOTALL)
     assert len(blocks) == 7
     for block in blocks:
