@@ -21,7 +21,7 @@ CONFIG: dict[str, Any] = {
     "alarms": (0.01, 0.05, 0.2),
     "sets": 200,
     "streams": 100,
-    "length": 500,
+    "length": 400,
 }
 
 

@@ -286,18 +286,21 @@ class Tied:
 
 
 @pytest.mark.parametrize(
-    ("table", "weights"),
+    ("table", "weights", "jitter"),
     [
-        ([0.5], [1.0]),
-        ([0.1, 0.9], [0.75, 0.25]),
-        ([0.1, 0.2, 0.30, 0.31], [0.5, 0.3, 0.1, 0.1]),
-        ([0.0, 20.0], [0.9, 0.1]),
-        ([1e-3 * step for step in range(40)], [1 / 40] * 40),
+        ([0.5], [1.0], 1e-6),
+        ([0.1, 0.9], [0.75, 0.25], 1e-6),
+        ([0.1, 0.9], [0.75, 0.25], 1e-3),  # as coarse as half precision
+        ([0.1, 0.2, 0.30, 0.31], [0.5, 0.3, 0.1, 0.1], 1e-6),
+        ([0.0, 20.0], [0.9, 0.1], 1e-6),
+        ([1e-3 * step for step in range(40)], [1 / 40] * 40, 1e-6),
     ],
 )
-def test_the_promise_holds_for_tied_scores_in_batches_and_one_by_one(table: list[float], weights: list[float]) -> None:
+def test_the_promise_holds_for_tied_scores_in_batches_and_one_by_one(
+    table: list[float], weights: list[float], jitter: float
+) -> None:
     """The threshold is a score that many inputs share: rounding alone must not put them above it."""
-    model, rng, share = Tied(table), np.random.default_rng(0), 0.05
+    model, rng, share = Tied(table, jitter), np.random.default_rng(0), 0.05
     not_accepted: dict[int, list[float]] = {1: [], 7: [], 400: []}
     for _ in range(40):
         values = torch.from_numpy(rng.choice(len(table), (480, 1), p=weights)).float()
@@ -322,3 +325,15 @@ def test_lifted_thresholds_of_continuous_scores_give_the_same_verdicts() -> None
     exact = conformal_quantile(data.good, 0.05)
     assert 0 < triage.notice - exact <= 1.0001e-4
     assert (data.good > triage.notice).sum() == (data.good > exact).sum()
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3])
+def test_equal_inputs_get_one_verdict_in_any_batch(value: float) -> None:
+    model, x = attached(), torch.full_like(X, value)
+    batches = list(zip(x.split(32), Y.split(32)))
+    abnn.fit(model, batches, epochs=1, **QUIET)
+    calibrate(model, batches, TriageConfig(draws=2), progress=False)
+    predictions = [model.predict(x[:size], draws=2) for size in (1, 7, 32, 96)]
+    assert {verdict for each in predictions for verdict in each.verdict} == {"accept"}
+    scores = torch.cat([each.score for each in predictions])
+    assert scores.max() - scores.min() < 1e-5

@@ -81,8 +81,10 @@ class Limits(BaseModel):
 
 class Calibration(BaseModel):
     inputs: int | None = Field(description="Good inputs that the thresholds were calibrated on.")
-    noticed: float | None = Field(description="Promised: at most this share of good inputs is not accepted.")
-    rejected: float | None = Field(description="Promised: at most this share of good inputs is refused.")
+    noticed: float | None = Field(
+        description="Promised: at most this share of good inputs is not accepted, on average."
+    )
+    rejected: float | None = Field(description="Promised: at most this share of good inputs is refused, on average.")
     quantiles: list[float] | None = Field(description="Evenly spaced quantiles of their scores, if they were kept.")
 
 

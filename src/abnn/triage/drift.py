@@ -41,7 +41,8 @@ Floats = tuple[float, ...]
 LEVELS = (0.01, 0.02, *(step / 32 for step in range(1, 32)), 0.98, 0.99, 0.995, 1.0)
 """Edges at these quantiles: even in the middle, finer at the upper end, where drift hurts; the last is the maximum."""
 
-MARGIN = 4.0
+HALF_MARGIN = 500
+"""From so many counted calibration scores on the margin is below one half."""
 
 # Each bet puts the share `stake` of its wealth on "this p-value is below `size`" (or above 1 - `size`, for lower scores),
 # at fair odds 1 / size: f(p) = 1 - stake + stake / size [p <= size].
@@ -54,8 +55,8 @@ _LOSE = np.log([1 - stake for _, _, stake in _BETS])
 
 
 def margin_for(count: int) -> float:
-    """Return by how much ln of the wealth must exceed ln(1 / alarm), for so many counted calibration scores."""
-    return MARGIN / math.sqrt(max(1, count))
+    """Return by how much ln of the wealth must exceed ln(1 / alarm), for so many counted calibration scores: from 1 to 0."""
+    return HALF_MARGIN / (HALF_MARGIN + count)
 
 
 def split_reference(scores: np.ndarray, seed: int = 0, rounding: float | None = None) -> tuple[Floats, Counts]:
