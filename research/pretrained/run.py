@@ -19,8 +19,9 @@ One record for each row and split, without arrays: <output>/<network>/<row>-seed
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ ROWS = (*PLAIN, *POSTHOC, ATTACHED)
 NAMES = ("near", "far", "semi < near", "semi < far", "errors", "accuracy", "accuracy on semi")
 COLUMNS = [Column(name, f"columns.{name}") for name in NAMES]
 BATCH, FIT_BATCH, EPOCHS = 50, 32, 5
+Configs = dict[str, dict[str, Any]]  # settings of each row
 
 
 def run(
@@ -77,7 +79,7 @@ def run(
     images, paths = Images(data, network.size, network.classes, limit), []
     for number in range(splits):
         common = {"network": network.name, "split": number, "limit": limit}
-        configs: dict[str, dict[str, Any]] = {row: common for row in rows}
+        configs: Configs = {row: common for row in rows}
         configs |= {row: {**common, "posthoc": build_posthoc(row).settings} for row in rows if row in POSTHOC}
         if ATTACHED in configs:
             configs[ATTACHED] = {**common, "preset": "default", "epochs": epochs, "batch": FIT_BATCH}
@@ -88,48 +90,59 @@ def run(
             note(f"{network.name}, split {number}: recorded before")
             continue
         split = images.split(number)
-        measured: dict[str, tuple[str, list[SetResult], dict[str, float]]] = {}
-        if plain := [row for row in missing if row != ATTACHED]:
-            sets, seconds = measure_plain(network, split, plain)
-            measured |= {row: (row, sets, seconds) for row in plain}
-        if ATTACHED in missing:
-            measured[ATTACHED] = measure_attached(network, split, number, epochs, progress)
-        for row, (score, sets, seconds) in measured.items():
-            kept = tuple(replace(each, scores={score: each.scores[score]}) for each in sets)
-            evaluation = Evaluation(row, score, kept, None, number, configs[row], seconds)
-            write_record(rounded(evaluation, 16), output, network.name, device(), arrays=False, summary=columns)
-            note(f"{network.name}, split {number}: {row}")
+        measured = itertools.chain(
+            measure_plain(network, split, {row: configs[row] for row in missing if row != ATTACHED}, number),
+            measure_attached(
+                network, split, {row: configs[row] for row in missing if row == ATTACHED}, number, progress
+            ),
+        )
+        for each in measured:
+            write_record(rounded(each, 16), output, network.name, device(), arrays=False, summary=columns)
+            note(f"{network.name}, split {number}: {each.name}")
     return paths
 
 
-def measure_plain(network: Pretrained, split: Split, rows: Sequence[str]) -> tuple[list[SetResult], dict[str, float]]:
-    """The test sets with the scores ``rows`` of the plain network, and seconds."""
-    started = time.perf_counter()
+def measure_plain(network: Pretrained, split: Split, configs: Configs, seed: int) -> Iterator[Evaluation]:
+    """Yield the rows of the plain network that ``configs`` names, all from one pass over the test sets."""
+    if not configs:
+        return
+    times = [time.perf_counter()]
     plain = Plain(network.build(split.classes).to(device()), split.fit[0][0][None])
-    chosen = [row for row in rows if row in POSTHOC]
+    chosen = [row for row in configs if row in POSTHOC]
     model: Plain | PostHocModel = PostHocModel(plain, chosen) if chosen else plain
     if isinstance(model, PostHocModel):
         model.fit(DataLoader(ConcatDataset([split.fit, split.calibrate]), BATCH))  # type: ignore[list-item]
-    fitted = time.perf_counter()
+    times.append(time.perf_counter())
     sets = [evaluate(model, each) for each in split.tests]
-    return sets, {"fitting": fitted - started, "evaluation": time.perf_counter() - fitted}
+    times.append(time.perf_counter())
+    for row, config in configs.items():
+        yield as_row(row, row, sets, seed, config, dict(zip(("fitting", "evaluation"), np.diff(times).tolist())))
 
 
 def measure_attached(
-    network: Pretrained, split: Split, seed: int, epochs: int, progress: bool
-) -> tuple[str, list[SetResult], dict[str, float]]:
-    """The name of the attached network's score, its test sets, and seconds."""
-    times = [time.perf_counter()]
-    model = abnn.attach(network.build(split.classes).to(device()), split.fit[0][0][None].to(device()), seed=seed)
-    random = torch.Generator().manual_seed(seed)
-    abnn.fit(model, loader(split.fit, FIT_BATCH, random), epochs=epochs, seed=seed, progress=progress)
-    times.append(time.perf_counter())
-    abnn.calibrate(model, loader(split.calibrate, BATCH), progress=progress)
-    times.append(time.perf_counter())
-    sets = [evaluate(model, each) for each in split.tests]
-    times.append(time.perf_counter())
-    seconds = dict(zip(("fitting", "calibration", "evaluation"), np.diff(times).tolist()))
-    return model.score, sets, seconds
+    network: Pretrained, split: Split, configs: Configs, seed: int, progress: bool
+) -> Iterator[Evaluation]:
+    """Yield the row of the attached network, if ``configs`` names it."""
+    for row, config in configs.items():
+        times = [time.perf_counter()]
+        model = abnn.attach(network.build(split.classes).to(device()), split.fit[0][0][None].to(device()), seed=seed)
+        batches = loader(split.fit, config["batch"], torch.Generator().manual_seed(seed))
+        abnn.fit(model, batches, epochs=config["epochs"], seed=seed, progress=progress)
+        times.append(time.perf_counter())
+        abnn.calibrate(model, loader(split.calibrate, BATCH), progress=progress)
+        times.append(time.perf_counter())
+        sets = [evaluate(model, each) for each in split.tests]
+        times.append(time.perf_counter())
+        seconds = dict(zip(("fitting", "calibration", "evaluation"), np.diff(times).tolist()))
+        yield as_row(row, model.score, sets, seed, config, seconds)
+
+
+def as_row(
+    name: str, score: str, sets: Sequence[SetResult], seed: int, config: dict[str, Any], seconds: dict[str, float]
+) -> Evaluation:
+    """What is recorded of a row: one score of each set."""
+    kept = tuple(replace(each, scores={score: each.scores[score]}) for each in sets)
+    return Evaluation(name, score, kept, None, seed, config, seconds)
 
 
 def evaluate(model: Any, images: ImageSet) -> SetResult:
