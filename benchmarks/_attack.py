@@ -118,7 +118,7 @@ class Attack:
         name = rng.choice(sorted(self.bombs))
         async with connected(self.port) as connection:
             await self.ask(connection, self.bombs[name], name)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(1)
 
     async def be_slow(self, rng: random.Random) -> None:
         """Send nothing, half a head, or a body byte by byte, until the server ends it."""
@@ -143,7 +143,7 @@ class Attack:
             connection.writer.write(content[: rng.choice((len(content), rng.randrange(len(content))))])
             await asyncio.sleep(rng.uniform(0, 0.2))
             connection.writer.transport.abort()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(1)
 
 
 def decoder_memory(server: Server) -> float:
