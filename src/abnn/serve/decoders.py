@@ -28,7 +28,7 @@ from torch import Tensor
 from abnn.serve.problem import Problem, busy
 from abnn.serve.settings import Settings
 
-SMALL_BYTES, SMALL_PIXELS = 256 * 2**10, 1_000_000
+SMALL_BYTES, SMALL_PIXELS = 64 * 2**10, 1_000_000
 MOST_LARGE = 16
 SMALL_SHARE = 0.25  # of the timeout, that a small job may take
 BYTES_PER_PIXEL, SPARE_BYTES = 32, 128 * 2**20

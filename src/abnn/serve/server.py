@@ -18,6 +18,9 @@ GRACE = 5  # seconds beyond the timeout: for an answer to be read, and for the s
 OWN_FILES = 48  # descriptors that a server needs for itself
 ACCEPTED_AT_ONCE = 128  # connections that asyncio takes in one turn, before any of them can be refused
 BACKLOG = 2048
+READ_AT_ONCE = (
+    16 * 2**10
+)  # bytes that asyncio reads of one connection in one turn, so that uploads do not hold up others
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
     b'{"error": {"code": "busy", "message": "The server has as many connections as it can take; try again."}}'
@@ -39,6 +42,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._idle_since = self.loop.time()
+        transport.max_size = READ_AT_ONCE
         if len(self.connections) > self._most:
             transport.write(FULL)
             transport.close()
