@@ -119,7 +119,7 @@ def run_picture(rng: random.Random, folder: Path) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _, (_, unreadable) = attempt(lambda: read_picture(folder), folder, f"{kind} in a folder")
-        outcome, problem = attempt(lambda: _decode(damaged), folder, f"{kind} in a request")
+        _, problem = attempt(lambda: _decode(damaged), folder, f"{kind} in a request")
     if problem is not None and not (400 <= problem.status < 500 and problem.message):
         raise Failure(f"{kind} in a request: status {problem.status}, {problem.message!r}")
     return "refused" if unreadable and problem is not None else "same" if damaged == content else "taken"
