@@ -101,11 +101,11 @@ class _FaultyFile:
             self.faults.strike()
         return self.file.write(content)
 
-    def __enter__(self) -> _FaultyFile:
+    def __enter__(self) -> Any:
         self.file.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> Any:
+    def __exit__(self, *error: object) -> Any:
         return self.file.__exit__(*error)
 
     def __getattr__(self, name: str) -> Any:
@@ -245,7 +245,7 @@ def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
             warnings.simplefilter("ignore")
             try:
                 answer, status = work(), 0
-            except BaseException as error:  # the parent is told of it
+            except BaseException as error:  # noqa: BLE001, the parent is told of it
                 where = traceback.format_tb(error.__traceback__)[-1]
                 answer = {"error": type(error).__name__, "text": f"{error!s:.300} {where}"}
             with open(writer, "w") as file:

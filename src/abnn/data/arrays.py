@@ -58,7 +58,11 @@ class ArraySource(Source):
         self.name = name or self.path.stem
         self._stream: _Rows | None = None
         self._factor = np.uint8(1)
-        with self._reading(), zipfile.ZipFile(check_regular(self.path)) as archive, np.load(self.path, allow_pickle=False) as arrays:
+        with (
+            self._reading(),
+            zipfile.ZipFile(check_regular(self.path)) as archive,
+            np.load(self.path, allow_pickle=False) as arrays,
+        ):
             self.kind = next((kind for kind in LABELS if kind in arrays), "")
             if not self.kind:
                 accepted = "arrays `images` or `features`, with `labels` or `target`"
