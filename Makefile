@@ -12,11 +12,12 @@ demo: $(VENV)/.installed  ## the main job on embedded data
 test: $(VENV)/.installed-dev  ## all tests, with line coverage
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --dist loadscope --cov --cov-report=term --cov-fail-under=90
 
-check: $(VENV)/.installed-dev  ## format, lint, types and who imports whom
+check: $(VENV)/.installed-dev  ## format, lint, types, who imports whom, and dangerous calls
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/bandit --quiet --configfile pyproject.toml --recursive src/abnn
 
 TIERS = AUROC id/semi=tiers.auroc_id_below_semi, AUROC semi/full=tiers.auroc_semi_below_full, AUROC id/full=tiers.auroc_id_below_full
 ACCURACY = accuracy=accuracy.handwritten digits

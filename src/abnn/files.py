@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import glob
 import hashlib
 import json
@@ -10,6 +11,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -39,8 +41,10 @@ def writing_directory(target: Path) -> Iterator[Path]:
         yield scratch
         for path in scratch.iterdir():
             _sync(path)
-        os.chmod(scratch, 0o755)
-        if target.exists():
+        os.chmod(scratch, 0o755)  # nosec B103, as any new folder; mkdtemp makes it private
+        if target.exists() and _exchange(scratch, target):
+            shutil.rmtree(scratch, ignore_errors=True)  # which holds what was there before
+        elif target.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
             os.replace(target, old / "content")
             try:
@@ -55,6 +59,15 @@ def writing_directory(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Let two folders change places in one step, so that neither name is ever absent; False where the system cannot."""
+    if not sys.platform.startswith("linux"):
+        return False
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # not of every C library
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE
+    return rename is not None and rename(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0
 
 
 def left_behind(target: Path) -> str:

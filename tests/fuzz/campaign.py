@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,10 +71,10 @@ _WORKER: Worker | None = None
 
 def _begin(samples: str, quiet: bool) -> None:
     global _WORKER
-    if quiet:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # decoders in C complain there about every picture
     _WORKER = Worker(Path(samples))
     bound_memory()
+    if quiet:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # decoders in C complain there about every picture
 
 
 def _run(portion: Portion) -> tuple[Portion, dict[str, int], list[str], float, float]:
@@ -89,6 +90,11 @@ def _run(portion: Portion) -> tuple[Portion, dict[str, int], list[str], float, f
         except Failure as failure:
             outcomes["failed"] += 1
             failures.append(f"{kind} {number}: {failure}"[:1500])
+        except BaseException as error:  # of the campaign itself: it is told, and the others are run
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            outcomes["failed"] += 1
+            failures.append(f"{kind} {number}, outside of the case: {traceback.format_exc()}"[:1500])
         slowest = max(slowest, time.process_time() - started)
     return portion, dict(outcomes), failures, time.perf_counter() - began, slowest
 

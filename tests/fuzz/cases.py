@@ -14,6 +14,7 @@ from typing import Any
 from PIL import Image
 
 from abnn.errors import AbnnError, AbnnWarning
+from abnn.networks.by_name import build_backbone
 from abnn.serve.images import decode
 from abnn.serve.problems import Problem
 from abnn.store.folder import seal
@@ -136,10 +137,5 @@ def _decode(content: bytes) -> Problem | None:
 def warm_up() -> None:
     """Let Pillow and torchvision import what they import once, which no case is to blame for."""
     Image.init()
-    import timm  # noqa: F401
-    import torchvision.models  # noqa: F401
-
-    from abnn.networks.by_name import build_backbone
-
     for name in ("resnet18", "timm/resnet18"):
         build_backbone(name, 2)

@@ -81,9 +81,11 @@ class _Watcher:
             path, mode, flags = arguments
             writes = any(sign in mode for sign in "wax+") if isinstance(mode, str) else bool((flags or 0) & WRITING)
             return f"opens {path!r} for writing" if writes and not self.may_change(path) else None
-        if event == "import":
-            name, file = arguments[0], arguments[1]
-            return f"imports {name} from {file}" if isinstance(file, str) and self.is_inside(file) else None
+        if event == "exec":  # of a module, too; the event "import" does not say from where
+            file = getattr(arguments[0], "co_filename", "")
+            return f"runs code of {file}" if self.is_code(file) else None
+        if event in ("compile", "import"):
+            return f"{event} of {arguments[1]}" if self.is_code(arguments[1]) else None
         if event == "ctypes.dlopen":  # scikit-learn asks what is loaded already
             file = str(arguments[0])
             return None if file.startswith((sys.prefix, sys.base_prefix)) else f"loads the library {file}"
@@ -93,6 +95,10 @@ class _Watcher:
             paths = [each for each in arguments[:2] if isinstance(each, str | bytes | os.PathLike)]
             return None if all(map(self.may_change, paths)) else f"{event} of {paths!r:.200}"
         return None
+
+    def is_code(self, file: Any) -> bool:
+        """Whether code is from the folder. Code from no file has a name such as <string>, which is below no folder."""
+        return isinstance(file, str | bytes) and os.path.isabs(file) and self.is_inside(file)
 
     def is_inside(self, path: Any) -> bool:
         assert self.folder is not None

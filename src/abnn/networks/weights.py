@@ -31,9 +31,9 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     if path.suffix.lower() not in PICKLED:
         accepted = f".safetensors, or a state dict as {', '.join(PICKLED)}"
         raise InputError(explain("weights", f"a file {path.suffix or 'without extension'}", accepted))
-    if tarfile.is_tarfile(path):  # torch would unpack it into files first
-        raise FileFormatError(f"weights: {path} is a tar of PyTorch before 0.2: save model.state_dict() again.")
     try:
+        if tarfile.is_tarfile(path):
+            raise pickle.UnpicklingError("a tar, which would be unpacked into files")
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise FileFormatError(

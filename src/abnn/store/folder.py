@@ -113,11 +113,14 @@ def check_tensors(
 
 
 def file_digest(path: Path) -> str:
-    """Return the sha256 of a file."""
+    """Return the sha256 of a file; one that cannot be read is an error that names it."""
     digest = hashlib.sha256()
-    with open(check_regular(path), "rb") as content:
-        while block := content.read(2**20):
-            digest.update(block)
+    try:
+        with open(check_regular(path), "rb") as content:
+            while block := content.read(2**20):
+                digest.update(block)
+    except OSError as error:
+        raise FileFormatError(f"{path} cannot be read ({error}). {FIX}") from None
     return digest.hexdigest()
 
 
