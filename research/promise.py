@@ -149,7 +149,7 @@ def check_split_scores(
 def measure_promise(seed: int = 0, config: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return all checks, as JSON can hold them."""
     settings = {**CONFIG, **(config or {})}
-    kinds: dict[str, dict[str, Any]] = {}
+    kinds: dict[str, Any] = {}
     for name, kind in KINDS.items():
         scores = score_by_batch(kind, seed, settings)
         difference = np.ptp(np.stack(list(scores.values())), axis=0)
