@@ -41,7 +41,7 @@ def writing_directory(target: Path) -> Iterator[Path]:
         yield scratch
         for path in scratch.iterdir():
             _sync(path)
-        os.chmod(scratch, 0o755)  # nosec B103, as any new folder; mkdtemp makes it private
+        os.chmod(scratch, 0o755)  # as any new folder, for mkdtemp makes it private  # nosec B103
         if target.exists() and _exchange(scratch, target):
             shutil.rmtree(scratch, ignore_errors=True)  # which holds what was there before
         elif target.exists():

@@ -134,7 +134,8 @@ def mutate_json(rng: random.Random, value: Any) -> Any:
 
 def _odd(rng: random.Random, value: Any) -> Any:
     """Return another value, often a near one: those pass the first checks."""
-    if isinstance(value, bool) or rng.random() < 0.5:
+    huge = isinstance(value, int | float) and not abs(value) < 1e300  # which has no near values of other types
+    if isinstance(value, bool) or huge or rng.random() < 0.5:
         return copy.deepcopy(rng.choice(ODD_VALUES))
     if isinstance(value, int):
         return rng.choice((value + 1, value - 1, -value, value * 1000, float(value), str(value)))

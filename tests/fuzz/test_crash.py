@@ -12,7 +12,7 @@ import pytest
 from abnn.files import _exchange, left_behind, writing_directory
 from tests.fuzz.crash import MODES, jobs, measure, try_point
 
-STEPS = {"fit": 29, "save": 9, "calibrate": 13, "evaluate": 37, "drift": 4}
+STEPS = {"fit": 37, "save": 9, "calibrate": 23, "evaluate": 37, "drift": 4}
 """One of so many operations is tried, in each mode another one."""
 
 

@@ -131,6 +131,8 @@ class PostHocModel:
             loaded.scores[score].state[key] = value.clone()  # aligned in memory, so that it rounds like the fitted one
         try:
             loaded.predict(torch.zeros(1, *loaded.input_shape, dtype=loaded.input_dtype), draws=1)
+        except NotFittedError:
+            pass  # saved before it was fitted, which is fine
         except (ArithmeticError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise FileFormatError(
                 f"{path} holds tensors that its scores cannot use ({str(error)[:200]}); save the scores again."

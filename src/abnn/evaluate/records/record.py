@@ -9,6 +9,7 @@ import hashlib
 import json
 import lzma
 import math
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Collection
@@ -38,7 +39,7 @@ class NoArraysError(FileFormatError):
 
 def _check_finite(metrics: Numbers) -> Numbers:
     for where, number in flatten(metrics).items():
-        if not isinstance(number, int | float) or not math.isfinite(number):
+        if not isinstance(number, int | float) or not abs(number) <= sys.float_info.max:
             raise ValueError(f"metrics.{where} is {number!r}")
     return metrics
 
