@@ -21,8 +21,9 @@ from abnn.errors import InputError
 from abnn.serve import Settings, create_app
 from abnn.serve.app import Service
 from abnn.serve.body import BodyLimits, read_images
+from abnn.serve.guard import HANDLERS
 from abnn.serve.images import decode, encode_png
-from abnn.serve.problems import HANDLERS, Problem
+from abnn.serve.problems import Problem
 from tests.conftest import generator
 from tests.serve.conftest import DIGITS, PNG, encoded, pixels, upload
 

@@ -23,10 +23,10 @@ from abnn.serve.answers import Answerer, finite, outline
 from abnn.serve.batcher import Batcher
 from abnn.serve.body import BodyLimits, read_images
 from abnn.serve.decoders import Decoders
-from abnn.serve.guard import Guard
+from abnn.serve.guard import HANDLERS, Guard
 from abnn.serve.images import encode_png
 from abnn.serve.measures import Measures
-from abnn.serve.problems import HANDLERS, Problem
+from abnn.serve.problems import Problem
 from abnn.serve.samples import digit_samples
 from abnn.serve.schema import Answer, BatchAnswer, Drift, ModelInfo, Samples, State, body_of, failures
 from abnn.serve.settings import Settings

@@ -25,7 +25,7 @@ from typing import IO, Any
 import numpy as np
 from torch import Tensor
 
-from abnn.serve.problem import Problem, busy
+from abnn.serve.problems import Problem, busy
 from abnn.serve.settings import Settings
 
 SMALL_BYTES, SMALL_PIXELS = 64 * 2**10, 1_000_000

@@ -6,8 +6,15 @@ import asyncio
 import hmac
 import logging
 import time
+from collections.abc import Callable
+from typing import Any
 
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from abnn.serve.measures import Measures
@@ -93,3 +100,31 @@ def refusal(scope: Scope, settings: Settings) -> Problem | None:
         return None
     message = "A token is needed: send the header 'Authorization: Bearer TOKEN'."
     return Problem(401, "token", message, {"WWW-Authenticate": "Bearer"})
+
+
+def _http_problem(error: HTTPException) -> Problem:
+    """Return unknown paths and methods in the common form."""
+    code = {404: "not-found", 405: "method"}.get(error.status_code, "http")
+    return Problem(error.status_code, code, str(error.detail), error.headers)
+
+
+def _parameter_problem(error: RequestValidationError) -> Problem:
+    """Return which query parameters are not accepted, and why; what was given is not repeated."""
+    message = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
+    return Problem(422, "parameter", message[:300])
+
+
+def _handler(problem: Callable[[Any], Problem]) -> Any:
+    async def handle(request: Request, error: Exception) -> JSONResponse:
+        return problem(error).response()
+
+    return handle
+
+
+HANDLERS: dict[int | type[Exception], Any] = {
+    Problem: _handler(lambda problem: problem),
+    HTTPException: _handler(_http_problem),
+    RequestValidationError: _handler(_parameter_problem),
+    ClientDisconnect: _handler(lambda _: Problem(400, "disconnected", "The client went away during its request.")),
+}
+"""How FastAPI answers each kind of exception."""

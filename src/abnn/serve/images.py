@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from abnn.data.images import open_image, read_image
-from abnn.serve.problem import Problem
+from abnn.serve.problems import Problem
 
 MAX_SIDE = 100_000
 SIGNATURES = {

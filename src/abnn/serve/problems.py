@@ -1,44 +1,32 @@
-"""Every answer that is not a success has the same small JSON form, and says what is accepted."""
+"""Every answer that is not a success: a status, a code for programs, a sentence for people.
+
+A decoder process imports this too, so nothing of the web framework is loaded before an answer is sent.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from fastapi import Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-
-from abnn.serve.problem import Problem, busy
-
-__all__ = ["HANDLERS", "Problem", "busy"]
+if TYPE_CHECKING:
+    from fastapi.responses import JSONResponse
 
 
-def _http_problem(error: HTTPException) -> Problem:
-    """Return unknown paths and methods in the common form."""
-    code = {404: "not-found", 405: "method"}.get(error.status_code, "http")
-    return Problem(error.status_code, code, str(error.detail), error.headers)
+class Problem(Exception):
+    """A request that cannot be answered: status, a code for programs, a sentence for people."""
+
+    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.headers = status, code, message, dict(headers or {})
+
+    def content(self) -> dict[str, Any]:
+        return {"error": {"code": self.code, "message": self.message}}
+
+    def response(self) -> JSONResponse:
+        from fastapi.responses import JSONResponse
+
+        return JSONResponse(self.content(), self.status, self.headers)
 
 
-def _parameter_problem(error: RequestValidationError) -> Problem:
-    """Return which query parameters are not accepted, and why; what was given is not repeated."""
-    message = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
-    return Problem(422, "parameter", message[:300])
-
-
-def _handler(problem: Callable[[Any], Problem]) -> Any:
-    async def handle(request: Request, error: Exception) -> JSONResponse:
-        return problem(error).response()
-
-    return handle
-
-
-HANDLERS: dict[int | type[Exception], Any] = {
-    Problem: _handler(lambda problem: problem),
-    HTTPException: _handler(_http_problem),
-    RequestValidationError: _handler(_parameter_problem),
-    ClientDisconnect: _handler(lambda _: Problem(400, "disconnected", "The client went away during its request.")),
-}
-"""How FastAPI answers each kind of exception."""
+def busy(message: str, seconds: int) -> Problem:
+    return Problem(503, "busy", message, {"Retry-After": str(seconds)})
