@@ -17,6 +17,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,6 +52,11 @@ class Decoder:
         self._max_pixels = settings.max_pixels
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = False
+        self._lock, self._cancelled = threading.Lock(), False
+
+    def begin(self) -> None:
+        """A new job: what ended the last one does not concern it."""
+        self._cancelled = False
 
     def ask(self, contents: Sequence[bytes], channels: int, unpack_up_to: float) -> tuple[int, list[Any] | None]:
         """Return how many pixels the images have and, if these are not too many, an array or a problem for each."""
@@ -69,10 +75,15 @@ class Decoder:
             raise DecoderEndedError from error
 
     def end(self) -> None:
-        """End the process now; whoever waits for its reply gets an error. The next job starts another one."""
-        if self._process is not None:
-            self._ended = True
-            self._process.kill()
+        """End the job and its process now; whoever waits for its reply gets an error. The next job starts another process.
+
+        A job whose process is about to start is ended as well: it would wait for ever for a reply that nobody reads.
+        """
+        with self._lock:
+            self._cancelled = True
+            if self._process is not None:
+                self._ended = True
+                self._process.kill()
 
     def close(self) -> None:
         """Wait until a process that was ended is gone."""
@@ -84,18 +95,22 @@ class Decoder:
             self._process, self._ended = None, False
 
     def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
-        if self._ended:
-            self.close()
-        if self._process is None:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-            )
-        assert self._process.stdout is not None and self._process.stdin is not None
-        return self._process.stdout, self._process.stdin
+        with self._lock:
+            if self._cancelled:
+                raise DecoderEndedError
+            if self._ended:
+                self.close()
+            if self._process is None:
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                )
+            process = self._process
+        assert process.stdout is not None and process.stdin is not None
+        return process.stdout, process.stdin
 
 
 def _outcome(row: dict[str, Any], source: IO[bytes]) -> np.ndarray | Problem:
@@ -182,6 +197,7 @@ class Decoders:
         """Give one job to one decoder. Its place is free again when the job's thread has ended, not before."""
         await self._any.acquire()
         decoder = self._idle.pop()
+        decoder.begin()
 
         def work() -> tuple[int, list[Input] | None]:
             pixels, outcomes = decoder.ask(contents, channels, unpack_up_to)
