@@ -338,5 +338,6 @@ def tensor_digest(state: Mapping[str, Tensor]) -> str:
         if not isinstance(value, Tensor):
             continue
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        whole = value.detach().cpu().clone(memory_format=torch.contiguous_format)  # one row of many is not contiguous
+        digest.update(whole.flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -137,7 +137,7 @@ def test_damaged_and_foreign_files(model: Trained, tmp_path: Path) -> None:
         ({"method": {"name": "nothing"}}, "is not complete or does not fit.*'nothing'"),
         ({"method": {}}, "is not complete or does not fit"),
         ({"backbone": {**TINY, "width": 12}}, "has shape .*; accepted: "),
-        ({"input_dtype": "no"}, "input_dtype is 'no'; accepted: the name of a type"),
+        ({"input_dtype": "no"}, "input_dtype is 'no'; accepted: one of float16"),
         ({"classes": None}, "classes is None; accepted: a valid integer"),
         ({"extra": [1]}, r"extra is \[1\]; accepted: an object"),
     ]

@@ -181,7 +181,7 @@ def _evaluate(samples: Path) -> Callable[[Path], None]:
     def work(folder: Path) -> None:
         with mock.patch.object(resume, "BATCHES_PER_PART", 2):
             evaluate(
-                samples / "model",
+                checkpoint=samples / "model",
                 id=[f"own={samples / 'arrays' / 'data.npz'}"],
                 full=[f"other={samples / 'packed' / 'data.npz'}"],
                 output=folder / "out",

@@ -13,7 +13,7 @@ from torch import Tensor
 from abnn.bayes.noise import Noise, map_noise, pick_draws, seeded_noise
 from abnn.errors import AbnnWarning, AttachError
 from abnn.model.attached_blocks import AttachedBlock
-from abnn.model.blocks import summary
+from abnn.model.blocks import evaluating, summary
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
 
@@ -27,6 +27,9 @@ def choose_fold(model: AttachedNetwork, example: Tensor) -> None:
         with _calls_counted(model) as calls:
             reference = _one_by_one(model, noise, inputs)
         _check_reached(model, calls, 2 * len(inputs))
+        with _calls_counted(model) as calls, evaluating(model.net):  # the network itself, not copies of its modules
+            model.draw_logits(inputs[:1])
+        _check_reached(model, calls, 1)
         _find_rows(model, noise, inputs)
         if not reference.isfinite().all():
             raise AttachError(
