@@ -22,11 +22,10 @@ GATED = {
 
 @score("gated", statistics=True)
 def _gated(prediction: Predicted) -> Tensor:
-    distance, misfit, gate = prediction.distance, prediction.misfit, prediction.gate
-    if distance is None or misfit is None or gate is None:
+    distance, gate = prediction.distance, prediction.gate
+    if distance is None or prediction.misfit is None or gate is None:
         raise without_statistics("gated")
-    own = misfit.gather(1, prediction.label[:, None])[:, 0]
-    return gated(margin(prediction.samples), entropy(prediction.samples), distance, own, gate)
+    return gated(margin(prediction.samples), entropy(prediction.samples), distance, prediction.own_misfit, gate)
 
 
 def gated(margin: Tensor, entropy: Tensor, distance: Tensor, misfit: Tensor, gate: Gate) -> Tensor:
