@@ -13,17 +13,18 @@ from torch import Tensor, nn
 
 from abnn.config import AttachConfig
 from abnn.config import preset as choose_preset
-from abnn.errors import AttachError, InputError, explain
-from abnn.model.attach import check_backbone, choose_blocks
+from abnn.errors import AttachError, InputError, explain, not_negative
+from abnn.model.attach import check_backbone, choose_blocks, watched_blocks
 from abnn.model.blocks import check_example, probe
 from abnn.model.folding import choose_fold
-from abnn.model.network import AttachedNetwork, check_draws
-from abnn.model.views import check_views, is_picture
+from abnn.model.network import AttachedNetwork
+from abnn.model.views import check_views
 from abnn.predict import Prediction, concatenate
 from abnn.predict import predict as predict_batch
 from abnn.predict.compiled_pass import CompiledPass
 from abnn.predict.heap import keep_heap
 from abnn.predict.runtime import runtime_of
+from abnn.scores import Combined
 from abnn.store import model as store
 from abnn.store.saved import LOADERS
 from abnn.store.schema import AttachedModel
@@ -43,7 +44,7 @@ class Attached(AttachedNetwork):
     def predict(
         self,
         x: Any,
-        draws: int = 10,
+        draws: int | None = None,
         seed: int | None = 0,
         score: str | None = None,
         views: int | None = None,
@@ -55,7 +56,7 @@ class Attached(AttachedNetwork):
 
         x             a tensor or array of inputs on any device, or an iterable of batches: inputs, or tuples that begin with
                       them, as a DataLoader yields
-        draws         how many weight draws the prediction is averaged over
+        draws         how many weight draws the prediction is averaged over; 0: mean weights. None: what the preset says
         seed          the draws belong to it alone: an input gets the same result, up to rounding, whatever batch it comes
                       in. None: fresh draws, from torch's global random state
         score         the score that ``Prediction.score`` shows; None: the model's
@@ -128,7 +129,7 @@ def attach(
     preset: str = "default",
     last: int | None = None,
     budget: int | None = None,
-    draws: int = 10,
+    draws: int | None = None,
     seed: int = 0,
     config: AttachConfig | None = None,
 ) -> Attached:
@@ -138,40 +139,44 @@ def attach(
 
     backbone  any module that maps a batch to logits, on any device
     example   one or a few inputs, for one probing pass
-    at        names of blocks, or patterns such as "layer4.*"; None finds the blocks
-    kind      "conv", "bottleneck", "chain" or "replace"; see :class:`abnn.config.Spec`. None: what the preset says
+    at        names of blocks, or patterns such as "layer4.*". None: bounded attachments go to the last few blocks, so that
+              a prediction costs hardly more than the plain network's, others to all blocks that are found
+    kind      "bounded", "chain" or "replace"; see :class:`abnn.config.Spec`. None: what the preset says
     preset    "default", "paper" or "authors": where all other settings come from, here and in :func:`abnn.fit`
     last      attach to the last so many blocks only
-    budget    attach to as many of the last blocks as this number of learned numbers pays for
-    draws     how many draws the model holds at first
+    budget    how many numbers the attachments may learn; None: for bounded ones 5 % of the backbone's weights. They get as
+              wide as it pays for, up to 32, then go to fewer blocks
+    draws     how many draws ``model(x)`` averages over at first; 0: mean weights. None: what the preset says
     seed      of the attachments' initial values and first draws; the global random state is left alone
     config    everything else: widths, prior, views, the task
     """
     check_backbone(backbone)
-    draws = check_draws(draws)
     config = config or AttachConfig()
     example = check_example(backbone, example)
     chosen = choose_preset(preset)
     task = make_task(config.task)
     form = example.shape[1:], example.dtype
-    views = config.views
-    if views is None:
-        # What lies before the first attachment is computed once for every view: attachments on few blocks are to be cheap.
-        views = chosen.views if is_picture(*form) and at is last is budget is None else 1
+    views = chosen.views if config.views is None else config.views
     views = check_views(views, *form)
     spec = chosen.spec(kind, config)
     structure = probe(backbone, example)
     keep_heap()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # the CPU's alone, which is what fork_rng gives back here
-        blocks = choose_blocks(structure, at, last, budget, spec)
+        blocks, spec = choose_blocks(structure, example, at, last, budget, spec)
         output = structure.calls[""].output
         classes = None if output is None else task.check_outputs(output, structure.batch, structure.logits)
-        model = Attached(backbone, example, blocks, spec, structure)
+        watched = watched_blocks(structure, blocks) if spec.kind == "bounded" else []
+        model = Attached(backbone, example, blocks, spec, structure, watched)
         model.task, model.classes = task, classes or model.classes
+        if watched:
+            readout = model.__dict__["readout"]
+            model.combined = Combined(task, model.places, None if readout is None else readout.block.in_features)
+            model.combined.to(model.device)
         model.preset, model.score, model.views = preset, chosen.score, views
+        model.usual_draws = chosen.draws or (0 if watched else 10)
         choose_fold(model, example)
-    model.resample(draws, seed=seed)
+    model.resample(model.usual_draws if draws is None else not_negative("draws", draws), seed=seed)
     own_modules = set(backbone.modules())
     for module in model.modules():  # what is new starts in the backbone's mode
         if module not in own_modules:

@@ -17,9 +17,9 @@ import torch
 
 from abnn.bayes.layers import Init
 from abnn.bayes.priors import Gaussian, Prior
-from abnn.errors import InputError, at_least_one, explain, unknown, whole_seed
+from abnn.errors import InputError, explain, not_negative, unknown, whole_seed
 
-ATTACHMENT_KINDS = ("conv", "bottleneck", "chain", "replace")
+ATTACHMENT_KINDS = ("bounded", "chain", "replace")
 AUTHORS_INIT = Init(mean_std=0.1, sigma=math.log1p(math.exp(-6)), rho_std=0.1)
 DEFAULT_TASK = "classification"
 
@@ -28,12 +28,11 @@ DEFAULT_TASK = "classification"
 class AttachConfig:
     """How attachments look, beyond their kind and places. None: what the preset says.
 
-    width  conv: channels that mix within one group; bottleneck: channels in the middle
+    width  bounded: features in the middle of an attachment. None: up to 32, as many as 5 % of the backbone's weights pay for
     share  chain: one Bayesian block serves all but the first place, with noise of its own at each
     prior  prior of every Bayesian weight
     init   where the posterior starts
-    views  how many views of an image predictions look at, see :mod:`abnn.model.views`. None: what the preset says for square
-           pictures of one or three channels where all blocks have attachments; 1 otherwise
+    views  how many views of an image predictions look at, see :mod:`abnn.model.views`. None: what the preset says
     task   what the network's output means: a name in :data:`abnn.tasks.TASKS`, or a task
     """
 
@@ -49,17 +48,16 @@ class AttachConfig:
 class Spec:
     """How attachments are built; everything that is needed to build them again.
 
-    kind     "conv": one Bayesian layer from the block's input to its output. "bottleneck": two, through few channels.
+    kind     "bounded": a small addition to a block's output that can never outgrow it, see :mod:`abnn.model.bounded`.
              "chain": the authors' side stream of residual Bayesian blocks beside the backbone. "replace": no
              attachment; a residual Bayesian block takes the place of each block (Bayes by backprop, ablation c).
-    width    conv: channels that mix within one group; bottleneck: channels in the middle. None: 64 and 16.
+    width    bounded: features in the middle. None: 32.
     share    chain: one Bayesian block serves all but the first place, with noise of its own at each.
     prior    prior of every Bayesian weight.
-    init     where the posterior starts; None: mean 0 (last layer) and a sigma that makes the attachment's noise about a
-             tenth of its input (see :func:`abnn.model.attachments.default_sigma`).
+    init     where the posterior starts; None: bounded attachments add exactly nothing, others start as the authors' do.
     """
 
-    kind: str = "conv"
+    kind: str = "bounded"
     width: int | None = None
     share: bool | None = None
     prior: Prior = Gaussian(0.1)
@@ -88,7 +86,10 @@ class Objective:
     kl_weight          of KL per input; "batch": 1 / batch size, Algorithm 1 as printed
     outlier_kl         whether step 3 has a KL term of its own
     sampled_kl         Monte Carlo KL over the held draws instead of the closed form
-    draws              of steps 1, 2, 3
+    draws              of steps 1, 2, 3; 0: mean weights
+    distil             of the target of ordinary data, the share that is the backbone's own prediction; the rest is the label
+    hide               weight of a loss in which half of the classes are hidden: over the others, inputs of a hidden class
+                       are to be uncertain
     together           steps 2 and 3 as one update, of the backbone as well unless frozen; there is no step 1 then
     update_per_draw    step 1 as one update for each draw, Algorithm 1 as printed
     keep_gradient      step 1 leaves its gradient in the update of step 2, as in the authors' code
@@ -100,10 +101,12 @@ class Objective:
     target: str = "graded"
     maximise: bool = False
     alpha: float = 1.0
-    kl_weight: float | str = 1e-7
+    kl_weight: float | str = 0.0
     outlier_kl: bool = False
     sampled_kl: bool = False
-    draws: tuple[int, int, int] = (1, 4, 4)
+    draws: tuple[int, int, int] = (0, 0, 0)
+    distil: float = 0.5
+    hide: float = 0.3
     together: bool = True
     update_per_draw: bool = False
     keep_gradient: bool = False
@@ -122,8 +125,11 @@ class Objective:
             raise InputError(explain("kl_weight", repr(self.kl_weight), "a number >= 0, or 'batch'"))
         if not 0 <= self.alpha < math.inf:
             raise InputError(explain("alpha", self.alpha, "a number >= 0", "Use maximise=True/False for the sign."))
-        if not isinstance(self.draws, tuple) or len(self.draws) != 3 or any(draws < 1 for draws in self.draws):
-            raise InputError(explain("draws", self.draws, "three numbers of at least 1, one for each step"))
+        if not isinstance(self.draws, tuple) or len(self.draws) != 3 or any(draws < 0 for draws in self.draws):
+            raise InputError(explain("draws", self.draws, "three numbers of at least 0, one for each step"))
+        for name in ("distil", "hide"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(explain(name, getattr(self, name), "a number from 0 to 1"))
         apart = (self.maximise, self.keep_gradient, self.update_per_draw, self.outliers_update == "all")
         if self.together and any(apart):
             accepted_with = "False with maximise, keep_gradient, update_per_draw or outliers_update='all'"
@@ -142,9 +148,9 @@ class Preset:
 
     attach           fields of :class:`Spec`
     outliers         a name in :mod:`abnn.outliers`; ``outlier_options`` go with it
-    score            of predictions, once the statistics that it needs were gathered
-    lr, schedule     of the attachments. Adam's first steps all go the same way: without a warm-up they overwrite what a
-                     network knows before they have learnt anything
+    score            of predictions; "combined" once a fit has learnt what counts, "entropy" until then
+    draws            of a prediction; 0: mean weights
+    lr, schedule     of the attachments
     backbone_lr      of a backbone that is not frozen
     views            of an image that a prediction looks at, see :mod:`abnn.model.views`
     """
@@ -154,16 +160,12 @@ class Preset:
     outliers: str = "auto"
     outlier_options: dict[str, Any] = field(default_factory=dict)
     freeze_backbone: bool = True
-    score: str = "gated"
-    lr: float = 3e-3
+    score: str = "combined"
+    draws: int = 0
+    lr: float = 1e-3
     schedule: str = "cycle"
     backbone_lr: float = 1e-3
-    views: int = 5
-
-    def gathers(self, frozen: bool) -> bool:
-        """Return whether statistics of features are gathered in the end: what is frozen can have them, and the score may
-        need them."""
-        return frozen or self.score == "gated"
+    views: int = 1
 
     def spec(self, kind: str | None, config: AttachConfig) -> Spec:
         """Return how attachments are built; settings of another kind than the preset's do not apply."""
@@ -195,6 +197,8 @@ _PAPER = Preset(
         outlier_kl=True,
         sampled_kl=True,
         draws=(5, 5, 5),
+        distil=0.0,
+        hide=0.0,
         together=False,
         update_per_draw=True,
     ),
@@ -202,12 +206,12 @@ _PAPER = Preset(
     outlier_options=AUTHORS_NOISE,
     freeze_backbone=False,
     score="max-probability",
+    draws=10,
     lr=1e-3,
     schedule="steps",
-    views=1,
 )
 PRESETS = {
-    # Ours: a trained, frozen backbone; the mean prediction on outliers follows their severity.
+    # Ours: a trained, frozen backbone; bounded attachments that hold on to its predictions; one pass.
     "default": Preset(),
     # Algorithm 1 and the text around it, taken literally.
     "paper": _PAPER,
@@ -290,7 +294,7 @@ class TriageConfig:
     per_class   thresholds for each predicted class, so that the promise holds within each of them
     costs       choose both thresholds by the least expected cost instead; nothing is promised then
     score       which score to put thresholds on; None: the model's own
-    draws       how many draws predictions have
+    draws       how many draws predictions have; None: the model's own number
     seed        of these draws and of the outliers
     """
 
@@ -300,7 +304,7 @@ class TriageConfig:
     per_class: bool = False
     costs: Costs | None = None
     score: str | None = None
-    draws: int = 10
+    draws: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -310,7 +314,8 @@ class TriageConfig:
             check_promise("confidence", self.confidence)
         if self.costs is not None and (self.per_class or self.confidence is not None):
             raise InputError(explain("costs", "costs together with per_class or confidence", "one or the other"))
-        object.__setattr__(self, "draws", at_least_one("draws", self.draws, fix="Ten is a good start."))
+        if self.draws is not None:
+            object.__setattr__(self, "draws", not_negative("draws", self.draws))
         object.__setattr__(self, "seed", whole_seed(self.seed))
 
 
@@ -324,7 +329,8 @@ class FitConfig:
     optimizer         "adam", "adam-l2", "adamw", "sgd" or "nesterov", or a function of (parameters, lr=...) that returns one
     schedule          a name in abnn.train.optimizers.SCHEDULES, or a function from progress in [0, 1) to a factor of the rates
     value_range       (low, high) of the inputs, per channel or for all; None: as ``outliers`` were prepared, else measured
-    gather_distance   whether to gather statistics of block features in the end; None: if frozen, or the score needs them
+    hold_out          the share of the data that attachments do not see, at most 2,000 inputs: from it, and from outliers made
+                      of it, follows what counts how much in the score
     precision         "32-true" or "bf16-mixed"
     compile           compile the network for the time of training, see :mod:`abnn.predict.compiling`
     accelerator       "auto", "cpu", "cuda" or "mps"
@@ -339,7 +345,7 @@ class FitConfig:
     optimizer: str | Callable[..., torch.optim.Optimizer] = "adam"
     schedule: str | Callable[[float], float] | None = None
     value_range: tuple[Any, Any] | None = None
-    gather_distance: bool | None = None
+    hold_out: float = 0.2
     precision: str = "32-true"
     compile: bool = False
     accelerator: str = "auto"
@@ -351,12 +357,14 @@ class FitConfig:
 
     def __post_init__(self) -> None:
         check_rate("backbone_lr", self.backbone_lr)
-        for name in ("freeze_backbone", "gather_distance", "compile"):
+        for name in ("freeze_backbone", "compile"):
             if getattr(self, name) not in (True, False, None):
                 raise InputError(explain(name, repr(getattr(self, name)), "True, False or None"))
         if self.objective is not None and not isinstance(self.objective, Objective):
             fix = "abnn.preset(name).objective is that of a preset."
             raise InputError(explain("objective", repr(self.objective), "an abnn.Objective, or None", fix))
+        if not isinstance(self.hold_out, Real) or not 0 <= self.hold_out <= 0.5:
+            raise InputError(explain("hold_out", repr(self.hold_out), "a number from 0 to 0.5"))
         if self.value_range is not None and not (
             isinstance(self.value_range, tuple | list) and len(self.value_range) == 2
         ):

@@ -61,12 +61,17 @@ def explain(argument: str, actual: object, accepted: str, fix: str = "") -> str:
     return f"{message}. {fix}" if fix else f"{message}."
 
 
-def at_least_one(argument: str, actual: object, other: str = "", fix: str = "") -> int:
+def at_least_one(argument: str, actual: object, other: str = "", fix: str = "", least: int = 1) -> int:
     """A whole number of at least 1 as an int, or an error; ``other``: what is accepted as well, for the message."""
     number = whole_number(actual)
-    if number is None or number < 1:
-        raise InputError(explain(argument, repr(actual), f"a whole number of at least 1{other}", fix))
+    if number is None or number < least:
+        raise InputError(explain(argument, repr(actual), f"a whole number of at least {least}{other}", fix))
     return number
+
+
+def not_negative(argument: str, actual: object, other: str = "") -> int:
+    """A whole number of at least 0 as an int, or an error."""
+    return at_least_one(argument, actual, other, least=0)
 
 
 def whole_seed(seed: object) -> int:

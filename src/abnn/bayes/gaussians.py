@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-RESERVOIR = 10_000
-"""How many inputs are kept as they are."""
 FLOOR = 1e-6
 """The least spread of a feature, as a share of its size and of the largest spread: float32 has no more digits than that."""
 FLAT, UNIT = 1e-5, 1e-2
@@ -20,31 +18,20 @@ LARGEST = 1e37
 class Moments:
     """Class means and pooled within-class covariance from streamed batches, in float64."""
 
-    def __init__(self, classes: int, features: int, room: int = RESERVOIR) -> None:
-        self.room = room
+    def __init__(self, classes: int, features: int) -> None:
         self.counts = torch.zeros(classes, dtype=torch.float64)
         self.sums = torch.zeros(classes, features, dtype=torch.float64)
         self.products = torch.zeros(features, features, dtype=torch.float64)
-        self.some: list[tuple[Tensor, Tensor]] = []
         self.origin: Tensor | None = None
 
     def add(self, features: Tensor, y: Tensor) -> None:
         features = bounded(features)
         if self.origin is None:  # sums around a typical value lose no digits
             self.origin = features.mean(0)
-        if sum(len(each) for each, _ in self.some) < self.room:
-            self.some.append((features, y))
-        self._count(features - self.origin, y, 1)
-
-    def remove(self, features: Tensor, y: Tensor) -> None:
-        """As if these had never been added."""
-        assert self.origin is not None
-        self._count(bounded(features) - self.origin, y, -1)
-
-    def _count(self, features: Tensor, y: Tensor, sign: int) -> None:
-        self.counts.index_add_(0, y, torch.ones(len(y), dtype=torch.float64), alpha=sign)
-        self.sums.index_add_(0, y, features, alpha=sign)
-        self.products.addmm_(features.T, features, alpha=sign)
+        features = features - self.origin
+        self.counts.index_add_(0, y, torch.ones(len(y), dtype=torch.float64))
+        self.sums.index_add_(0, y, features)
+        self.products.addmm_(features.T, features)
 
     def join(self, other: Moments) -> None:
         """As if all that was added to the other one had been added here."""
@@ -57,15 +44,17 @@ class Moments:
         self.products += other.products + across + across.T + other.counts.sum() * torch.outer(shift, shift)
         self.sums += other.sums + other.counts[:, None] * shift
         self.counts += other.counts
-        self.some += other.some
 
-    def finish(self, widths: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
+    def finish(
+        self, widths: Sequence[int] | None = None, shrinkage: float | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Class means, and W with W^T W = C^-1, where C is shrunk towards its diagonal, as far as it takes to invert it.
 
         Features of one layer are sums of the same numbers, so each is rounded as finely as the layer is large: the size of a
         feature is its own or, if that is more, the root mean square of its layer. ``widths`` says how many features each
         layer has; None: each feature has its own size. Flat features (see ``FLAT``) are uncorrelated with all others. So
-        rounding moves no input, and a flat feature that changes by more than its unit still does.
+        rounding moves no input, and a flat feature that changes by more than its unit still does. ``shrinkage``: how far; None:
+        see :func:`oas_shrinkage`.
         """
         assert self.origin is not None
         means = self.sums / self.counts.clamp_min(1)[:, None]
@@ -82,7 +71,7 @@ class Moments:
         correlation = covariance / scale[:, None] / scale[None, :]
         correlation[flat, :] = correlation[:, flat] = 0
         correlation[flat, flat] = 1
-        shrinkage = oas_shrinkage(correlation, count)
+        shrinkage = oas_shrinkage(correlation, count) if shrinkage is None else shrinkage
         identity = torch.eye(len(scale), dtype=torch.float64)
         lower = cholesky((1 - shrinkage) * correlation + (shrinkage + 1e-6) * identity)
         whitening = torch.linalg.solve_triangular(lower, torch.diag(1 / scale), upper=False)
@@ -108,28 +97,6 @@ def cholesky(matrix: Tensor) -> Tensor:
         if not failed or share >= 1:
             return lower
         share = min(1.0, max(1e-6, 10 * share))
-
-
-def held_out_of(moments: Moments, held_out: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Features and labels that the moments have not seen: the batches kept out, or one input in five.
-
-    Of the only inputs of a class none is taken away, for without them nothing would belong to it; where none can be, the
-    inputs are those that the moments have seen.
-    """
-    if held_out:
-        features, labels = (torch.cat(parts) for parts in zip(*held_out))
-        if bool((moments.counts[labels] > 0).any()):
-            return bounded(features), labels
-    features, labels = (torch.cat(parts) for parts in zip(*moments.some, *held_out))
-    for batch in held_out:
-        moments.add(*batch)
-    out = torch.arange(len(labels)) % 5 == 4
-    left = moments.counts - labels[out].bincount(minlength=len(moments.counts))
-    out &= left[labels] > 0
-    if not bool(out.any()):
-        return features, labels
-    moments.remove(features[out], labels[out])
-    return features[out], labels[out]
 
 
 def oas_shrinkage(correlation: Tensor, count: float) -> float:

@@ -57,7 +57,8 @@ Part = tuple[Tensor, Tensor, Tensor]
 class MeanField(nn.Module):
     """Mean, rho and held noise of one weight and its bias; subclasses say how a drawn weight acts on an input.
 
-    ``uses`` is how often the layer is called in one pass of the network: each use has noise of its own.
+    ``uses`` is how often the layer is called in one pass of the network: each use has noise of its own. With ``shared`` all
+    weights have one sigma, and so have all biases.
     """
 
     weight_noise: Tensor
@@ -65,16 +66,23 @@ class MeanField(nn.Module):
     ready: dict[int, Weights] | None = None  # drawn weights by use, while several passes need the same ones
 
     def __init__(
-        self, shape: Sequence[int], bias: bool, prior: Prior, init: Init, uses: int = 1, draws: int = 1
+        self,
+        shape: Sequence[int],
+        bias: bool,
+        prior: Prior,
+        init: Init,
+        uses: int = 1,
+        draws: int = 1,
+        shared: bool = False,
     ) -> None:
         super().__init__()
         self.prior = prior
         self.init = init
         self.uses = uses
         self.weight_mean = nn.Parameter(torch.empty(tuple(shape)))
-        self.weight_rho = nn.Parameter(torch.empty(tuple(shape)))
+        self.weight_rho = nn.Parameter(torch.empty((1,) * len(shape) if shared else tuple(shape)))
         self.bias_mean = nn.Parameter(torch.empty(shape[0])) if bias else None
-        self.bias_rho = nn.Parameter(torch.empty(shape[0])) if bias else None
+        self.bias_rho = nn.Parameter(torch.empty(1 if shared else shape[0])) if bias else None
         self.register_buffer("weight_noise", torch.zeros(uses, draws, *shape), persistent=False)
         self.register_buffer("bias_noise", torch.zeros(uses, draws, shape[0]) if bias else None, persistent=False)
         self.reset_parameters()
@@ -171,8 +179,9 @@ class BayesLinear(MeanField):
         prior: Prior = UNIT,
         init: Init = Init(),
         uses: int = 1,
+        shared: bool = False,
     ) -> None:
-        super().__init__((out_features, in_features), bias, prior, init, uses)
+        super().__init__((out_features, in_features), bias, prior, init, uses, shared=shared)
 
     def forward(self, x: Tensor, folded: bool = True, use: int = 0) -> Tensor:
         weight, bias = self.weights(use)
@@ -211,6 +220,7 @@ class BayesConv(MeanField):
         prior: Prior = UNIT,
         init: Init = Init(),
         uses: int = 1,
+        shared: bool = False,
     ) -> None:
         rank = len(kernel_size)
         if rank not in (1, 2, 3):
@@ -218,7 +228,7 @@ class BayesConv(MeanField):
         if groups < 1 or in_channels % groups or out_channels % groups:
             accepted = f"a divisor of both {in_channels} and {out_channels} channels"
             raise InputError(explain("groups", groups, accepted, "Choose a common divisor, for example 1."))
-        super().__init__((out_channels, in_channels // groups, *kernel_size), bias, prior, init, uses)
+        super().__init__((out_channels, in_channels // groups, *kernel_size), bias, prior, init, uses, shared=shared)
         self.geometry = Geometry(
             tuple(stride) if stride is not None else (1,) * rank,
             tuple(padding) if padding is not None else tuple(size // 2 for size in kernel_size),
@@ -269,7 +279,8 @@ def _side_by_side(parts: Sequence[Part]) -> Part:
 
     A compiler would copy them for that, and makes one kernel of several operations anyway.
     """
-    mean, rho = (torch.cat([part[i].flatten() for part in parts]) for i in range(2))
+    mean = torch.cat([mean.flatten() for mean, _, _ in parts])
+    rho = torch.cat([rho.expand_as(mean).flatten() for mean, rho, _ in parts])
     return mean, rho, torch.cat([noise[-1:].flatten(2) for _, _, noise in parts], dim=2)
 
 
@@ -278,7 +289,7 @@ def with_weights_ready(layers: Sequence[MeanField]) -> Iterator[None]:
     """Inside, layers find the weights of their held draws ready made, for all of their uses at once."""
     parts = [part for layer in layers for part in layer.parts]
     sigmas = F.softplus(torch.cat([rho.flatten() for _, rho, _ in parts])).split([rho.numel() for _, rho, _ in parts])
-    ready = iter([_uses(mean, sigma.view_as(mean), noise) for (mean, _, noise), sigma in zip(parts, sigmas)])
+    ready = iter([_uses(mean, sigma.view_as(rho), noise) for (mean, rho, noise), sigma in zip(parts, sigmas)])
     try:
         for layer in layers:
             weights = next(ready)

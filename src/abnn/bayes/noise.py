@@ -50,9 +50,9 @@ def hold(layers: Sequence[MeanField], noise: Noise) -> None:
         layer.bias_noise = bias
 
 
-def no_noise(layers: Sequence[MeanField]) -> Noise:
-    """Return the noise of one draw that has mean weights: zeros."""
-    return map_noise(pick_draws(held_noise(layers), slice(1)), torch.zeros_like)
+def no_noise(layers: Sequence[MeanField], draws: int = 1) -> Noise:
+    """Return the noise of draws that have mean weights: zeros."""
+    return map_noise(held_noise(layers), lambda part: part.new_zeros(len(part), draws, *part.shape[2:]))
 
 
 def seeded_noise(layers: Sequence[MeanField], draws: range, seed: int) -> Noise:
@@ -79,22 +79,24 @@ class NoiseCache:
     def __len__(self) -> int:
         return len(self._noise)
 
-    def get(
-        self, layers: Sequence[MeanField], draws: range, seed: int, fresh: bool = False, mean: bool = False
-    ) -> Noise:
+    def get(self, layers: Sequence[MeanField], draws: range, seed: int, fresh: bool = False) -> Noise:
         """Return the noise of the draws of a seed.
 
         fresh  of draws that only this call needs: nothing is remembered, and on CUDA the device makes them
-        mean   ahead of them one more without noise: mean weights
         """
+        return self._remembered(layers, (draws, seed), lambda: _make(layers, draws, seed, fresh), fresh)
+
+    def none(self, layers: Sequence[MeanField], draws: int) -> Noise:
+        """Return no noise, so many times: mean weights."""
+        return self._remembered(layers, draws, lambda: no_noise(layers, draws), False)
+
+    def _remembered(self, layers: Sequence[MeanField], what: Any, make: Callable[[], Noise], fresh: bool) -> Noise:
         weight = layers[0].weight_noise
-        key = draws, seed, mean, weight.device, weight.dtype, tuple(layer.weight_noise.shape[2:] for layer in layers)
+        key = what, weight.device, weight.dtype, tuple(layer.weight_noise.shape[2:] for layer in layers)
         noise = None if fresh else self._noise.get(key)
         if noise is None:
             with torch.inference_mode(False), torch.no_grad():
-                noise = _make(layers, draws, seed, fresh)
-                if mean:
-                    noise = map_noise(noise, lambda part: torch.cat([torch.zeros_like(part[:, :1]), part], 1))
+                noise = make()
         if not fresh:
             self._noise[key] = noise
             while len(self._noise) > REMEMBERED:

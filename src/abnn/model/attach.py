@@ -1,18 +1,26 @@
-"""Which blocks of a network get attachments, and what can carry none."""
+"""Which blocks of a network get attachments, how wide these may be, and what can carry none."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from abnn.config import Spec
 from abnn.errors import AttachError, InputError, explain
 from abnn.model.attached_blocks import AttachedBlock, ReplacedBlock
-from abnn.model.attachments import build_attachments
+from abnn.model.attachments import learned_numbers
 from abnn.model.blocks import Block, Probe
+from abnn.model.bounded import WIDTH
 from abnn.model.network import AttachedNetwork
+
+SHARE = 0.05
+"""The most numbers that the default's attachments learn, as a share of the backbone's weights."""
+MOST_BLOCKS = 6
+COSTS = 0.2
+"""What follows the first attachment is computed once with and once without; at most this share of all multiplications."""
 
 
 def check_backbone(backbone: object) -> nn.Module:
@@ -34,32 +42,57 @@ def check_backbone(backbone: object) -> nn.Module:
 
 
 def choose_blocks(
-    structure: Probe, at: str | Sequence[str] | None, last: int | None, budget: int | None, spec: Spec
-) -> list[Block]:
-    """Return the blocks that get attachments, in the order of their calls."""
+    structure: Probe,
+    example: Tensor,
+    at: str | Sequence[str] | None,
+    last: int | None,
+    budget: int | None,
+    spec: Spec,
+) -> tuple[list[Block], Spec]:
+    """Return the blocks that get attachments, in the order of their calls, and these with a width that the budget pays for.
+
+    Without ``at`` and ``last``, bounded attachments go to the last few blocks, so that little is computed twice.
+    """
     for argument, number in (("last", last), ("budget", budget)):
         if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
             raise InputError(explain(argument, repr(number), "a whole number, or None"))
     blocks = structure.blocks(at)
+    bounded = spec.kind == "bounded"
     if last is not None:
         if not 1 <= last <= len(blocks):
             raise InputError(explain("last", last, f"1 to {len(blocks)}, the number of blocks found"))
         blocks = blocks[-last:]
-    return blocks if budget is None else _within_budget(blocks, spec, budget)
+    elif at is None and bounded:
+        shares = structure.shares_after(blocks, example)
+        cheap = [block for block, share in zip(blocks, shares) if share <= COSTS]
+        blocks = cheap[-MOST_BLOCKS:] or blocks[-1:]
+    if budget is None and not bounded:
+        return blocks, spec
+    if budget is None and spec.width is not None:
+        return blocks, spec
+    most = int(SHARE * structure.weights) if budget is None else budget
+    widths = [spec.width] if spec.width is not None or not bounded else [*range(WIDTH, 0, -1)]
+    for start in range(len(blocks) if at is None or budget is not None else 1):
+        for width in widths:
+            if learned_numbers(blocks[start:], replace(spec, width=width)) <= most:
+                return blocks[start:], replace(spec, width=width)
+    least = replace(spec, width=widths[-1])
+    if budget is None:  # of a network that is smaller than any attachment
+        return blocks[-1:] if at is None else blocks, least
+    needed = f"at least {learned_numbers(blocks[-1:], least)} for one attachment of kind {spec.kind!r} at {blocks[-1].name!r}"
+    raise AttachError(explain("budget", budget, needed, "Raise the budget."))
 
 
-def _within_budget(blocks: list[Block], spec: Spec, budget: int) -> list[Block]:
-    for start in range(len(blocks)):
-        with torch.device("meta"):
-            parts = build_attachments(blocks[start:], spec)
-        parameters = {id(p): p.numel() for part in parts for p in part.parameters()}
-        if sum(parameters.values()) <= budget:
-            return blocks[start:]
-    raise AttachError(
-        explain(
-            "budget",
-            budget,
-            f"at least {sum(parameters.values())} for one attachment of kind {spec.kind!r} at {blocks[-1].name!r}",
-            "Raise the budget, or use kind='bottleneck' with a small width.",
-        )
-    )
+def watched_blocks(structure: Probe, attached: Sequence[Block]) -> list[Block]:
+    """Return all blocks that are found, in the order of their calls, with those that have attachments in their place."""
+    try:
+        blocks = structure.blocks()
+    except AttachError:
+        blocks = []
+    names = [block.name for block in attached]
+    apart = [block for block in blocks if not any(_overlap(block.name, name) for name in names)]
+    return sorted([*apart, *attached], key=lambda block: structure.calls[block.name].order)
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")

@@ -1,15 +1,18 @@
-"""What stands in a block's place: the block with its attachment beside it, or a Bayesian block instead of it."""
+"""What stands in a block's place: the block as it is, watched; the block with its attachment; a Bayesian block instead of it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from abnn.bayes.layers import MeanField, bayesian_layers
-from abnn.model.attachments import Attachment
+from abnn.model.attachments import Attachment, current_thread
 from abnn.model.blocks import Block, first_tensor
+from abnn.model.bounded import Bounded
 from abnn.model.features import note
 from abnn.model.graft import StandIn
 from abnn.model.views import batches_in, spread
@@ -19,53 +22,135 @@ class PassState:
     """What the blocks of a network share in a pass. The network itself has one; a :class:`Pass` brings its own.
 
     layer     any Bayesian layer of the network: it knows how many draws are held
+    plain     whether the network without attachments comes along, as the first of the draws
     batches   how many views of the inputs come in, one batch after the other
-    views     where one row per view and input comes in: which view each draw looks at
-    features  those of the first block's input and of all outputs, for the first draw; None: they are not noted
+    views     where one row per view and input comes in: which view each draw looks at, the plain network's first
+    twice     whether the network runs once without attachments and once with them, instead of both side by side; what lies
+              before the first attachment is remembered from the first time
+    rows      how many inputs there are; set where something is noted
+    features  what was noted of the input and the blocks, for the first of the draws; None: nothing is noted
+    last      what went into the last linear layer, likewise
     """
 
-    def __init__(self, layer: MeanField, views: tuple[int, ...] = (), noting: bool = False) -> None:
-        self.layer, self.views, self.batches = layer, views, batches_in(views)
+    def __init__(
+        self, layer: MeanField, views: tuple[int, ...] = (), noting: bool = False, plain: bool = False
+    ) -> None:
+        self.layer, self.views, self.batches, self.plain = layer, views, batches_in(views), plain
+        self.rows = 0
+        self.twice = Twice()
         self.features: list[Tensor] | None = [] if noting else None
+        self.last: Tensor | None = None
 
-    def note(self, x: Tensor, output: Tensor, layout: str) -> None:
-        if self.features is None:
-            return
-        rows = len(output) // self.layer.draws
-        if not self.features:
-            self.features.append(note(x[:rows], layout))
-        self.features.append(note(output[:rows], layout))
+    @property
+    def groups(self) -> int:
+        """How many rows each input has after the first attachment."""
+        return self.layer.draws + (self.plain and not self.twice.running)
+
+    def note(self, tensor: Tensor, layout: str) -> None:
+        if self.features is not None and self.twice.outputs is None:
+            self.features.append(note(tensor[: self.rows], layout))
 
 
-class AttachedBlock(StandIn):
-    """A block with its attachment: block(x) + attachment(x), once for every held draw."""
+class Twice:
+    """What a pass that runs the network twice remembers. Passes of several threads do not meet.
+
+    A network may use the number of its inputs anywhere, so that rows cannot become more half-way. Then it runs once as it is,
+    and blocks up to the first attachment remember what they said; in the second run they say it again without computing it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, dict[int, Any]] = {}
+        self._second: set[int] = set()
+
+    def __reduce__(self) -> Any:
+        return Twice, ()
+
+    @property
+    def running(self) -> bool:
+        return bool(self._known) and current_thread() in self._known
+
+    @property
+    def outputs(self) -> dict[int, Any] | None:
+        """What blocks said in the first run, while the second runs."""
+        return self._known[current_thread()] if self._second and current_thread() in self._second else None
+
+    @property
+    def first_run(self) -> dict[int, Any] | None:
+        """Where blocks put what they say, while the first runs."""
+        return self._known[current_thread()] if self.running and current_thread() not in self._second else None
+
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[None]:
+        self._known[current_thread()] = {}
+        try:
+            yield
+        finally:
+            self._known.pop(current_thread(), None)
+            self._second.discard(current_thread())
+
+    def go_on(self) -> None:
+        self._second.add(current_thread())
+
+
+class WatchedBlock(StandIn):
+    """A block as it is, whose output is noted in passes that ask for it."""
 
     unfolds = False  # whether this is where one row per input becomes one row per draw and input
+    remembers = False  # whether a second run can do without computing it, see Twice
     with_batch: frozenset[int | str] = frozenset()  # see repeat_rows; attach() finds them
+    state: PassState
 
-    def __init__(self, block: Block, attachment: Attachment) -> None:
+    def __init__(self, block: Block) -> None:
         super().__init__(block.module)
-        self.attachment = attachment
         self.layout = block.layout
-        self.state = PassState(bayesian_layers(attachment)[0])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if not self.unfolds:
-            args, kwargs = repeat_rows(args, kwargs, self.state.layer.draws, self.with_batch)
-        output = self.block(*args, **kwargs)
         x = args[0] if args else next(iter(kwargs.values()))
+        output = self._output(x, args, kwargs)
         main = first_tensor(output)
         assert main is not None
         added = self._add(x, main)
-        self.state.note(x, added, self.layout)
+        self.state.note(added, self.layout)
         if isinstance(output, tuple | list):
             items = (added, *output[1:])
             return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
         return added
 
+    def _output(self, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        twice = self.state.twice
+        said = twice.outputs
+        if said is not None and self.remembers and self.state.layer.draws == 1:
+            return said[id(self)]
+        args, kwargs = repeat_rows(args, kwargs, self.with_batch)
+        output = self.block(*args, **kwargs)
+        if self.remembers and (known := twice.first_run) is not None:
+            known[id(self)] = output
+        return output
+
     def _add(self, x: Tensor, main: Tensor) -> Tensor:
-        if self.unfolds and self.state.views:
-            x, main = spread(x, self.state.views), spread(main, self.state.views)
+        return main
+
+
+class AttachedBlock(WatchedBlock):
+    """A block with its attachment: block(x) + attachment, once for every held draw, after the rows of the plain network."""
+
+    def __init__(self, block: Block, attachment: Attachment | Bounded) -> None:
+        super().__init__(block)
+        self.attachment = attachment
+        self.state = PassState(bayesian_layers(attachment)[0])
+
+    def _add(self, x: Tensor, main: Tensor) -> Tensor:
+        state = self.state
+        if state.twice.first_run is not None:
+            return main
+        if isinstance(self.attachment, Bounded):
+            if self.unfolds and (state.groups > 1 or state.views):
+                main = spread(main, state.views or (0,) * state.groups)
+            first = len(main) // state.groups if state.groups > state.layer.draws else 0  # rows of the plain network, which get no addition
+            own = main[first:]
+            return torch.cat([main[:first], own + self.attachment(own)])
+        if self.unfolds and state.views:
+            x, main = spread(x, state.views), spread(main, state.views)
             return main + self.attachment(x, main.shape[1:], folded=True)
         side = self.attachment(x, main.shape[1:], folded=not self.unfolds)
         if self.unfolds:
@@ -82,28 +167,39 @@ class ReplacedBlock(nn.Module):
         super().__init__()
         self.attachment = attachment
         self.shape = block.output[1:]
-        self.layout = block.layout
         self.state = PassState(bayesian_layers(attachment)[0])
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         x = args[0] if args else next(iter(kwargs.values()))
         views = self.state.views if self.unfolds else ()
-        output = self.attachment(spread(x, views) if views else x, self.shape, folded=bool(views) or not self.unfolds)
-        self.state.note(x, output, self.layout)
-        return output
+        return self.attachment(spread(x, views) if views else x, self.shape, folded=bool(views) or not self.unfolds)
+
+
+class Readout(StandIn):
+    """The last linear layer, whose input is noted in passes that ask for it."""
+
+    state: PassState
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.state.features is not None and self.state.twice.outputs is None:
+            self.state.last = x[: self.state.rows].float()
+        return self.block(x)
 
 
 def repeat_rows(
-    args: tuple[Any, ...], kwargs: dict[str, Any], draws: int, with_batch: Collection[int | str]
+    args: tuple[Any, ...], kwargs: dict[str, Any], with_batch: Collection[int | str]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return a block's inputs with one row per draw and input, as its first input has them.
+    """Return a block's inputs with as many rows as its first input has, which has one for each draw and input.
 
     with_batch  places and names of the other inputs that have a row for each input, such as padding masks
     """
-    if draws == 1 or not with_batch:
+    if not with_batch:
         return args, kwargs
+    rows = len(args[0] if args else next(iter(kwargs.values())))
 
     def repeat(place: int | str, value: Any) -> Any:
-        return value.repeat(draws, *(1,) * (value.ndim - 1)) if place in with_batch else value
+        if place not in with_batch or len(value) == rows:
+            return value
+        return value.repeat(rows // len(value), *(1,) * (value.ndim - 1))
 
     return tuple(repeat(*each) for each in enumerate(args)), {name: repeat(name, each) for name, each in kwargs.items()}

@@ -1,4 +1,4 @@
-"""What an attachment looks like: small Bayesian modules that turn a block's input into an addition to its output."""
+"""What the paper's attachments look like: small Bayesian modules that turn a block's input into an addition to its output."""
 
 from __future__ import annotations
 
@@ -16,33 +16,15 @@ from abnn.bayes.priors import Prior
 from abnn.config import AUTHORS_INIT, Spec
 from abnn.errors import AttachError, explain
 from abnn.model.blocks import Block
+from abnn.model.bounded import WIDTH, Bounded
 
 
 class Attachment(nn.Module):
-    """Turns the input of a block into what is added to its output.
+    """Turns the input of a block into what is added to its output: those of the paper. The default's is :class:`Bounded`.
 
     forward(x, shape, folded): ``x`` has S·B rows if folded, else B; ``shape`` is that of one output without its batch
     dimension; returns S·B rows.
     """
-
-
-class Direct(Attachment):
-    """One Bayesian layer, or two with a ReLU between them, from block input to block output."""
-
-    def __init__(self, layers: Sequence[MeanField], layout: str) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-        self.layout = layout
-
-    def forward(self, x: Tensor, shape: Sequence[int], folded: bool) -> Tensor:
-        x = _pool(x, self.layout)
-        for index, layer in enumerate(self.layers):
-            if index:
-                x = F.relu(x)
-            x = layer(x, folded or index > 0)
-        if self.layout == "tokens" and len(shape) > 2:
-            return fit_size(x.movedim(-1, 1), shape[:-1]).movedim(1, -1)
-        return fit_size(x, shape[1:]) if self.layout == "channels" else x
 
 
 class BayesBlock(nn.Module):
@@ -85,13 +67,13 @@ class Stream:
         return Stream, ()
 
     def put(self, value: Tensor) -> None:
-        self._values[_thread()] = value
+        self._values[current_thread()] = value
 
     def take(self) -> Tensor:
-        return self._values.pop(_thread())
+        return self._values.pop(current_thread())
 
 
-def _thread() -> int:
+def current_thread() -> int:
     return 0 if torch.compiler.is_compiling() else threading.get_ident()
 
 
@@ -116,26 +98,21 @@ class ChainLink(Attachment):
         return value
 
 
-def build_attachments(blocks: Sequence[Block], spec: Spec) -> list[Attachment]:
+def build_attachments(blocks: Sequence[Block], spec: Spec) -> list[Attachment | Bounded]:
     """One attachment for each block."""
     if spec.kind == "chain":
-        return _build_chain(blocks, spec)
+        return [*_build_chain(blocks, spec)]
     if spec.kind == "replace":
         init = spec.init or AUTHORS_INIT
         return [ChainLink(BayesBlock(block, spec.prior, init, uses=1), Stream(), True, True) for block in blocks]
-    return [_build_direct(block, spec) for block in blocks]
+    return [Bounded(block, spec.width or WIDTH, spec.prior, spec.init) for block in blocks]
 
 
-def _build_direct(block: Block, spec: Spec) -> Attachment:
-    layout, width_in, width_out = _widths(block)
-    if spec.kind == "conv":
-        groups = _groups(width_in, width_out, spec.width or 64) if layout == "channels" else 1
-        return Direct([_layer(block, width_in, width_out, spec.prior, spec.init, groups=groups)], layout)
-    middle = spec.width or 16
-    down_init = spec.init or Init(mean_std=1 / math.sqrt(width_in), sigma=default_sigma(width_in))
-    down = _layer(block, width_in, middle, spec.prior, down_init, kernel=1)
-    up = _layer(block, middle, width_out, spec.prior, spec.init, strided=False)
-    return Direct([down, up], layout)
+def learned_numbers(blocks: Sequence[Block], spec: Spec) -> int:
+    """Return how many numbers the attachments of these blocks would learn."""
+    with torch.device("meta"):
+        parts = build_attachments(blocks, spec)
+    return sum({id(p): p.numel() for part in parts for p in part.parameters()}.values())
 
 
 def _build_chain(blocks: Sequence[Block], spec: Spec) -> list[Attachment]:
@@ -213,7 +190,6 @@ def _layer(
     uses: int = 1,
     strided: bool = True,
     kernel: int = 3,
-    groups: int = 1,
 ) -> MeanField:
     if len(block.output) == 2 or block.layout == "tokens":
         return BayesLinear(
@@ -221,23 +197,16 @@ def _layer(
         )
     rank = len(block.input) - 2
     stride = [max(1, round(a / b)) if strided else 1 for a, b in zip(block.input[2:], block.output[2:])]
-    fan_in = width_in // groups * kernel**rank
+    fan_in = width_in * kernel**rank
     return BayesConv(
         width_in,
         width_out,
         (kernel,) * rank,
         stride,
-        groups=groups,
         prior=prior,
         init=init or Init(sigma=default_sigma(fan_in)),
         uses=uses,
     )
-
-
-def _groups(width_in: int, width_out: int, width: int) -> int:
-    """The fewest groups that divide both widths and hold at most ``width`` input channels each."""
-    common = math.gcd(width_in, width_out)
-    return next((g for g in range(1, common + 1) if common % g == 0 and width_in // g <= width), common)
 
 
 def _norm(layout: str, width: int) -> nn.Module:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from abnn.errors import AttachError, InputError, explain
 
@@ -46,6 +47,35 @@ class Probe:
     batch: int
     activation_numbers: int  # the most numbers that one module reads and writes for one input
     logits: Tensor | None  # what the network said
+
+    @property
+    def weights(self) -> int:
+        """How many numbers the network has learnt."""
+        return sum(parameter.numel() for parameter in self.modules[""].parameters())
+
+    def shares_after(self, blocks: Sequence[Block], example: Tensor) -> list[float]:
+        """The share of the network's multiplications that come after each block, as one more pass counts them.
+
+        What cannot be counted gives shares as if all blocks cost the same.
+        """
+        done: dict[str, int] = {}
+        counter, network = FlopCounterMode(display=False), self.modules[""]
+        handles = [
+            block.module.register_forward_hook(lambda *_, name=block.name: done.update({name: counter.get_total_flops()}))
+            for block in blocks
+        ]
+        try:
+            with evaluating(network), torch.no_grad(), counter:
+                network(example)
+        except Exception:  # noqa: BLE001 - counters meet networks that they cannot follow
+            done = {}
+        finally:
+            for handle in handles:
+                handle.remove()
+        whole = counter.get_total_flops()
+        if not whole or len(done) < len(blocks):
+            return [1 - (number + 1) / len(blocks) for number in range(len(blocks))]
+        return [1 - done[block.name] / whole for block in blocks]
 
     def blocks(self, at: str | Sequence[str] | None = None) -> list[Block]:
         """The network's blocks in the order of their calls: found, or picked by names and patterns."""
@@ -225,6 +255,18 @@ def evaluating(network: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def find_readout(structure: Probe, classes: int) -> Block | None:
+    """The last linear layer in the order of calls, if it turns one vector per input into the network's output."""
+    linear = [name for name in structure.calls if isinstance(structure.modules[name], nn.Linear)]
+    name = max(linear, key=lambda name: structure.calls[name].order, default=None)
+    if name is None:
+        return None
+    call = structure.calls[name]
+    if call.count > 1 or call.input is None or len(call.input) != 2 or call.output != (structure.batch, classes):
+        return None
+    return Block(name, structure.modules[name], call.input, call.output, "flat")
 
 
 def check_example(network: nn.Module, example: object) -> Tensor:

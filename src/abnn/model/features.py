@@ -13,6 +13,8 @@ from abnn.model.graft import StandIn
 
 MAX_FEATURES = 1024
 """Above so many, features of wide networks are added up, see :func:`sketch`."""
+OF_A_PLACE = 256
+"""The same for the features of one place alone."""
 
 
 def widths_of(blocks: Sequence[Block]) -> list[int]:
@@ -34,6 +36,17 @@ def sketch(features: Tensor, factor: int) -> Tensor:
     padded = torch.cat([features, features.new_zeros(features.shape[0], pad)], dim=1).unflatten(1, (-1, factor))
     signs = 1 - 2 * (torch.arange(factor, device=features.device) % 2)
     return (padded * signs).sum(2)
+
+
+def condense(features: Tensor) -> Tensor:
+    """The features of one place, added up where they are many."""
+    return sketch(features, -(-features.shape[1] // OF_A_PLACE))
+
+
+def condensed_width(shape: tuple[int, ...], layout: str) -> int:
+    """How many numbers :func:`condense` leaves of a tensor's."""
+    width = statistics(shape, layout)
+    return -(-width // -(-width // OF_A_PLACE))
 
 
 class Recorder(StandIn):
@@ -92,8 +105,3 @@ def statistics(shape: tuple[int, ...], layout: str) -> int:
     if len(shape) == 2:
         return shape[1]
     return 2 * (shape[-1] if "tokens" in layout else shape[1])
-
-
-def largest_value(x: Tensor) -> Tensor:
-    """max |x| of each input, [B, 1]; 0 for numbers of words and the like, which have no scale."""
-    return x.float().abs().flatten(1).amax(1, keepdim=True) if x.is_floating_point() else x.new_zeros(len(x), 1)

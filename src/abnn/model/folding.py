@@ -12,7 +12,7 @@ from torch import Tensor
 
 from abnn.bayes.noise import Noise, map_noise, pick_draws, seeded_noise
 from abnn.errors import AbnnWarning, AttachError
-from abnn.model.attached_blocks import AttachedBlock
+from abnn.model.attached_blocks import WatchedBlock
 from abnn.model.blocks import evaluating, summary
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
@@ -54,6 +54,8 @@ def choose_fold(model: AttachedNetwork, example: Tensor) -> None:
             f"backbone: folding draws into the batch changes its output ({trouble}). It seems to mix the inputs of a "
             "batch or not to have the batch first; accepted: a network that treats each input of a batch by itself."
         )
+    if model.state.plain:  # it runs twice, see abnn.model.attached_blocks.Twice, and computes what comes before once
+        return
     warnings.warn(
         "This network passes features around the first attachment, so draws are folded at its input and the part "
         f"before the first attachment is computed once per draw ({reason}). Attach to the last blocks, or choose other "
@@ -93,7 +95,8 @@ def _calls_counted(model: AttachedNetwork) -> Iterator[list[int]]:
 
 def _find_rows(model: AttachedNetwork, noise: Noise, inputs: Tensor) -> None:
     """Note which further inputs of a block have a row for each input: those that are longer for more inputs."""
-    shapes: dict[int, list[dict[int | str, torch.Size]]] = {index: [] for index in range(len(model.attached_blocks))}
+    blocks = [block for block in model.net.modules() if isinstance(block, WatchedBlock)]
+    shapes: dict[int, list[dict[int | str, torch.Size]]] = {index: [] for index in range(len(blocks))}
 
     def look(index: int) -> Any:
         def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -102,9 +105,8 @@ def _find_rows(model: AttachedNetwork, noise: Noise, inputs: Tensor) -> None:
 
         return hook
 
-    blocks = model.attached_blocks
     handles = [block.register_forward_pre_hook(look(index), with_kwargs=True) for index, block in enumerate(blocks)]
-    single = Pass(model, pick_draws(noise, slice(1)))
+    single = Pass(model, pick_draws(noise, slice(1)), plain=False)
     try:
         single(inputs[:1])
         single(inputs)
@@ -116,15 +118,14 @@ def _find_rows(model: AttachedNetwork, noise: Noise, inputs: Tensor) -> None:
     for index, block in enumerate(blocks):
         one, three = shapes[index]
         first = next(iter(one))
-        if isinstance(block, AttachedBlock):
-            longer = (each for each in one if each in three and one[each][:1] != three[each][:1])
-            block.with_batch = frozenset(each for each in longer if each != first)
+        longer = (each for each in one if each in three and one[each][:1] != three[each][:1])
+        block.with_batch = frozenset(each for each in longer if each != first)
 
 
 def _check_reached(model: AttachedNetwork, calls: list[int], expected: int) -> None:
     """A network may hold its blocks a second time, outside its submodules; then attachments would do nothing."""
     for name, count in zip(model.block_names, calls):
-        if count != expected:
+        if not count or count % expected:
             raise AttachError(
                 f"backbone: its pass does not reach {name!r} through its submodules; accepted: a network that calls its "
                 "blocks as attributes, nn.Sequential, nn.ModuleList or nn.ModuleDict. Replace plain lists or saved "
@@ -135,14 +136,14 @@ def _check_reached(model: AttachedNetwork, calls: list[int], expected: int) -> N
 def _one_by_one(model: AttachedNetwork, noise: Noise, inputs: Tensor) -> Tensor:
     outputs = []
     for index in range(2):
-        single = Pass(model, pick_draws(noise, slice(index, index + 1)))
+        single = Pass(model, pick_draws(noise, slice(index, index + 1)), plain=False)
         outputs.append(torch.cat([single(inputs[i : i + 1]) for i in range(len(inputs))], dim=1))
     return torch.cat(outputs)
 
 
 def _disagreement(model: AttachedNetwork, noise: Noise, inputs: Tensor, reference: Tensor) -> str | None:
     try:
-        folded = Pass(model, noise)(inputs)
+        folded = Pass(model, noise, plain=False)(inputs)
     except Exception as error:  # noqa: BLE001 - any failure of the user's network means the same here
         return summary(error)
     return _difference(folded, reference)

@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from abnn.bayes.closed_form import ClosedForm
 from abnn.bayes.layers import MeanField, bayesian_layers, kl_of
-from abnn.bayes.noise import draw_seed, held_noise, tensors_of
+from abnn.bayes.noise import draw_seed, held_noise, hold, no_noise, tensors_of
 from abnn.config import Spec
 from abnn.errors import AttachError, InputError, at_least_one, explain
-from abnn.model.attached_blocks import AttachedBlock, PassState, ReplacedBlock
+from abnn.model.attached_blocks import AttachedBlock, PassState, Readout, ReplacedBlock, WatchedBlock
 from abnn.model.attachments import build_attachments
-from abnn.model.blocks import Block, Probe
-from abnn.model.distance import FeatureDistance
-from abnn.model.features import widths_of
+from abnn.model.blocks import Block, Probe, find_readout
+from abnn.model.evidence import Evidence
+from abnn.model.features import condense, condensed_width
 from abnn.model.graft import graft
 from abnn.model.passes import Pass, run_draws
 
@@ -35,13 +36,20 @@ class AttachedNetwork(nn.Module):
     """
 
     def __init__(
-        self, backbone: nn.Module, example: Tensor, blocks: Sequence[Block], spec: Spec, structure: Probe
+        self,
+        backbone: nn.Module,
+        example: Tensor,
+        blocks: Sequence[Block],
+        spec: Spec,
+        structure: Probe,
+        watched: Sequence[Block] = (),
     ) -> None:
         super().__init__()
         device, dtype = _device_and_dtype(backbone)
         attachments = [part.to(device=device, dtype=dtype) for part in build_attachments(blocks, spec)]
         wrap = ReplacedBlock if spec.kind == "replace" else AttachedBlock
-        self.net = graft(backbone, {block.module: wrap(block, part) for block, part in zip(blocks, attachments)})
+        replacements: dict[nn.Module, Any] = {block.module: WatchedBlock(block) for block in watched}
+        replacements |= {block.module: wrap(block, part) for block, part in zip(blocks, attachments)}  # type: ignore[arg-type]
         self.spec = spec
         self.block_names = [block.name for block in blocks]
         self.example = example[:1].detach().cpu()
@@ -53,12 +61,19 @@ class AttachedNetwork(nn.Module):
                 "returns the logits."
             )
         self.classes = output[-1] if len(output) > 1 else 1
+        readout = find_readout(structure, self.classes) if watched else None
+        if readout is not None and not any(readout.name.startswith(block.name) for block in watched):
+            replacements[readout.module] = Readout(readout.module)
+        self.net = graft(backbone, replacements)
         self.activation_bytes = 4 * structure.activation_numbers
         self.shared_bytes, self.folded_bytes = _activations(structure, blocks[0].name, dtype.itemsize)
         self.task: Any = None
         self.triage: Any = None  # thresholds; a fit voids them
         self.extra: dict[str, Any] = {}
         self.preset, self.score, self.views = "default", "entropy", 1
+        self.usual_draws = 0  # of a prediction; 0: mean weights
+        self.mean_weights = False  # whether the held draw is that of mean weights
+        self.combined: Any = None  # the learnt score, see abnn.scores.combined
         self.seed: int | None = 0  # that of the held draws; None: they belong to none
         self.backbone_changed = False  # whether the backbone has weights that it was not given with
         # Not registered as submodules: the backbone's parameters are those of ``net``.
@@ -67,10 +82,23 @@ class AttachedNetwork(nn.Module):
         self._requires_grad = {name: p.requires_grad for name, p in backbone.named_parameters()}
         self._modes = {name: module.training for name, module in backbone.named_modules()}
         self._layers = list(dict.fromkeys(layer for part in attachments for layer in bayesian_layers(part)))
-        self.state = PassState(self._layers[0])
-        for block in self.attached_blocks:
-            block.state = self.state
-        self.distance = FeatureDistance(self.features, widths_of(blocks), self.classes).to(device)
+        self.state = PassState(self._layers[0], plain=bool(watched))
+        self.places: list[str] = []  # where the closed form reads: "input", and the names of blocks
+        self.closed_form: ClosedForm | None = None
+        for stand_in in replacements.values():
+            stand_in.state = self.state
+        for block in watched:  # those up to the first attachment say the same with and without attachments
+            replacements[block.module].remembers = spec.kind == "bounded"
+            if block.name == blocks[0].name:
+                break
+        self.__dict__["readout"] = next((each for each in replacements.values() if isinstance(each, Readout)), None)
+        if watched:
+            widths = [condensed_width(block.output, block.layout) for block in watched]
+            self.places = [block.name for block in watched]
+            if example.is_floating_point():
+                self.places.insert(0, "input")
+                widths.insert(0, condensed_width(tuple(example.shape), "channels"))
+            self.closed_form = ClosedForm(widths).to(device)
 
     # -- what it is made of -------------------------------------------------------------------------------------------
 
@@ -158,12 +186,22 @@ class AttachedNetwork(nn.Module):
         """The number of held draws."""
         return self._layers[0].draws
 
+    @property
+    def is_judge(self) -> bool:
+        """Whether a fit has learnt the combined score."""
+        return self.combined is not None and self.combined.is_ready()
+
     def resample(self, draws: int | range | None = None, seed: int | None = None) -> None:
-        """Hold new draws: fresh ones, or with a seed those that belong to it.
+        """Hold new draws: fresh ones, or with a seed those that belong to it. ``draws=0``: one of mean weights.
 
         With a seed, draw s depends on (seed, s) alone, on every device; ``draws=range(5, 10)`` gives the second half of
         the ten draws of that seed.
         """
+        self.mean_weights = draws == 0
+        if draws == 0:
+            self.seed = 0
+            hold(self._layers, no_noise(self._layers))
+            return
         numbers = draws if isinstance(draws, range) else range(check_draws(self.draws if draws is None else draws))
         self.seed = seed if numbers.start == 0 else None
         if seed is None:
@@ -186,14 +224,15 @@ class AttachedNetwork(nn.Module):
         self.check_attached()
         return run_draws(self.net, self.state, self.folds_at_input, x, args, kwargs)
 
-    def features(self, x: Tensor) -> list[Tensor]:
-        """Features of the first block's input and of all outputs, with attachments at mean weights, in eval mode.
-
-        Attachments were taught with outliers, which move the features of what is unlike the data away from it.
-        """
-        mean = Pass(self, noting=True)
-        mean(x)
-        return mean.take_features()
+    def gather(self, run: Pass, outputs: Tensor) -> Evidence:
+        """What a pass that noted everything said, from its outputs [S, B, K], the plain network's first."""
+        assert self.closed_form is not None
+        features, last = run.take_features()
+        variances = self.closed_form([condense(part) for part in features])
+        layer = self.__dict__["readout"]
+        weight, bias = (None, None) if layer is None or last is None else (layer.block.weight, layer.block.bias)
+        attached = outputs[1] if len(outputs) == 2 else mean_logits(outputs[1:])
+        return Evidence(outputs[0].float(), attached.float(), last, weight, bias, variances)
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return mean_logits(self.draw_logits(x, *args, **kwargs))

@@ -26,8 +26,9 @@ class Pass:
     network  gives weights and structure, and is left alone
     noise    of the draws; None: one draw with mean weights
     views    which view each draw looks at, see :func:`abnn.model.views.views_of`
-    noting   whether features of the first draw are noted
+    noting   whether features of the first of the draws are noted
     root     another tree over the network's blocks, with modules that read on the way; None: the network's own
+    plain    whether the network without attachments comes along, as the first of the draws; None: as the network does it
     """
 
     def __init__(
@@ -37,12 +38,13 @@ class Pass:
         views: tuple[int, ...] = (),
         noting: bool = False,
         root: torch.nn.Module | None = None,
+        plain: bool | None = None,
     ) -> None:
         network.check_attached()
         root = network.net if root is None else root
         streams = {id(part.stream): Stream() for part in root.modules() if isinstance(part, ChainLink)}
         first = network.layers[0]
-        state = PassState(first, views, noting)
+        state = PassState(first, views, noting, network.state.plain if plain is None else plain)
         twins = self.twins = shadow(root, {id(network.state): state, **streams})
         state.layer = twins[id(first)]  # type: ignore[assignment]
         self.net, self.state = twins[id(root)], state
@@ -61,12 +63,12 @@ class Pass:
         """Return the network's output for every draw, [S, B, ...]."""
         return run_draws(self.net, self.state, self.folds_at_input, x, args, kwargs)
 
-    def take_features(self) -> list[Tensor]:
-        """Return what was noted since the last time: features of the first block's input and of all outputs."""
-        features = self.state.features
+    def take_features(self) -> tuple[list[Tensor], Tensor | None]:
+        """Return what was noted since the last time: of the input and every block, and what went into the last layer."""
+        features, last = self.state.features, self.state.last
         assert features is not None
-        self.state.features = []
-        return features
+        self.state.features, self.state.last = [], None
+        return features, last
 
 
 def run_draws(
@@ -77,13 +79,25 @@ def run_draws(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Tensor:
-    """Return the output of ``net`` for every held draw, [S, B, ...]."""
-    draws, batch = state.layer.draws, x.shape[0] // state.batches
+    """Return the output of ``net`` for every held draw, [S, B, ...], after that of the plain network where it comes along."""
+    draws, batch = state.groups, x.shape[0] // state.batches
+    if state.features is not None and not state.twice.running:
+        state.rows = batch
+        if x.is_floating_point():
+            state.note(x, "channels")
+    if folds_at_input and state.plain and not state.views and not state.twice.running:
+        with state.twice.begin():
+            plain = logits_of(net(x, *args, **kwargs))
+            state.twice.go_on()
+            attached = run_draws(net, state, True, x, args, kwargs)
+        assert plain is not None
+        return torch.cat([plain[None], attached])
     if folds_at_input and draws > 1:
         x = spread(x, state.views or (0,) * draws)
         further: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
         rows = {place for place, each in further if isinstance(each, Tensor) and each.shape[:1] == (batch,)}
-        args, kwargs = repeat_rows(args, kwargs, draws, rows)
+        args, kwargs = repeat_rows((x, *args), kwargs, {place + 1 if isinstance(place, int) else place for place in rows})
+        args = args[1:]
     logits = logits_of(net(x, *args, **kwargs))
     assert logits is not None
     if len(logits) != draws * batch:

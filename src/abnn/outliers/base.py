@@ -118,6 +118,11 @@ class Outliers(ABC):
         own = rng.between(*self.severity, batch).float()
         return own if severity is None else severity.clamp(max=self.severity[1])
 
+    @property
+    def capturable(self) -> bool:
+        """Whether all choices are made on the device, so that a CUDA graph can make outliers."""
+        return all(part.capturable for part in self.parts_of())
+
     # -- the range of values -------------------------------------------------------------------------------------------
 
     def prepare(self, low: Tensor | float, high: Tensor | float) -> None:

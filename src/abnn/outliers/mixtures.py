@@ -15,8 +15,6 @@ from abnn.outliers.random import Rng
 from abnn.outliers.tokens import Tokens
 
 CONTENT = ("noise", "patches", "blobs", "backgrounds")
-SCENERY = (*CONTENT, "leaves")
-SCENERY_SEVERITY = (0.5, 1.0)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -114,6 +112,18 @@ class TwoTier(Mixed):
 
 
 @dataclass(kw_only=True, eq=False)
+class Tiers(Mixed):
+    """Images that are changed but readable, and images of which nothing is left, in equal shares."""
+
+    name: ClassVar[str] = "tiers"
+    severity: tuple[float, float] = field(default=(0.0, 1.0), init=False)
+    parts: tuple[Any, ...] = ("changed", "destroyed")
+
+    def part_severity(self, batch: int, severity: Tensor | None, rng: Rng) -> Tensor | None:
+        return severity
+
+
+@dataclass(kw_only=True, eq=False)
 class Tabular(Mixed):
     """Feature noise and feature shuffling in equal shares, for flat inputs ``[B, F]``."""
 
@@ -124,7 +134,7 @@ class Tabular(Mixed):
 
 @dataclass(kw_only=True, eq=False)
 class Auto(Mixed):
-    """ "two-tier" for images (with scenes of leaves among the destroyed content) and signals, "tabular" for flat inputs.
+    """ "changed" and "destroyed" in equal shares for images, "two-tier" for signals and volumes, "tabular" for flat inputs.
 
     Whole numbers ``[B, L]`` are tokens, and get "tokens".
     """
@@ -135,8 +145,7 @@ class Auto(Mixed):
     parts: tuple[Any, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
-        images = TwoTier(content=SCENERY, content_severity=SCENERY_SEVERITY)
-        self.parts = (Tabular(), TwoTier(), images, TwoTier(), Tokens())  # in the order of the forms
+        self.parts = (Tabular(), TwoTier(), Tiers(), TwoTier(), Tokens())  # in the order of the forms
         super().__post_init__()
 
     def chosen_for(self, x: Tensor) -> Outliers:

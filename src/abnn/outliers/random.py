@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 class Rng:
@@ -26,6 +31,14 @@ class Rng:
 
     def between(self, least: float, most: float, *shape: int) -> Tensor:
         return least + (most - least) * self.uniform(*shape)
+
+    def number(self, least: float = 0.0, most: float = 1.0) -> float:
+        """One number that the host needs to know."""
+        device = "cpu" if self._generator is None else self._generator.device
+        return least + (most - least) * torch.rand((), generator=self._generator, device=device).item()
+
+    def choice(self, names: Sequence[T]) -> T:
+        return names[min(int(self.number() * len(names)), len(names) - 1)]
 
     def integers(self, high: int, *shape: int) -> Tensor:
         numbers = torch.randint(high, shape, generator=self._generator, device=self._device)

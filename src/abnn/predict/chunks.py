@@ -1,6 +1,6 @@
 """How a prediction is cut into passes: so many draws and so many inputs at a time.
 
-A pass of s draws, with the one of mean weights that says where inputs lie, and b inputs holds about
+A pass of s draws, the plain network among them, and b inputs holds about
 
     s · 2 · noise + max(s · 4 · folded · b, v · 2 · shared · b)   bytes,
 
@@ -41,11 +41,11 @@ class Chunks:
 
 
 def plan(
-    model: AttachedNetwork, x: Tensor, draws: int, memory_limit: int | None = None, views: int = 1, placed: bool = False
+    model: AttachedNetwork, x: Tensor, draws: int, memory_limit: int | None = None, views: int = 1, plain: bool = False
 ) -> Chunks:
     """The passes for the inputs ``x``, on any device, and so many draws, which look at so many views.
 
-    placed  whether the first pass has one draw more, of mean weights
+    plain  whether every pass has one draw more, the plain network
     """
     device = model.device
     if memory_limit is None:
@@ -60,15 +60,15 @@ def plan(
     rows = memory_limit / max(1.0, folded)
     if device.type == "cpu":
         rows = min(rows, max(FEWEST, LIVE * CACHE / max(1.0, folded)))
-    at_once = max(1, min(draws, TEN, int(rows) - placed))
-    most = min(rows / (at_once + placed), memory_limit / max(1.0, shared))
+    at_once = max(1, min(draws, TEN, int(rows) - plain))
+    most = min(rows / (at_once + plain), memory_limit / max(1.0, shared))
     batch = max(1, min(len(x), int(most)))
     if draws > at_once == TEN:
         noise, before, after = 2 * model.noise_bytes, shared * batch, folded * batch
-        ten = TEN + placed
+        ten = TEN + plain
         most = (1 + MORE) * (ten * noise + max(ten * after, before))
         most = min(most / (noise + after), (most - before) / noise, memory_limit / max(1.0, after))
-        at_once = max(TEN, min(draws, int(most) - placed))
+        at_once = max(TEN, min(draws, int(most) - plain))
     size = parts(draws, at_once)
     if views <= size < draws:  # every pass begins with the first view: what is compiled or captured serves all of them
         size -= size % views

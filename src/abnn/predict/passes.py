@@ -1,4 +1,4 @@
-"""What one pass of a prediction computes: the predictive distribution of every draw, and where inputs lie."""
+"""What one pass of a prediction computes: the predictive distribution of every draw, the learnt score and its parts."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from abnn.model.passes import Pass
 from abnn.model.views import side_by_side
 
 Outputs = tuple[Tensor, Tensor | None]
+"""Predictive distributions [S, B, K]; the learnt score and its parts, [B, 1 + parts], where there are any."""
 
 
 class PredictionPass:
     """Passes of an attached network with the same draws and views.
 
-    noise   of the draws; with ``placed``, ahead of them one without noise, whose features say where inputs lie
-    placed  whether the places of inputs are wanted as well
-    views   which view each draw looks at, see :func:`abnn.model.views.views_of`; the one without noise sees the first
+    noise   of the draws; the plain network comes before them where the network says so
+    judged  whether the learnt score and its parts are wanted as well
+    views   which view each draw looks at, see :func:`abnn.model.views.views_of`; the plain network sees the first
     """
 
-    def __init__(self, network: AttachedNetwork, noise: Noise, placed: bool, views: tuple[int, ...]) -> None:
-        self.network, self.placed = network, placed
-        self.views = (0, *views) if placed and views else views
+    def __init__(self, network: AttachedNetwork, noise: Noise, judged: bool, views: tuple[int, ...]) -> None:
+        self.network, self.judged = network, judged
+        self.views = (0, *views) if network.state.plain and views else views
         ordered = sorted(set(self.views))
-        self.run = Pass(network, noise, tuple(ordered.index(view) for view in self.views), noting=placed)
+        self.run = Pass(network, noise, tuple(ordered.index(view) for view in self.views), noting=judged)
         self.compute: Callable[[Tensor, Tensor], Outputs] | None = None  # in the place of outputs(), compiled
 
     def __call__(self, x: Tensor) -> Outputs:
-        """softmax(z_s) for every draw, [S, B, K]; with ``placed``, also the places of the inputs, [B, 1 + K]."""
-        if self.placed:
+        """What one pass says about the inputs, see ``Outputs``."""
+        if self.judged:
             self.run.take_features()  # of a pass that failed in the middle
         try:
             return (self.compute or self.outputs)(side_by_side(x, self.views), x)
@@ -48,10 +49,11 @@ class PredictionPass:
     def outputs(self, rows: Tensor, x: Tensor) -> Outputs:
         """What is computed from all views of the inputs and the inputs as they are; this is what can be compiled."""
         outputs = self.run(rows)
-        if not self.placed:
-            return self.network.task.samples(outputs), None
-        distance = self.network.distance
-        return self.network.task.samples(outputs[1:]), distance.places(x, distance.join(self.run.take_features()))
+        samples = self.network.task.samples(outputs)
+        if not self.judged:
+            return samples, None
+        value, parts = self.network.combined(self.network.gather(self.run, outputs))
+        return samples, torch.cat([value[:, None], parts], dim=1)
 
 
 def moved(x: Tensor, device: torch.device) -> Tensor:

@@ -10,22 +10,24 @@ import torch
 from torch import Tensor
 
 from abnn.errors import MissingExtraError, NotFittedError
-from abnn.model.distance import Gate
 from abnn.predict.verdicts import verdicts
-from abnn.scores import find_score, without_statistics
+from abnn.scores import find_score
 
 if TYPE_CHECKING:
     import pandas
+
+
+TENSORS = ("combined", "levels", "stated")
 
 
 @dataclass(frozen=True)
 class Prediction:
     """What the model says about a batch.
 
-    samples   class probabilities of every draw, [S, B, K]
-    distance  distance of the features from the training data, [B], if statistics were gathered
-    misfit    how badly the features fit to each class, [B, K], likewise
-    gate      what is usual for both
+    samples   class probabilities of every draw, [S, B, K]; of a model with bounded attachments, the first are those of the
+              plain network
+    combined  the learnt score, [B], if a fit has learnt it
+    parts     what it is made of, by name, each [B]: 0 is usual, 1 as far above that as one ordinary input in six
     default   the name of the score that ``score`` shows
     own       scores that only the method at hand can give, by name, each [B], larger = more uncertain
     views     how many views of each image the draws looked at; None: not known
@@ -34,9 +36,8 @@ class Prediction:
     """
 
     samples: Tensor
-    distance: Tensor | None = None
-    misfit: Tensor | None = None
-    gate: Gate | None = None
+    combined: Tensor | None = None
+    parts: Mapping[str, Tensor] | None = None
     default: str = "entropy"
     own: Mapping[str, Tensor] = field(default_factory=dict)
     views: int | None = None
@@ -74,19 +75,12 @@ class Prediction:
         score = self.own[name] if name in self.own else find_score(name, tuple(self.own)).function(self)
         return score.masked_fill(score.isnan() | self.probs.isnan().any(-1), torch.inf)
 
-    @property
-    def own_misfit(self) -> Tensor:
-        """How badly the features fit to the predicted class, [B]."""
-        if self.misfit is None:
-            raise without_statistics("misfit")
-        return self.misfit.gather(1, self.label[:, None])[:, 0]
-
     def apply(self, change: Callable[[Tensor], Tensor]) -> Prediction:
         """The same with every tensor changed: moved, cloned."""
-        names = ("distance", "misfit", "levels", "stated")
-        parts = {name: None if (value := getattr(self, name)) is None else change(value) for name in names}
+        tensors = {name: None if (value := getattr(self, name)) is None else change(value) for name in TENSORS}
         own = {name: change(value) for name, value in self.own.items()}
-        return replace(self, samples=change(self.samples), own=own, **parts)  # type: ignore[arg-type]
+        parts = None if self.parts is None else {name: change(value) for name, value in self.parts.items()}
+        return replace(self, samples=change(self.samples), own=own, parts=parts, **tensors)  # type: ignore[arg-type]
 
     def to_pandas(self, class_names: Sequence[str] | None = None) -> pandas.DataFrame:
         """A table with a row for each input: label, score, verdict and the probability of each class.
@@ -115,8 +109,10 @@ def concatenate(parts: Sequence[Prediction]) -> Prediction:
     """Several batches as one."""
     first = parts[0]
     joined: dict[str, Any] = {"samples": torch.cat([part.samples for part in parts], dim=1)}
-    for name in ("distance", "misfit", "levels", "stated"):
+    for name in TENSORS:
         values = [getattr(part, name) for part in parts]
         joined[name] = None if any(value is None for value in values) else torch.cat(values)
     own = {name: torch.cat([part.own[name] for part in parts]) for name in first.own}
+    if first.parts is not None:
+        joined["parts"] = {name: torch.cat([(part.parts or {})[name] for part in parts]) for name in first.parts}
     return replace(first, own=own, **joined)

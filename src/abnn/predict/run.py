@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from abnn.errors import InputError, explain, whole_seed
-from abnn.model.network import AttachedNetwork, check_draws
+from abnn.errors import InputError, explain, not_negative, whole_seed
+from abnn.model.network import AttachedNetwork
 from abnn.model.views import can_move, check_views, views_of
 from abnn.predict.chunks import plan
 from abnn.predict.inputs import LateCheck, check_inputs
@@ -20,27 +20,27 @@ from abnn.scores import find_score, without_statistics
 def predict(
     model: AttachedNetwork,
     x: Any,
-    draws: int = 10,
+    draws: int | None = None,
     seed: int | None = 0,
     score: str | None = None,
     memory_limit: int | None = None,
     replay: bool = True,
     views: int | None = None,
 ) -> Prediction:
-    """Predict ``x`` with ``draws`` weight draws.
+    """Predict ``x`` with ``draws`` weight draws; 0: mean weights, None: what the model's preset says.
 
     x             one batch: a tensor or array of the shape that the model was attached with, on any device
     seed          the draws belong to the seed alone: an input gets the same result, up to rounding, whatever batch it
                   comes in. None: fresh draws, from torch's global random state
-    score         the score that ``Prediction.score`` shows; default: the model's, "gated" once statistics were
-                  gathered, else "entropy"
+    score         the score that ``Prediction.score`` shows; default: the model's, "combined" once a fit has learnt
+                  it, else "entropy"
     memory_limit  bytes that activations may take; inputs and draws are processed in chunks that stay below, see
                   :mod:`abnn.predict.chunks`. None: 1 GiB, on CUDA a sixteenth of the device's memory
     views         how many views of each image the draws look at, see :mod:`abnn.model.views`; 1: the image as it is. None: the
                   model's
     replay        on CUDA, run repeated passes of one shape as one graph, see :mod:`abnn.predict.replay`
     """
-    draws = check_draws(draws)
+    draws = model.usual_draws if draws is None else not_negative("draws", draws)
     model.check_attached()
     if (dtype := model.layers[0].weight_mean.dtype) != model.weight_dtype:
         fix = "Convert the network before attaching."
@@ -48,36 +48,47 @@ def predict(
     late = isinstance(x, Tensor) and x.is_cuda
     x = check_inputs(model, x, values=not late)
     look = LateCheck(x) if late and x.is_floating_point() else None
-    gate = model.distance.gate_if_fitted()
-    default = score or (model.score if gate is not None or not find_score(model.score).statistics else "entropy")
-    if find_score(default).statistics and gate is None:
+    judged = model.is_judge
+    default = score or (model.score if judged or not find_score(model.score).statistics else "entropy")
+    if find_score(default).statistics and not judged:
         raise without_statistics(default)
     form = x.shape[1:], x.dtype
     if views is None:
         views = model.views if can_move(*form) else 1  # images may be smaller than the example
-    views = min(check_views(views, *form), draws)
-    chunks = plan(model, x, draws, memory_limit, views, placed=gate is not None)
+    views = check_views(views, *form)
+    views = min(views, draws) if draws else views
+    count = draws or views  # with mean weights, one for each view
+    chunks = plan(model, x, count, memory_limit, views, plain=model.state.plain)
     number = int(torch.randint(2**62, ())) if seed is None else whole_seed(seed)
     runtime, device = runtime_of(model), model.device
+    first = int(model.state.plain)
     samples: Tensor | None = None
-    places = None if gate is None else torch.empty(len(x), 1 + model.classes, dtype=torch.float32, device=device)
+    judgement: Tensor | None = None
     with torch.inference_mode(), runtime.turn(device):
         for numbers in chunks.draws:
-            placed = places is not None and numbers.start == 0
-            noise = runtime.noise.get(model.layers, numbers, number, fresh=seed is None, mean=placed)
+            judges = judged and numbers.start == 0
+            if draws:
+                noise = runtime.noise.get(model.layers, numbers, number, fresh=seed is None)
+            else:
+                noise = runtime.noise.none(model.layers, len(numbers))
             of_draws = views_of(numbers, views)
-            run = runtime.runner(model, noise, placed, of_draws, replay, repeated=len(chunks.inputs) > 1)
+            run = runtime.runner(model, noise, judges, of_draws, replay, repeated=len(chunks.inputs) > 1)
             for rows in chunks.inputs:
-                part, far = run(x[rows])
+                part, extra = run(x[rows])
                 if samples is None:
                     with torch.inference_mode(False):  # so that autograd can use it
-                        samples = torch.empty(draws, len(x), *part.shape[2:], dtype=part.dtype, device=device)
-                samples[numbers.start : numbers.stop, rows] = part
-                if places is not None and far is not None:
-                    places[rows] = far
+                        samples = torch.empty(first + count, len(x), *part.shape[2:], dtype=part.dtype, device=device)
+                samples[:first, rows] = part[:first]
+                samples[first + numbers.start : first + numbers.stop, rows] = part[first:]
+                if judges and extra is not None:
+                    if judgement is None:
+                        with torch.inference_mode(False):
+                            judgement = torch.empty(len(x), extra.shape[1], dtype=extra.dtype, device=device)
+                    judgement[rows] = extra
     assert samples is not None
     if look is not None:
         look.check()
-    if places is None:
+    if judgement is None:
         return Prediction(samples, default=default, views=views)
-    return Prediction(samples, places[:, 0], places[:, 1:], gate, default, views=views)
+    parts = dict(zip(model.combined.names, judgement[:, 1:].unbind(1)))
+    return Prediction(samples, judgement[:, 0], parts, default, views=views)

@@ -53,7 +53,7 @@ class Runtime:
                     self._done = torch.cuda.current_stream().record_event()
 
     def runner(
-        self, network: AttachedNetwork, noise: Noise, placed: bool, views: tuple[int, ...], replay: bool, repeated: bool
+        self, network: AttachedNetwork, noise: Noise, judged: bool, views: tuple[int, ...], replay: bool, repeated: bool
     ) -> Callable[[Tensor], Outputs]:
         """Return a function from inputs to the outputs of a pass.
 
@@ -62,12 +62,12 @@ class Runtime:
         """
         if self.compiled is not None:
             make: Callable[[Noise], Callable[[Tensor], Outputs]] = partial(
-                self.compiled.holding, network, placed=placed, views=views
+                self.compiled.holding, network, judged=judged, views=views
             )
         else:
-            make = partial(PredictionPass, network, placed=placed, views=views)
+            make = partial(PredictionPass, network, judged=judged, views=views)
         if replay and network.device.type == "cuda":
-            return lambda x: self.replay(network, make, x, noise, placed, views, self.compiled)
+            return lambda x: self.replay(network, make, x, noise, judged, views, self.compiled)
         run = make(noise)
         if isinstance(run, PredictionPass) and repeated and network.device.type == "cpu":
             run.run.keep_weights()

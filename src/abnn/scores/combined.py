@@ -1,53 +1,123 @@
-"""One score of everything that is known of an input: its prediction, how it fits to its class, how far it is from the data."""
+"""One score of everything that a pass says about an input; what counts how much was learnt from the network's own data.
+
+The parts (energies, odds and entropies with and without attachments, ln v at every place; see the tasks and
+:mod:`abnn.bayes.closed_form`) are measured in units of what is usual: x = (part - median) / (q_95 - q_5) * 3.3 on held-out ordinary
+inputs, cut to +-8. Then
+
+    score = mean_m s_m(x) + anchor' x + T,    s_m(x) = w_m' x + b_m' tanh(A_m x + a_m), each standardised on ordinary inputs,
+
+    T = 10 max(0, max_k v_k / Q_k - 1).
+
+The small networks s_m are fitted to pairs of inputs of which one should be more uncertain, see :mod:`abnn.train.combine`. The
+network's energies always count, not cut: ``anchor`` says which of them and how much. T is zero wherever ordinary inputs are, and grows without bound outside: with Q_k the largest variance of held-out inputs, changed
+ones among them, doubled; for tables, whose inputs have no other bounds, the 95 % quantile of ordinary ones.
+"""
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Sequence
+from typing import Any
 
-from abnn.model.distance import Gate
-from abnn.scores.distance import OUTSIDE_POWER, far, outside_of, reach, unfit
-from abnn.scores.probability import entropy, margin
+import torch
+from torch import Tensor, nn
+
+from abnn.model.evidence import Evidence
 from abnn.scores.registry import Predicted, score, without_statistics
+from abnn.tasks.base import Task, Usual
 
-MISFIT_WEIGHT, DISTANCE_WEIGHT, OUTSIDE_WEIGHT = 0.2, 0.2, 2.0
-GATED = {
-    "inside": "margin",
-    "misfit": MISFIT_WEIGHT,
-    "distance": DISTANCE_WEIGHT,
-    "outside": OUTSIDE_WEIGHT,
-    "power": OUTSIDE_POWER,
-}
-"""The gated score as it is, for records."""
+MEMBERS, HIDDEN = 8, 16
+CUT = 8.0
+STEEPNESS = 10.0
+LARGEST = 60.0  # of ln v_k / Q_k
 
 
-@score("gated", statistics=True)
-def _gated(prediction: Predicted) -> Tensor:
-    distance, gate = prediction.distance, prediction.gate
-    if distance is None or prediction.misfit is None or gate is None:
-        raise without_statistics("gated")
-    return gated(margin(prediction.samples), entropy(prediction.samples), distance, prediction.own_misfit, gate)
+class Combined(nn.Module):
+    """The learnt score of one network: from evidence to one number for each input, and to its parts.
 
-
-def gated(margin: Tensor, entropy: Tensor, distance: Tensor, misfit: Tensor, gate: Gate) -> Tensor:
-    """(1 - o) margin + o entropy + 0.2 m + 0.2 v + 2 o + far(d), with m and v the misfit and the distance d in units of what
-    is usual and o how far d is outside:
-
-        m = clip((misfit - fits) / (misfits - fits)),    v = clip((d - low) / (high - low)),    both to [-1, 1],
-        o = max(v, 0)^3.
-
-    Within the range of ID data the question is whether the prediction is wrong, and then another class is nearly as
-    probable: the margin knows that better than the entropy, which also counts how the rest is spread. Outside the
-    question is how readable an input is at all, which is in all classes.
-
-    ``misfit`` is that to the predicted class: what the features say about the prediction, which finds mistakes that the
-    network is sure of. Within the range of ID data the distance d counts no more than that, outside more than
-    everything else can, and where an input is outside for certain more distance does not count, so that readability
-    decides; until it is so far away that only broken values could be, where far = log10 d / (10 high) begins. One ID
-    input in twenty is halfway outside (v above 0.33 to 0.44): the third power leaves these to their margin. What is usual
-    comes from held-out ID data, see :class:`abnn.model.distance.Gate`; the constants were chosen on validation data of MNIST
-    and SVHN, with the paper's network, MobileNetV3 and ResNet-18.
+    places   where variances are read, see AttachedNetwork.places
+    readout  how many features go into the network's last linear layer; None: it has none
     """
-    how_far = reach(distance, gate)
-    out = outside_of(how_far)
-    unusual = MISFIT_WEIGHT * unfit(misfit, gate) + DISTANCE_WEIGHT * how_far
-    return margin.lerp(entropy, out) + unusual + OUTSIDE_WEIGHT * out + far(distance, gate)
+
+    fitted: Tensor
+
+    def __init__(self, task: Task, places: Sequence[str], readout: int | None) -> None:
+        super().__init__()
+        self.task = task
+        self.own = task.part_names(readout is not None)
+        self.names = [*self.own, *(f"distance at {place}" for place in places)]
+        parts = len(self.names)
+        sizes = {
+            "usual_variances": (len(places),), "usual_last": (readout or 0,), "ceiling": (),
+            "centre": (parts,), "unit": (parts,), "bounds": (len(places),), "anchor": (parts,),
+            "linear": (MEMBERS, parts, 1), "inner": (MEMBERS, parts, HIDDEN), "offset": (MEMBERS, 1, HIDDEN),
+            "outer": (MEMBERS, HIDDEN, 1), "mean": (MEMBERS, 1), "spread": (MEMBERS, 1),
+        }  # fmt: skip
+        for name, size in sizes.items():
+            self.register_buffer(name, torch.zeros(size))
+        self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
+
+    def is_ready(self) -> bool:
+        """Whether a fit has learnt it. Remembered until that changes: reading a value makes the host wait for the device."""
+        if self.fitted.is_inference():  # which does not count how often it was written to
+            return bool(self.fitted)
+        now = self.fitted, self.fitted._version
+        before = self.__dict__.get("_ready")
+        if before is None or before[0] is not now[0] or before[1] != now[1]:
+            before = self.__dict__["_ready"] = (*now, bool(self.fitted))
+        return before[2]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy reads its own buffers."""
+        return {name: value for name, value in self.__dict__.items() if name != "_ready"}
+
+    @property
+    def usual(self) -> Usual:
+        return Usual(self.usual_variances, self.usual_last, self.ceiling)  # type: ignore[arg-type]
+
+    def raw_parts(self, evidence: Evidence, visible: Tensor | None = None) -> Tensor:
+        """[B, parts], in units of their own."""
+        return torch.cat([self.task.parts(evidence, self.usual, visible), evidence.variances], dim=1)
+
+    def in_units(self, raw: Tensor) -> Tensor:
+        """In units of what is usual, [B, parts]."""
+        return ((raw - self.centre) / self.unit).nan_to_num(nan=CUT)  # type: ignore[operator]
+
+    def members(self, x: Tensor) -> Tensor:
+        """What each small network says, not standardised, [members, B]."""
+        x = x.clamp(-CUT, CUT)
+        hidden = torch.tanh(torch.matmul(x, self.inner) + self.offset)  # type: ignore[arg-type]
+        return (torch.matmul(x, self.linear) + torch.matmul(hidden, self.outer)).squeeze(-1)  # type: ignore[arg-type]
+
+    def far(self, variances: Tensor) -> Tensor:
+        """T of the module's formula."""
+        beyond = (variances - self.bounds).amax(1).clamp(max=LARGEST)  # type: ignore[operator]
+        return STEEPNESS * beyond.clamp_min(0).expm1()
+
+    def forward(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
+        """The score of each input, [B], and its parts in units of what is usual, [B, parts]; never in half precision."""
+        with torch.autocast(evidence.plain.device.type, enabled=False):
+            x = self.in_units(self.raw_parts(evidence))
+            learnt = ((self.members(x) - self.mean) / self.spread).mean(0)  # type: ignore[operator]
+            return learnt + x @ self.anchor + self.far(evidence.variances), x  # type: ignore[operator]
+
+
+@score("combined", statistics=True)
+def _combined(prediction: Predicted) -> Tensor:
+    if prediction.combined is None:
+        raise without_statistics("combined")
+    return prediction.combined
+
+
+@score("energy", statistics=True)
+def _energy(prediction: Predicted) -> Tensor:
+    if prediction.parts is None:
+        raise without_statistics("energy")
+    return prediction.parts["energy"]
+
+
+@score("distance", statistics=True)
+def _distance(prediction: Predicted) -> Tensor:
+    """The mean of ln v over all places, in units of what is usual."""
+    if prediction.parts is None:
+        raise without_statistics("distance")
+    return torch.stack([part for name, part in prediction.parts.items() if name.startswith("distance at ")]).mean(0)

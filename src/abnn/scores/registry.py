@@ -8,7 +8,7 @@ A new score is a function with the decorator :func:`score`, in a file of its own
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,13 +23,9 @@ class Predicted(Protocol):
     @property
     def samples(self) -> Tensor: ...
     @property
-    def distance(self) -> Tensor | None: ...
+    def combined(self) -> Tensor | None: ...
     @property
-    def misfit(self) -> Tensor | None: ...
-    @property
-    def own_misfit(self) -> Tensor: ...
-    @property
-    def gate(self) -> Any: ...
+    def parts(self) -> Mapping[str, Tensor] | None: ...
     @property
     def label(self) -> Tensor: ...
 
@@ -39,7 +35,7 @@ class Score:
     """A score by its name.
 
     function    from a prediction to one number for each input
-    statistics  whether it needs the statistics of the training data
+    statistics  whether it needs what a fit has learnt of the data
     one_draw    whether a single draw can give it
     """
 
@@ -77,6 +73,6 @@ def without_statistics(name: str) -> NotFittedError:
     """Return the error about a score that needs what was not gathered."""
     usable = ", ".join(each.name for each in SCORES.values() if not each.statistics)
     return NotFittedError(
-        f"score: {name!r} needs the statistics of the training data, which abnn.fit() gathers; "
+        f"score: {name!r} needs what abnn.fit() learns of the data; "
         f"without them use one of {usable}."
     )

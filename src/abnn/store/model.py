@@ -70,7 +70,7 @@ def save(
         "input_shape": list(model.input_shape),
         "input_dtype": str(model.input_dtype).removeprefix("torch."),
         "classes": model.classes,
-        "draws": model.draws,
+        "draws": 0 if model.mean_weights else model.draws,
         "seed": model.seed,
         "views": model.views,
         "fingerprint": fingerprint(model.backbone),
@@ -79,7 +79,7 @@ def save(
         "extra": extra,
     }
     tensors: dict[str, Tensor] = {f"attachments.{name}": value for name, value in model.attachment_parameters()}
-    tensors |= {f"distance.{name}": value for name, value in _pack(model.distance.state_dict()).items()}
+    tensors |= _learnt(model) if model.is_judge else {}
     if example:
         tensors["example"] = model.example
     parts = {ATTACHMENTS: tensors}
@@ -200,26 +200,26 @@ def _with_saved_weights(path: Path, saved: AttachedModel, network: nn.Module | N
 
 def _fill(path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> None:
     """Check all tensors before they are copied, for copying makes of any tensor one that fits."""
-    own, name = model.distance.state_dict(), "distance.fitted"
-    check_tensors(path, {each: tensors[each] for each in tensors if each == name}, {name: own["fitted"]})
     parameters = {f"attachments.{name}": parameter for name, parameter in model.attachment_parameters()}
-    statistics = _pack({**own, "fitted": tensors[name]})
-    check_tensors(path, tensors, {**parameters, **{f"distance.{each}": value for each, value in statistics.items()}})
+    learnt = _learnt(model) if any(name.startswith("combined.") for name in tensors) else {}
+    check_tensors(path, tensors, {**parameters, **learnt})
     with torch.no_grad():
-        for each, parameter in parameters.items():
-            parameter.copy_(tensors[each])
-    if tensors[name]:
-        state = {each: tensors[f"distance.{each}"] for each in statistics}
-        whitening = torch.zeros_like(own["whitening"])
-        rows, columns = torch.tril_indices(len(whitening), len(whitening), device=whitening.device)
-        whitening[rows, columns] = state["whitening"].to(whitening)
-        model.distance.load_state_dict({**state, "whitening": whitening})
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])
+        for name in learnt:
+            owner, _, field = name.partition(".")
+            own = getattr(getattr(model, owner), field)
+            if field.startswith("whitening"):
+                rows, columns = torch.tril_indices(len(own), len(own), device=own.device)
+                own[rows, columns] = tensors[name].to(own)
+            else:
+                own.copy_(tensors[name])
 
 
-def _pack(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the statistics without the upper half of the whitening matrix, which is zero; nothing if none were gathered."""
-    if not state["fitted"]:
-        return {"fitted": state["fitted"]}
-    size = len(state["whitening"])
-    rows, columns = torch.tril_indices(size, size)
-    return {**state, "whitening": state["whitening"][rows, columns]}
+def _learnt(model: AttachedNetwork) -> dict[str, Tensor]:
+    """Return what a fit learns beside attachments, by name, without the upper halves of matrices, which are zero."""
+    state = {f"{owner}.{n}": v for owner in ("closed_form", "combined") for n, v in getattr(model, owner).state_dict().items()}
+    return {
+        name: value[tuple(torch.tril_indices(len(value), len(value)))] if ".whitening" in name else value
+        for name, value in state.items()
+    }

@@ -91,14 +91,14 @@ class SavedSpec(Strict):
 class AttachedModel(WithNetwork):
     """A network with attachments. ``seed`` and ``draws`` say which draws it holds; null: of no seed, and others are held."""
 
-    FILE, FORMAT, OLDEST, NEWEST = "abnn.json", "abnn-model", 5, 6
+    FILE, FORMAT, OLDEST, NEWEST = "abnn.json", "abnn-model", 7, 7
     PARTS = ("attachments.safetensors", "backbone.safetensors")
 
     preset: str
     score: Score
     at: Annotated[list[str], Field(min_length=1)]
     spec: SavedSpec
-    draws: Annotated[int, Field(ge=1, le=10_000)]
+    draws: Annotated[int, Field(ge=0, le=10_000)]
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = 0
     views: Views = 1
     fingerprint: Digest

@@ -7,15 +7,24 @@ soon as the file is imported.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from abnn.config import Objective
 from abnn.errors import InputError, explain, unknown
+from abnn.model.evidence import Evidence
 
 TASKS: dict[str, Task] = {}
+
+
+class Usual(NamedTuple):
+    """What is usual on ordinary data: medians of ln v, mean of the last features, and the value that few of these exceed."""
+
+    variances: Tensor
+    last: Tensor
+    ceiling: Tensor
 
 
 class Task(ABC):
@@ -36,14 +45,42 @@ class Task(ABC):
         """Return how many numbers the network says about an input, or raise an error for what it says instead."""
 
     @abstractmethod
-    def id_loss(self, objective: Objective, outputs: Tensor, target: Tensor) -> Tensor:
-        """Return the loss of ordinary data, averaged over the batch."""
+    def id_loss(self, objective: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None = None) -> Tensor:
+        """Return the loss of ordinary data, averaged over the batch; ``plain``: what the backbone says, where it counts."""
 
     @abstractmethod
     def outlier_loss(
-        self, objective: Objective, outputs: Tensor, target: Tensor, severity: Tensor, generator: torch.Generator | None
+        self,
+        objective: Objective,
+        outputs: Tensor,
+        target: Tensor,
+        severity: Tensor,
+        generator: torch.Generator | None,
+        plain: Tensor | None = None,
     ) -> Tensor:
-        """Return the loss of outliers, averaged over the batch, before its sign and weight."""
+        """Return the loss of outliers, averaged over the batch, before its sign and weight.
+
+        plain  what the backbone says about the inputs that the outliers were made from, where it counts
+        """
+
+    @abstractmethod
+    def part_names(self, readout: bool) -> list[str]:
+        """Return the names of :meth:`parts`; ``readout``: for a network with a last linear layer."""
+
+    @abstractmethod
+    def parts(self, evidence: Evidence, usual: Usual, visible: Tensor | None = None) -> Tensor:
+        """Return what the outputs say about how far to trust them, [B, parts], each larger = more uncertain.
+
+        usual    what is usual on ordinary data
+        visible  the classes that there are, by number; None: all
+        """
+
+    def hidden_classes(self, classes: int, rounds: int, generator: torch.Generator) -> list[Tensor]:
+        """Return, for each round, which classes are taken away, as bools: their inputs are then like those of unknown classes.
+
+        None where a task has no classes, or too few.
+        """
+        return []
 
     @abstractmethod
     def samples(self, outputs: Tensor) -> Tensor:

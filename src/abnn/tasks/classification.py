@@ -9,6 +9,10 @@ With z_s the logits of draw s and p = 1/S sum_s softmax(z_s) the mean prediction
 Or all at once ("together"): one update by the sum of 2 and 3, also of a backbone that is not frozen. With a step of its own, which
 knows nothing of outliers, a backbone worked against the attachments of the default, and the network lost what it knew.
 Losses are averages over the batch. "mean" losses look at the mean prediction p, "draws" losses average over the draws.
+
+The default holds on to the backbone: its targets are q = distil p_backbone + (1 - distil) one-hot on ordinary data, and
+(1 - t) q + t / K on outliers of severity t. Beside that it practises not to know: half of the classes are hidden at random; over the
+logits of the others, inputs of a hidden class are to be uniform.
 """
 
 from __future__ import annotations
@@ -22,7 +26,37 @@ from torch import Tensor
 
 from abnn.config import Objective
 from abnn.errors import AbnnWarning, AttachError, InputError, explain
-from abnn.tasks.base import Task
+from abnn.model.evidence import Evidence
+from abnn.tasks.base import Task, Usual
+
+
+FEWEST = 4  # classes of which some can be hidden
+HIDDEN = 0.2
+SMALL = 1e-3
+MOST_LOG = 60.0
+PARTS = [
+    "energy", "odds", "entropy",
+    "attached energy", "attached odds", "attached entropy", "change of mind",
+    "widened energy", "widened attached energy",
+]  # fmt: skip
+READOUT_PARTS = ["misfit", "smallness", "clipped energy"]
+
+
+def energy(logits: Tensor) -> Tensor:
+    """-ln sum_k exp z_k (Liu et al. 2020, arXiv:2010.03759)."""
+    return -logits.logsumexp(1)
+
+
+def odds(logits: Tensor) -> Tensor:
+    """ln of all other classes' probability over that of the best: ln (1 - p) / p."""
+    best, place = logits.max(1)
+    others = logits.scatter(1, place[:, None], float("-inf"))
+    return others.logsumexp(1) - best
+
+
+def log_entropy(log_probs: Tensor) -> Tensor:
+    """ln (H + 1e-3)."""
+    return (SMALL - (log_probs.exp() * log_probs).sum(1)).log()
 
 
 def log_mean_prediction(draw_logits: Tensor) -> Tensor:
@@ -45,10 +79,31 @@ def draw_bce(draw_logits: Tensor, target: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(draw_logits, target.expand_as(draw_logits))
 
 
-def graded_target(y: Tensor, severity: Tensor, classes: int) -> Tensor:
-    """(1 - t) one-hot(y) + t / K: certainty fades with severity t."""
+def graded_target(known: Tensor, severity: Tensor) -> Tensor:
+    """(1 - t) known + t / K: certainty fades with severity t."""
     t = severity[:, None].float()
-    return (1 - t) * F.one_hot(y, classes) + t / classes
+    return (1 - t) * known + t / known.shape[1]
+
+
+def known_target(objective: Objective, y: Tensor, classes: int, plain: Tensor | None) -> Tensor:
+    """What ordinary data are taught: their labels, and as far as the objective says the backbone's own prediction."""
+    labels = F.one_hot(y, classes).float()
+    return labels if plain is None else torch.lerp(labels, plain.float().softmax(1), objective.distil)
+
+
+def hidden_loss(draw_logits: Tensor, known: Tensor, y: Tensor, severity: Tensor | None = None) -> Tensor:
+    """The mean cross-entropy over the classes that are left where each is hidden with probability 1/2."""
+    classes = known.shape[1]
+    hidden = torch.rand(classes, device=known.device) < 0.5
+    hidden = torch.where(hidden.all() | ~hidden.any(), torch.arange(classes, device=known.device) == 0, hidden)
+    left = (~hidden).float()
+    uniform = (left / left.sum()).expand_as(known)
+    target = known * left
+    target = target / target.sum(1, keepdim=True).clamp_min(1e-6)
+    if severity is not None:
+        target = torch.lerp(target, uniform, severity[:, None].float())
+    target = torch.where(hidden[y][:, None], uniform, target)
+    return mean_cross_entropy(draw_logits.masked_fill(hidden, -1e4), target)
 
 
 class Classification(Task):
@@ -67,16 +122,26 @@ class Classification(Task):
             warnings.warn(message, AbnnWarning, stacklevel=3)
         return shape[1]
 
-    def id_loss(self, objective: Objective, outputs: Tensor, target: Tensor) -> Tensor:
+    def id_loss(self, objective: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None = None) -> Tensor:
         loss = mean_cross_entropy if objective.id_loss == "mean" else draw_cross_entropy
-        return loss(outputs, F.one_hot(target, outputs.shape[2]).to(outputs.dtype))
+        known = known_target(objective, target, outputs.shape[2], plain)
+        value = loss(outputs, known.to(outputs.dtype))
+        if objective.hide and outputs.shape[2] >= FEWEST:
+            value = value + objective.hide * hidden_loss(outputs, known, target)
+        return value
 
     def outlier_loss(
-        self, objective: Objective, outputs: Tensor, target: Tensor, severity: Tensor, generator: torch.Generator | None
+        self,
+        objective: Objective,
+        outputs: Tensor,
+        target: Tensor,
+        severity: Tensor,
+        generator: torch.Generator | None,
+        plain: Tensor | None = None,
     ) -> Tensor:
         classes = outputs.shape[2]
         if objective.target == "graded":
-            outlier_target = graded_target(target, severity, classes)
+            outlier_target = graded_target(known_target(objective, target, classes, plain), severity)
         elif objective.target == "uniform":
             outlier_target = torch.full_like(outputs[0], 1 / classes)
         else:
@@ -84,6 +149,34 @@ class Classification(Task):
             outlier_target = torch.rand(outputs.shape[1:], generator=generator, device=device).to(outputs)
         losses = {"mean": mean_cross_entropy, "draws": draw_cross_entropy, "bce": draw_bce}
         return losses[objective.outlier_loss](outputs, outlier_target.to(outputs.dtype))
+
+    def part_names(self, readout: bool) -> list[str]:
+        return PARTS + READOUT_PARTS if readout else PARTS
+
+    def parts(self, evidence: Evidence, usual: Usual, visible: Tensor | None = None) -> Tensor:
+        plain, attached, weight, bias = evidence.plain, evidence.attached, evidence.weight, evidence.bias
+        if visible is not None:
+            plain, attached = plain[:, visible], attached[:, visible]
+            weight, bias = (None if each is None else each[visible] for each in (weight, bias))
+        log_plain, log_attached = plain.log_softmax(1), attached.log_softmax(1)
+        moved = (log_plain.exp() * (log_plain - log_attached)).sum(1).clamp_min(0)
+        wide = (1 + (evidence.variances - usual.variances).clamp(max=MOST_LOG).exp().mean(1, keepdim=True)).sqrt()
+        columns = [energy(plain), odds(plain), log_entropy(log_plain)]
+        columns += [energy(attached), odds(attached), log_entropy(log_attached), (moved + SMALL).log()]
+        columns += [energy(plain / wide), energy(attached / wide)]
+        if evidence.last is not None and weight is not None:
+            last, centred = evidence.last, evidence.last - usual.last
+            along = (weight[plain.argmax(1)] * centred).sum(1) / centred.norm(dim=1).clamp_min(1e-12)
+            clipped = F.linear(last.minimum(usual.ceiling), weight.float(), None if bias is None else bias.float())
+            columns += [-along, -(last.abs().sum(1) + 1e-6).log(), energy(clipped)]
+        return torch.stack(columns, dim=1)
+
+    def hidden_classes(self, classes: int, rounds: int, generator: torch.Generator) -> list[Tensor]:
+        if classes < FEWEST:
+            return []
+        count = max(1, round(HIDDEN * classes))
+        orders = (torch.randperm(classes, generator=generator) for _ in range(rounds))
+        return [(order < count) for order in orders]
 
     def samples(self, outputs: Tensor) -> Tensor:
         if outputs.ndim != 3 or outputs.shape[2] < 2:

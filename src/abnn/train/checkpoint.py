@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import warnings
@@ -14,10 +13,9 @@ from torch import Tensor
 
 from abnn.errors import AbnnWarning, FileFormatError, InputError, explain
 from abnn.files import read_tree, write_tree
-from abnn.train.knowledge import SLOWER, TIMES, Rescue
 from abnn.train.trainable import History, Trainable
 
-FORMAT = "abnn-checkpoint-4"
+FORMAT = "abnn-checkpoint-5"
 
 
 class Run:
@@ -33,8 +31,6 @@ class Run:
         self.epoch, self.step = 0, 0
         self.sums: dict[str, float] = {}
         self.history = History()
-        self.rescue: Rescue | None = None
-        self.start: dict[str, Any] = {}
         self.keep()
 
     def keep(self) -> None:
@@ -63,32 +59,6 @@ class Run:
         for name, optimizer in self.trainable.optimizers.items():
             optimizer.load_state_dict(optimizers[name])
 
-    def watch_over(self, rescue: Rescue) -> None:
-        """Be ready to begin again."""
-        self.rescue = rescue
-        optimizers = copy.deepcopy(self._optimizer_states())
-        self.start = {"values": self.good, "more": self.trainable.more(), "optimizers": optimizers}
-
-    @property
-    def pace(self) -> float:
-        """A factor of all rates."""
-        return SLOWER**-self.history.begun_again
-
-    def begin_again(self, trouble: str) -> bool:
-        """Go back to the start, for smaller steps; False where that has been done too often. Optimisers get new states."""
-        before = self.history.begun_again
-        if before >= TIMES:
-            return False
-        text = (
-            f"Epoch {self.epoch + 1} has overwritten what the network knew: {trouble}. The fit begins again at a rate "
-            f"{SLOWER:g} times lower; give a lower lr to avoid this."
-        )
-        warnings.warn(text, AbnnWarning, stacklevel=4)
-        self._set(self.start["values"], self.start["more"], copy.deepcopy(self.start["optimizers"]))
-        self.epoch, self.step, self.sums, self.history = 0, 0, {}, History(begun_again=before + 1)
-        self.keep()
-        return True
-
     def broadcast(self, fabric: Any) -> None:
         """Start from the first process's values everywhere; whether a checkpoint is this run's, it says for all."""
         self.digests = fabric.broadcast(self.digests)
@@ -109,9 +79,6 @@ class Run:
             "good": self.good if self.step else None,  # None: the values themselves
             "more": self.trainable.more(),
             "optimizers": self._optimizer_states(),
-            "begun_again": self.history.begun_again,
-            "rescue": self.rescue.state() if self.rescue is not None else None,
-            "start": self.start.get("values"),
             "threads": torch.get_num_threads(),
         }
         write_tree(self.path, tree)
@@ -145,10 +112,7 @@ class Run:
     def _take(self, tree: dict[str, Any]) -> None:
         self._set(tree["values"], tree["more"], tree["optimizers"])
         self.epoch, self.step, self.sums = tree["epoch"], tree["step"], tree["sums"]
-        self.history = History(tree["history"], tree["begun_again"])
-        if self.rescue is not None:
-            self.rescue.restore(tree["rescue"])
-            self.start["values"] = tree["start"]
+        self.history = History(tree["history"])
         self.keep()
         self.good = tree.get("good") or self.good
 

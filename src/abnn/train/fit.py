@@ -11,27 +11,32 @@ import torch
 
 from abnn.bayes.noise import held_noise, hold, map_noise
 from abnn.config import DEFAULTS, FitConfig, Objective, check_rate, preset
-from abnn.errors import InputError, explain, whole_seed
+from abnn.errors import InputError, explain, not_negative, whole_seed
 from abnn.files import tensor_digest
 from abnn.model.network import AttachedNetwork
 from abnn.outliers import PRESET, Outliers
 from abnn.predict.compiling import compiled
 from abnn.train.batches import Batches, generators_of
+from abnn.train.combine import learn_score
+from abnn.train.hold_out import hold_out
 from abnn.train.knowledge import recall, warn_if_lost
 from abnn.train.lanes import to_end
 from abnn.train.loop import make_fabric, training
-from abnn.train.loss import check_model, choose_outliers
+from abnn.train.loss import attachments_alone, check_model, choose_outliers
 from abnn.train.optimizers import make_optimizer, name_of
 from abnn.train.randomness import preserved_random_state
 from abnn.train.steps import Steps
 from abnn.train.trainable import History
 
 
+EPOCHS, STEPS, MOST_EPOCHS = 5, 300, 40
+
+
 def fit(
     model: AttachedNetwork,
     loader: Iterable[Any],
     outliers: str | Outliers | Any | None = PRESET,
-    epochs: int = 5,
+    epochs: int | None = None,
     lr: float | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
@@ -45,8 +50,9 @@ def fit(
     loader      yields (x, y): inputs as the model was attached with, labels as class numbers
     outliers    a name (see abnn.outliers), a generator, a data set of real outliers, or None for none; "preset": what the
                 model's preset says
-    lr          learning rate of the attachments; None: the preset's. If attachments overwrite what a frozen backbone knows,
-                the fit begins again at a third of it, see :mod:`abnn.train.knowledge`
+    epochs      None: 5, or as many as it takes for 300 steps, at most 40. 0: nothing is trained; the closed form and the score
+                are learnt from one pass, in seconds
+    lr          learning rate of the attachments; None: the preset's
     checkpoint  a file; written after every epoch. If it exists, the run goes on from there and ends as if it had not been
                 interrupted; see :mod:`abnn.train.loop` about workers of the loader that stay
     config      everything else, see :class:`abnn.FitConfig`
@@ -73,7 +79,12 @@ def fit(
         ExitStack() as stack,
     ):
         fabric.to_device(model)
+        stack.enter_context(attachments_alone(model))
+        held_out = None
+        if model.combined is not None and isinstance(loader, Iterable):
+            loader, held_out = hold_out(loader, config.hold_out, seed)
         batches = Batches(loader, model, fabric, seed)
+        epochs = _choose_epochs(epochs, batches.length)
         if maker is not None:
             layout = maker.layout_for(model)
             maker = maker.with_range(config.value_range, lambda: batches.value_range(layout), layout)
@@ -88,18 +99,26 @@ def fit(
         if checkpoint is not None:
             settings = {"lr": lr, "backbone_lr": backbone_lr, **_identity(model, goal, maker, freeze, config)}
         steps = Steps(model, goal, maker, fabric, optimizers)
-        model.triage = None  # thresholds and statistics are of attachments as they were
-        model.distance.forget()
+        model.triage = None  # thresholds and the score are of attachments as they were
+        if model.combined is not None:
+            model.combined.fitted.fill_(False)
         schedule = chosen.schedule if config.schedule is None else config.schedule
-        history = to_end(
-            training(steps, batches, fabric, epochs, settings, schedule, seed, checkpoint, progress, config)
-        )
+        history = History()
+        if epochs:
+            run = training(steps, batches, fabric, epochs, settings, schedule, seed, checkpoint, progress, config)
+            history = to_end(run)
         stack.close()  # compiled for training alone
-        if chosen.gathers(freeze) if config.gather_distance is None else config.gather_distance:
-            model.distance.fit(batches.once(), fabric)
+        model.eval()
+        learn_score(model, batches.once(), held_out, maker, fabric, seed)
         warn_if_lost(model, batches.once(), right_before)
     model.eval()
     return history
+
+
+def _choose_epochs(epochs: int | None, length: int | None) -> int:
+    if epochs is not None:
+        return not_negative("epochs", epochs, ", or None")
+    return EPOCHS if not length else min(MOST_EPOCHS, max(EPOCHS, -(-STEPS // length)))
 
 
 def _identity(

@@ -20,7 +20,6 @@ from abnn.errors import DivergedError, InputError, at_least_one, explain, unknow
 from abnn.train.batches import Batches
 from abnn.train.capture import CapturedStep
 from abnn.train.checkpoint import Run
-from abnn.train.knowledge import Rescue
 from abnn.train.optimizers import SCHEDULES, Rates, Schedule, name_of
 from abnn.train.processor import check_bfloat16
 from abnn.train.randomness import seeded
@@ -106,13 +105,11 @@ def training(
                 factor = factor_at(epoch, run.step - 1)
             for step, x, y in batches.epoch(epoch, skip=run.step):
                 factor = factor_at(epoch, step)
-                rates.set(factor * run.pace)
+                rates.set(factor)
                 losses = step_of(x, y, ("outliers", seed, epoch, step, fabric.global_rank))
                 trainable.after_step()
                 watch.step(losses)
                 run.step = step + 1
-                if run.rescue is not None:
-                    run.rescue.see(losses, len(y))
                 if fabric.device.type != "cuda" or step % LOOK_EVERY == 0:  # looking makes the host wait for the device
                     watch.flush()
                     _stop_if_diverged(run, losses, look=step % 20 == 0)
@@ -122,15 +119,10 @@ def training(
                 yield
             means = watch.end_epoch()
             _stop_if_diverged(run, {name: torch.tensor(mean) for name, mean in means.items()}, whole=True)
-            trouble = run.rescue.lost() if run.rescue is not None else None
-            if trouble is not None and run.begin_again(trouble):
-                step_of = _stepper(trainable, fabric)  # a captured step reads the old states
-                watch.begin_again()
-                continue
-            row = {"epoch": epoch + 1, **means, **trainable.end_epoch(epoch, means), "lr_factor": factor * run.pace}
+            row = {"epoch": epoch + 1, **means, **trainable.end_epoch(epoch, means), "lr_factor": factor}
             run.history.rows.append({**row, "seconds": time.perf_counter() - started})
             for logger in loggers:
-                logger.log_metrics(run.history.last, step=epoch + epochs * run.history.begun_again)
+                logger.log_metrics(run.history.last, step=epoch)
                 logger.save()
             run.epoch, run.step, run.sums = epoch + 1, 0, {}
             run.keep()
@@ -156,9 +148,6 @@ def _start(
     run = Run(trainable, settings, Path(checkpoint) if checkpoint else None)
     if fabric.world_size > 1:
         run.broadcast(fabric)
-    known = trainable.known(batches.once)
-    if known is not None:
-        run.watch_over(Rescue(*known, fabric))
     run.resume()
     return run
 

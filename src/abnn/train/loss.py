@@ -13,7 +13,7 @@ from abnn.bayes.layers import kl_of, with_weights_ready
 from abnn.bayes.noise import held_noise, hold, map_noise
 from abnn.config import Objective, preset
 from abnn.errors import InputError, explain
-from abnn.model.blocks import evaluating
+from abnn.model.blocks import evaluating, logits_of
 from abnn.model.network import AttachedNetwork
 from abnn.outliers import PRESET, Outliers, make_outliers, measure_range
 from abnn.predict.compiling import is_compiled, with_network
@@ -54,15 +54,16 @@ def loss(
     maker = choose_outliers(outliers, model.preset)
     attachments = [parameter for _, parameter in model.attachment_parameters()]
     losses = Losses(model, goal)
-    with touching(attachments, model.parameters()) if freeze else contextlib.nullcontext():
+    with touching(attachments, model.parameters()) if freeze else contextlib.nullcontext(), attachments_alone(model):
+        plain = losses.plain(x)
         with fresh_draws(model, goal.draws[1]), evaluating(model) if freeze else contextlib.nullcontext():
-            data_loss, kl, _ = losses.of_data(x, y, True)
+            data_loss, kl, _ = losses.of_data(x, y, True, plain)
         if maker is None:
             return data_loss + kl
         layout = maker.layout_for(model)
         batch = maker.with_range(value_range, lambda: measure_range([x], layout), layout)(x, y, generator)
         with fresh_draws(model, goal.draws[2]), evaluating(model):
-            outlier_loss, outlier_kl = losses.of_outliers(batch.x, batch.y, batch.severity, generator)
+            outlier_loss, outlier_kl = losses.of_outliers(batch.x, batch.y, batch.severity, generator, plain)
     return data_loss + kl + goal.alpha * (outlier_loss + outlier_kl)
 
 
@@ -83,18 +84,29 @@ class Losses:
         self.of_data = with_network(self._of_data, model.net, repr(objective))
         self.of_outliers = with_network(self._of_outliers, model.net, repr(objective))
 
-    def _of_data(self, x: Tensor, y: Tensor, with_kl: bool) -> tuple[Tensor, Tensor, Tensor]:
+    @torch.no_grad()
+    def plain(self, x: Tensor) -> Tensor | None:
+        """What the backbone says, in eval mode, where the objective holds on to it."""
+        if not self.objective.distil:
+            return None
+        backbone = self.model.backbone
+        with self.autocast(), evaluating(backbone) if backbone.training else contextlib.nullcontext():
+            return logits_of(backbone(x))
+
+    def _of_data(
+        self, x: Tensor, y: Tensor, with_kl: bool, plain: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The loss, the weighted KL, and the share of inputs that are classified right."""
         logits = self._logits(x)
         task = self.model.task
         right = task.right(logits.detach(), y).mean()
-        return task.id_loss(self.objective, logits, y), self._kl(x, with_kl), right
+        return task.id_loss(self.objective, logits, y, plain), self._kl(x, with_kl), right
 
     def _of_outliers(
-        self, x: Tensor, y: Tensor, severity: Tensor, generator: torch.Generator | None
+        self, x: Tensor, y: Tensor, severity: Tensor, generator: torch.Generator | None, plain: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         logits = self._logits(x)
-        loss = self.model.task.outlier_loss(self.objective, logits, y, severity, generator)
+        loss = self.model.task.outlier_loss(self.objective, logits, y, severity, generator, plain)
         return loss, self._kl(x, self.objective.outlier_kl)
 
     def _logits(self, x: Tensor) -> Tensor:
@@ -126,6 +138,17 @@ def choose_outliers(outliers: Any, name: str) -> Outliers | None:
         chosen = preset(name)
         return make_outliers(chosen.outliers, **chosen.outlier_options)
     return make_outliers(outliers)
+
+
+@contextlib.contextmanager
+def attachments_alone(model: AttachedNetwork) -> Iterator[None]:
+    """Inside, the plain network does not come along in passes of the model itself."""
+    before = model.state.plain
+    model.state.plain = False
+    try:
+        yield
+    finally:
+        model.state.plain = before
 
 
 @contextlib.contextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from itertools import islice
 from typing import Any
 
 import torch
@@ -13,11 +11,9 @@ from abnn.config import Objective
 from abnn.model.blocks import evaluating
 from abnn.model.network import AttachedNetwork
 from abnn.outliers import Outliers
-from abnn.predict.compiling import eagerly
-from abnn.train.knowledge import BATCHES, compare, most_frequent
 from abnn.train.loss import Losses, touching
 from abnn.train.optimizers import can_follow
-from abnn.train.trainable import Passes, Trainable
+from abnn.train.trainable import Trainable
 
 EXPLODED = 1e4
 
@@ -44,7 +40,7 @@ class Steps(Trainable):
         self.backbone_optimizer = optimizers.get("backbone")  # None: the backbone is frozen
         model.backbone_changed |= self.backbone_optimizer is not None
         self.at_once = objective.together and self.backbone_optimizer is not None
-        self.capturable = can_follow(optimizers.values())
+        self.capturable = can_follow(optimizers.values()) and (outliers is None or outliers.capturable)
         self.lowest = float("inf")
         self.losses = Losses(model, objective, fabric.autocast)
 
@@ -55,9 +51,10 @@ class Steps(Trainable):
         _clear_gradients(self._all)
         if self.backbone_optimizer is not None and not self.at_once:
             losses["backbone"] = self.backbone_step(x, y)
-        losses |= self.id_step(x, y)
+        plain = self.losses.plain(x)
+        losses |= self.id_step(x, y, plain)
         if self.outliers is not None:
-            losses["outliers"] = self.outlier_step(x, y, generator)
+            losses["outliers"] = self.outlier_step(x, y, generator, plain)
         elif self.objective.together:
             self._learn(everything=self.at_once)
         return losses
@@ -71,24 +68,26 @@ class Steps(Trainable):
         for _ in range(rounds):
             self.model.resample(1 if goal.update_per_draw else draws)
             with touching(self.backbone + self.attachments if goal.keep_gradient else self.backbone, self._all):
-                loss, _, _ = self.losses.of_data(x, y, with_kl=False)
+                loss, _, _ = self.losses.of_data(x, y, False, None)
                 self.fabric.backward(loss)
             self._update(self.backbone_optimizer, self.backbone)
             total = total + loss.detach() / rounds
         return total
 
-    def id_step(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def id_step(self, x: Tensor, y: Tensor, plain: Tensor | None = None) -> dict[str, Tensor]:
         """2. Minimise the ID loss plus the weighted KL over the attachments, and the backbone where all learn at once."""
         goal = self.objective
         self.model.resample(goal.draws[1])
         with touching(self._all if self.at_once else self.attachments, self._all):
-            loss, kl, right = self.losses.of_data(x, y, with_kl=True)
+            loss, kl, right = self.losses.of_data(x, y, True, plain)
             self.fabric.backward(loss + kl)
         if not goal.together:
             self._learn(everything=False)
         return {"id": loss.detach(), "weighted_kl": kl.detach(), "accuracy": right}
 
-    def outlier_step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+    def outlier_step(
+        self, x: Tensor, y: Tensor, generator: torch.Generator | None, plain: Tensor | None = None
+    ) -> Tensor:
         """3. Teach what outliers deserve; normalisation statistics never see them."""
         assert self.outliers is not None
         goal = self.objective
@@ -96,20 +95,10 @@ class Steps(Trainable):
         self.model.resample(goal.draws[2])
         everything = self.at_once or (goal.outliers_update == "all" and self.backbone_optimizer is not None)
         with touching(self._all if everything else self.attachments, self._all), evaluating(self.model):
-            loss, kl = self.losses.of_outliers(batch.x, batch.y, batch.severity, generator)
+            loss, kl = self.losses.of_outliers(batch.x, batch.y, batch.severity, generator, plain)
             self.fabric.backward((-1 if goal.maximise else 1) * goal.alpha * (loss + kl))
         self._learn(everything)
         return loss.detach()
-
-    def known(self, batches: Passes) -> tuple[float, float] | None:
-        """Of a frozen network, with or without attachments as they are now, whichever is worse; by chance: naming the most
-        frequent class. What is lost where outlier losses are maximised, no rate would save."""
-        if self.backbone_optimizer is not None or (self.outliers is not None and self.objective.maximise):
-            return None
-        some = list(islice(batches(), BATCHES))
-        with eagerly() if self.losses.compiled else contextlib.nullcontext():
-            result = compare(self.model, some)
-        return min(result.plain, result.attached) / result.inputs, most_frequent(torch.cat([y for _, y in some]))
 
     def values(self) -> dict[str, Tensor]:
         values: dict[str, Tensor] = {f"attachments.{name}": p for name, p in self.model.attachment_parameters()}

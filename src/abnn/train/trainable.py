@@ -23,11 +23,6 @@ class Trainable(ABC):
     capturable: bool = False
     """Whether a step is the same sequence of operations on the device every time, so that it can be captured on CUDA."""
 
-    def known(self, batches: Passes) -> tuple[float, float] | None:
-        """The share of inputs that are classified right before training, and what that would be by chance, where it must
-        not be lost; steps then return the same as "accuracy". See :mod:`abnn.train.knowledge`."""
-        return None
-
     @abstractmethod
     def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         """Update by one batch; returns losses to show. Random numbers: torch's global state, or ``generator``."""
@@ -60,13 +55,9 @@ class Trainable(ABC):
 
 @dataclass
 class History:
-    """One row for each epoch: mean losses, learning rate, seconds, and what the trained thing adds.
-
-    begun_again  how often the run has begun again, see :mod:`abnn.train.knowledge`; rows are those of the last time
-    """
+    """One row for each epoch: mean losses, learning rate, seconds, and what the trained thing adds."""
 
     rows: list[dict[str, float]] = field(default_factory=list)
-    begun_again: int = 0
 
     @property
     def last(self) -> dict[str, float]:

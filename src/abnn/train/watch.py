@@ -52,9 +52,6 @@ class Watch:
         self.sums = {}
         return means
 
-    def begin_again(self) -> None:
-        self.bar.update(self.task, completed=0)
-
 
 def progress_bar(disable: bool = False, transient: bool = False) -> Progress:
     """The look of every progress bar of this package."""

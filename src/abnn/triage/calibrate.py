@@ -102,7 +102,8 @@ def gather(
         accepted = "a DataLoader or a list of (x, y) batches"
         raise InputError(explain("loader", "an iterator, which can be read once", accepted))
     rows: list[tuple[np.ndarray, ...]] = []
-    common: dict[str, Any] = {"draws": config.draws, "seed": config.seed, "classes": model.classes}
+    draws = getattr(model, "usual_draws", 10) if config.draws is None else config.draws
+    common: dict[str, Any] = {"draws": draws, "seed": config.seed, "classes": model.classes}
     with progress_bar(disable=not progress) as bar:
         length = len(loader) if isinstance(loader, Sized) else None
         task = bar.add_task("calibrating", total=length, status="scores of good inputs")
@@ -114,7 +115,7 @@ def gather(
 
         def predict_good() -> Iterator[Tensor]:
             for x, y in batches():
-                prediction = model.predict(x, draws=config.draws, seed=config.seed)
+                prediction = model.predict(x, draws=draws, seed=config.seed)
                 if not rows:
                     common["score"] = config.score or prediction.default
                     common.update(drawn=len(prediction.samples), views=prediction.views)
@@ -122,7 +123,7 @@ def gather(
                 log_probs = prediction.probs.float().log().cpu().numpy()
                 scores = _scores(prediction, common["score"])
                 if not rows:
-                    parts = [model.predict(each, draws=config.draws, seed=config.seed) for each in x[:PROBES].split(1)]
+                    parts = [model.predict(each, draws=draws, seed=config.seed) for each in x[:PROBES].split(1)]
                     alone = np.concatenate([_scores(part, common["score"]) for part in parts])
                     common["rounding"] = float(np.abs(alone - scores[:PROBES]).max())
                 rows.append((scores, predicted, predicted == labels, log_probs, labels))
@@ -147,7 +148,7 @@ def gather(
         for _ in range(rounds):
             for x, y in batches():
                 outlier = maker(x, y, generator)
-                scores = _scores(model.predict(outlier.x, draws=config.draws, seed=config.seed), common["score"])
+                scores = _scores(model.predict(outlier.x, draws=draws, seed=config.seed), common["score"])
                 far = outlier.severity.cpu().numpy() > 0.5
                 mild.append(scores[~far])
                 severe.append(scores[far])

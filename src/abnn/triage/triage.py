@@ -76,7 +76,7 @@ class Triage:
     noticed: Share
     rejected: Share
     score: str
-    draws: Positive
+    draws: Annotated[int, Bounds(ge=0, le=2**53)]
     seed: int
     inputs: Count
     calibration: Annotated[Floats, AfterValidator(_check_quantiles)] = field(default=(), repr=False)

@@ -1,0 +1,66 @@
+"""The default attachment: a small addition to what a block says, which can never outgrow it.
+
+For a block's output h, normalised by its root mean square q = rms(h) over one input,
+
+    u = up(relu(mix(relu(down(h / q))))),    output = h + q c u / (c + rms(u)),
+
+where ``down`` maps all features of a position to few, ``mix`` lets each of these see its neighbours (3 places along every
+axis; not for tokens and flat features), and ``up`` maps back. ``up`` starts at exactly zero, so that at first the network says what
+it said. The root mean square of the addition stays below c q, whatever the weights are: no rate, no number of steps and no
+outlier can overwrite the backbone.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from abnn.bayes.layers import BayesConv, BayesLinear, Init, MeanField
+from abnn.bayes.priors import Prior
+from abnn.model.blocks import Block
+
+BOUND = 0.5
+"""c: the largest share of a block's output that is added to it."""
+WIDTH = 32
+"""Features between ``down`` and ``up``, where the budget allows so many."""
+SIGMA = 1e-3
+"""Of all weights at first; see :mod:`abnn.train.width` for how wide a posterior the data allow."""
+
+
+class Bounded(nn.Module):
+    """Turns the output of a block, [S·B, ...], into what is added to it."""
+
+    def __init__(self, block: Block, width: int, prior: Prior, init: Init | None) -> None:
+        super().__init__()
+        self.last = block.layout == "tokens"  # features are in the last dimension
+        features = block.output[-1 if self.last else 1]
+        places = 0 if self.last else len(block.output) - 2
+
+        def layer(fan_in: int, fan_out: int, starts_at_zero: bool = False) -> MeanField:
+            chosen = init or Init(0.0 if starts_at_zero else 1 / math.sqrt(fan_in), SIGMA)
+            if places:
+                return BayesConv(fan_in, fan_out, (1,) * places, prior=prior, init=chosen, shared=True)
+            return BayesLinear(fan_in, fan_out, prior=prior, init=chosen, shared=True)
+
+        self.down = layer(features, width)
+        mixed = init or Init(3 ** (-places / 2), SIGMA)
+        self.mix = (
+            BayesConv(width, width, (3,) * places, groups=width, prior=prior, init=mixed, shared=True) if places else None
+        )
+        self.up = layer(width, features, starts_at_zero=True)
+
+    def forward(self, main: Tensor) -> Tensor:
+        size = rms(main)
+        hidden = F.relu(self.down(main / size))
+        if self.mix is not None:
+            hidden = F.relu(self.mix(hidden))
+        added = self.up(hidden)
+        return added * (size * BOUND / (BOUND + rms(added)))
+
+
+def rms(x: Tensor) -> Tensor:
+    """The root mean square of each input, [B, 1, ...]; never zero."""
+    square = x.float().flatten(1).square().mean(1)
+    return (square + 1e-8).sqrt().view(-1, *[1] * (x.ndim - 1)).to(x.dtype)

@@ -1,0 +1,26 @@
+"""What one pass says about inputs, before it is made into a score."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Evidence(NamedTuple):
+    """Of a batch of B inputs:
+
+    plain      the network's output without attachments, [B, K]
+    attached   its output with them, [B, K]
+    last       what went into its last linear layer, without attachments, [B, F]; None: it has no such layer
+    weight     of that layer, [K, F], likewise
+    bias       of that layer, [K], likewise
+    variances  ln v at every place, see :mod:`abnn.bayes.closed_form`, [B, P]
+    """
+
+    plain: Tensor
+    attached: Tensor
+    last: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+    variances: Tensor

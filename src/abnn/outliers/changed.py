@@ -1,0 +1,343 @@
+"""Images that are changed but can still be read: many kinds of change, mild ones and hard ones.
+
+Every kind is a function of a batch with values in [0, 1], a strength in [0, 1], and random numbers; ``@kind("name")`` makes one
+known. Hard kinds are always at their strongest: people still read most of them, networks few.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from abnn.outliers.base import Outliers
+from abnn.outliers.leaves import leaf_scenes
+from abnn.outliers.random import Rng
+from abnn.outliers.style import Style
+
+Kind = Callable[[Tensor, float, Rng], Tensor]
+MILD: dict[str, Kind] = {}
+HARD: dict[str, Kind] = {}
+GROUPS = 8
+"""So many groups of a batch are changed in ways of their own."""
+
+
+def kind(name: str, hard: bool = False) -> Callable[[Kind], Kind]:
+    """Make a function known as a kind of change."""
+
+    def register(function: Kind) -> Kind:
+        (HARD if hard else MILD)[name] = function
+        return function
+
+    return register
+
+
+@dataclass(kw_only=True, eq=False)
+class Changed(Outliers):
+    """Every group of a batch is changed in one way, or in two: mild ones by their severity, a share ``hard`` of them fully,
+    of small images a smaller one.
+
+    The label still holds, so that severities end low.
+    """
+
+    name: ClassVar[str] = "changed"
+    forms: ClassVar[tuple[str, ...] | None] = ("image",)
+    limits = (("hard", 0, 1),)
+    capturable = False
+    severity: tuple[float, float] = (0.015, 0.1)
+    hard: float = 0.5
+
+    def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
+        severity = self.choose_severity(len(x), severity, rng)
+        low, span = self.value_range(x)
+        unit = ((x - low) / span.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
+        most = max(self.severity[1], 1e-9)
+        parts, severities = [], []
+        for part, own in zip(unit.chunk(GROUPS), severity.chunk(GROUPS)):
+            if rng.number() < self.hard * bearable(x) and bool((own > 0).all()):
+                parts.append(HARD[rng.choice([*HARD])](part, 1.0, rng))
+                severities.append(torch.full_like(own, most))
+                continue
+            amount = float(own.mean()) / most
+            twice = rng.number() < 0.5
+            for _ in range(1 + twice):
+                part = MILD[rng.choice([*MILD])](part, 0.7 * amount if twice else amount, rng)
+            parts.append(part)
+            severities.append(own.mean().expand(len(own)))
+        return low + span * torch.cat(parts).clamp(0, 1), torch.cat(severities)
+
+
+def per_image(x: Tensor, values: Tensor) -> Tensor:
+    return values.view(-1, *[1] * (x.ndim - 1))
+
+
+def small(x: Tensor) -> bool:
+    """Whether an image has so few places that a strong change leaves nothing of it."""
+    return min(x.shape[2:]) < 40
+
+
+def bearable(x: Tensor) -> float:
+    """The share of hard changes that images of this size can bear: none at 8 places a side, all from 40 on."""
+    return min(1.0, max(0.0, (min(x.shape[2:]) - 8) / 32))
+
+
+def resized(x: Tensor, factor: float) -> Tensor:
+    """As if seen at a lower resolution."""
+    size = [max(min(4, side), round(side / factor)) for side in x.shape[2:]]
+    coarse = F.interpolate(x, size=size, mode="bilinear", align_corners=False, antialias=True)
+    return F.interpolate(coarse, size=x.shape[2:], mode="bilinear", align_corners=False)
+
+
+def blurred(x: Tensor, sigma: float) -> Tensor:
+    reach = min(int(3 * sigma + 0.5), min(x.shape[2:]) - 1)
+    if reach < 1:
+        return x
+    places = torch.arange(-reach, reach + 1, device=x.device, dtype=x.dtype)
+    weights = torch.exp(-places.square() / (2 * sigma * sigma))
+    weights, channels = weights / weights.sum(), x.shape[1]
+    padded = F.pad(x, (reach,) * 4, mode="reflect")
+    rows = F.conv2d(padded, weights.view(1, 1, 1, -1).expand(channels, 1, 1, -1), groups=channels)
+    return F.conv2d(rows, weights.view(1, 1, -1, 1).expand(channels, 1, -1, 1), groups=channels)
+
+
+def grey(x: Tensor) -> Tensor:
+    return x.mean(1, keepdim=True).expand_as(x)
+
+
+def warped(x: Tensor, rows: list[Tensor], padding: str = "reflection") -> Tensor:
+    """By an affine map of the six given numbers for each image."""
+    grid = F.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode=padding, align_corners=False)
+
+
+def spectrum_of_others(x: Tensor, share: float) -> Tensor:
+    """With a share of the amplitudes of the next image of the batch: its phases, where the shapes are, stay."""
+    own = torch.fft.rfft2(x.float())
+    size = torch.lerp(own.abs(), own.abs().roll(1, 0), share)
+    return torch.fft.irfft2(torch.polar(size, own.angle()), s=x.shape[2:]).to(x.dtype).clamp(0, 1)
+
+
+def tiles(x: Tensor, rng: Rng) -> Tensor:
+    """A small part of each image and its mirror images, repeated."""
+    height, width = x.shape[2:]
+    count = 3 + int(rng.number() * (3 if small(x) else 6))
+    down, across = (max(min(2, side), side // count) for side in (height, width))
+    top, left = int(rng.number() * (height - down + 1)), int(rng.number() * (width - across + 1))
+    part = x[:, :, top : top + down, left : left + across]
+    part = torch.cat([part, part.flip(3)], 3)
+    part = torch.cat([part, part.flip(2)], 2)
+    return part.repeat(1, 1, -(-height // (2 * down)), -(-width // (2 * across)))[:, :, :height, :width].contiguous()
+
+
+def clutter(x: Tensor, rng: Rng) -> Tensor:
+    """Something else of the same size: leaves, or tiles of the next image."""
+    return leaf_scenes(x.shape, 24, rng) if rng.number() < 0.5 else tiles(x.roll(1, 0), rng)
+
+
+@kind("soft")
+def _soft(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    return resized(x, 1 + amount * (1.5 if small(x) else 5) * rng.number(0.5, 1))
+
+
+@kind("noise")
+def _noise(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    return x + 0.3 * amount * rng.number(0.3, 1) * rng.normal(*x.shape)
+
+
+@kind("dark")
+def _dark(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    return x * (1 - 0.85 * amount * per_image(x, rng.uniform(len(x))))
+
+
+@kind("contrast")
+def _contrast(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    mean = x.mean((1, 2, 3), keepdim=True)
+    factor, shift = (amount * per_image(x, rng.between(-1, 1, len(x))) for _ in range(2))
+    return (x - mean) * torch.exp(1.4 * factor) + mean + 0.3 * shift
+
+
+@kind("gamma")
+def _gamma(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    return x.clamp_min(1e-4).pow(torch.exp(1.1 * amount * per_image(x, rng.between(-1, 1, len(x)))))
+
+
+@kind("colours")
+def _colours(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    tint = torch.exp(0.7 * amount * rng.normal(*x.shape[:2]))[..., None, None]
+    return torch.lerp(x, grey(x), amount) if rng.number() < 0.5 and x.shape[1] > 1 else x * tint
+
+
+@kind("levels")
+def _levels(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    count = max(2, round(2 + (1 - amount) * 10))
+    return (x * (count - 1) + 0.5).floor() / (count - 1)
+
+
+@kind("solarised")
+def _solarised(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    limit = 1 - 0.6 * amount
+    return torch.where(x > limit, 2 * limit - x, x)
+
+
+@kind("turned")
+def _turned(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    angle = 0.8 * amount * rng.between(-1, 1, len(x))
+    none = torch.zeros_like(angle)
+    return warped(x, [angle.cos(), -angle.sin(), none, angle.sin(), angle.cos(), none])
+
+
+@kind("sheared")
+def _sheared(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    across, down = (amount * rng.between(-1, 1, len(x)) for _ in range(2))
+    one = torch.ones_like(across)
+    return warped(x, [one, 0.7 * across, 0 * one, 0.3 * down, one, 0 * one])
+
+
+@kind("stretched")
+def _stretched(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    wide, tall = (torch.exp(0.6 * amount * rng.between(-1, 1, len(x))) for _ in range(2))
+    return warped(x, [wide, 0 * wide, 0 * wide, 0 * wide, tall, 0 * wide])
+
+
+@kind("zoomed")
+def _zoomed(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    side = 1 - 0.6 * amount * rng.uniform(len(x))
+    left, top = ((1 - side) * rng.between(-1, 1, len(x)) for _ in range(2))
+    return warped(x, [side, 0 * side, left, 0 * side, side, top])
+
+
+@kind("shrunk")
+def _shrunk(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    side = 1 + amount * rng.uniform(len(x))
+    return warped(x, [side, 0 * side, 0 * side, 0 * side, side, 0 * side], "border" if rng.number() < 0.5 else "zeros")
+
+
+@kind("covered")
+def _covered(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    cover = leaf_scenes(x.shape, 12, rng) if rng.number() < 0.5 else x.roll(1, 0)
+    down, across = (min(side, int(side * math.sqrt(amount / 2)) + 1) for side in x.shape[2:])
+    top, left = int(rng.number() * (x.shape[2] - down + 1)), int(rng.number() * (x.shape[3] - across + 1))
+    x = x.clone()
+    x[:, :, top : top + down, left : left + across] = cover[:, :, top : top + down, left : left + across]
+    return x
+
+
+@kind("spectrum")
+def _spectrum(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    return spectrum_of_others(x, amount * rng.number(0.5, 1))
+
+
+@kind("sharp")
+def _sharp(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    return x + (1 + 6 * amount) * amount * (x - blurred(x, 1 + (0 if small(x) else 2 * rng.number())))
+
+
+@kind("overlaid")
+def _overlaid(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    return torch.lerp(x, clutter(x, rng), 0.45 * amount)
+
+
+@kind("very soft", hard=True)
+def _very_soft(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    return _noise(_soft(x, 1.4, rng).clamp(0, 1), 0.5, rng)
+
+
+@kind("very noisy", hard=True)
+def _very_noisy(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    return x + rng.number(0.2, 0.5) * rng.normal(*x.shape)
+
+
+@kind("spectrum of another", hard=True)
+def _whole_spectrum(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    return spectrum_of_others(x, 1.0)
+
+
+@kind("faint", hard=True)
+def _faint(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    return grey(x) * rng.number(0.08, 0.25) + rng.number(0, 0.7)
+
+
+@kind("two colours", hard=True)
+def _two_colours(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    value = blurred(x.mean(1, keepdim=True), 1.0)
+    limit = per_image(x, value.flatten(1).quantile(rng.number(0.35, 0.65), dim=1))
+    one, other = (rng.uniform(*x.shape[:2])[..., None, None] for _ in range(2))
+    return torch.lerp(other, one, torch.sigmoid(40 * (value - limit)))
+
+
+@kind("far away", hard=True)
+def _far_away(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    side = torch.full((len(x),), (2.0 if small(x) else 3.0) * rng.number(0.8, 1.2), device=x.device, dtype=x.dtype)
+    return warped(x, [side, 0 * side, 0 * side, 0 * side, side, 0 * side], "border" if rng.number() < 0.5 else "zeros")
+
+
+@kind("tone curve", hard=True)
+def _tone_curve(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    knots = rng.uniform(*x.shape[:2], 6)
+    place = (x * 5).clamp(0, 5 - 1e-4).flatten(2)
+    below = place.floor().long()
+    start, end = knots.gather(2, below), knots.gather(2, below + 1)
+    return torch.lerp(start, end, place - below).view_as(x)
+
+
+@kind("elastic", hard=True)
+def _elastic(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    field = F.interpolate(rng.normal(len(x), 2, 10, 10), size=x.shape[2:], mode="bicubic", align_corners=False)
+    same = torch.eye(2, 3, device=x.device, dtype=x.dtype).expand(len(x), 2, 3)
+    grid = F.affine_grid(same, list(x.shape), align_corners=False) + 0.06 * field.permute(0, 2, 3, 1)
+    return F.grid_sample(x, grid, padding_mode="reflection", align_corners=False)
+
+
+@kind("details alone", hard=True)
+def _details(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    fine = x - blurred(x, rng.number(0.8, 2) if small(x) else rng.number(1.5, 4.5))
+    return 0.5 + rng.number(2, 5) * (grey(fine) if rng.number() < 0.5 else fine)
+
+
+@kind("erased", hard=True)
+def _erased(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    x = x.clone()
+    for _ in range(6):
+        down, across = (max(1, int(side * rng.number(0.12, 0.3))) for side in x.shape[2:])
+        top, left = int(rng.number() * (x.shape[2] - down + 1)), int(rng.number() * (x.shape[3] - across + 1))
+        size = (1, 1) if rng.number() < 0.5 else (down, across)
+        x[:, :, top : top + down, left : left + across] = rng.uniform(*x.shape[:2], *size)
+    return x
+
+
+@kind("much overlaid", hard=True)
+def _much_overlaid(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    return torch.lerp(x, clutter(x, rng), rng.number(0.4, 0.65))
+
+
+@kind("several changes", hard=True)
+def _several(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    for _ in range(3):
+        x = MILD[rng.choice([*MILD])](x, rng.number(0.3, 0.9), rng).clamp(0, 1)
+    return x
+
+
+@kind("inverted", hard=True)
+def _inverted(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    return 1 - x
+
+
+@kind("specks", hard=True)
+def _specks(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    where, value = (rng.uniform(len(x), 1, *x.shape[2:]) for _ in range(2))
+    return torch.where(where < rng.number(0.15, 0.45), value.round(), x)
+
+
+@kind("style", hard=True)
+def _style(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    maker = Style()
+    maker.prepare(0.0, 1.0)
+    dial = torch.full((len(x), 1, 1, 1), 0.3 * rng.number(0.5, 1), device=x.device, dtype=x.dtype)
+    for _ in range(1 + (rng.number() < 0.5)):
+        x = maker.change(x, dial, rng).clamp(0, 1)
+    return x
