@@ -15,7 +15,7 @@ from abnn.data.parts import choose_classes, split_classes
 from abnn.data.source import Chunk, Source
 from abnn.errors import InputError, explain
 
-__all__ = ["ArraySource", "Chunk", "DigitsData", "FolderSource", "InputForm", "Labelled", "Source"]
+__all__ = ["ArraySource", "Chunk", "DigitsData", "FolderSource", "InputForm", "Labelled", "Source", "choose_classes"]
 __all__ += ["data_root", "load_digits", "match_labels", "open_named", "open_source", "read_image"]
 
 

@@ -1,11 +1,4 @@
-"""Parts of a source: some of its classes, and the fixed cut of training data into a part to fit and one to choose by.
-
-    cifar10/test[cat,dog]    the inputs of these classes, in the order of the source; labels 0, 1, ... in the order given
-    mnist/fit, mnist/val     input i of the training data is in "val" if  floor(i / 100) mod 10 = 9,  else in "fit"
-
-Whole blocks of 100 are held out, for neighbours may belong together: in SVHN the digits of one house number follow each
-other. Nothing is drawn at random, so the cut is the same with every version of every library.
-"""
+"""Some classes of a source: "cifar10/test[cat, dog]" has the inputs of these classes, with labels 0, 1, ... in the order given."""
 
 from __future__ import annotations
 
@@ -18,9 +11,6 @@ from abnn.data.form import InputForm
 from abnn.data.labels import check_labels, number_classes, plain_name
 from abnn.data.source import Chunk, Source
 from abnn.errors import InputError, explain, unknown
-
-BLOCK, EVERY = 100, 10
-PARTS = ("fit", "val")
 
 
 class Subset(Source):
@@ -71,18 +61,3 @@ def choose_classes(source: Source, classes: Sequence[str], name: str) -> Subset:
     if not len(rows):
         raise InputError(explain(argument, f"{', '.join(classes)}, of which it has no input", "classes with inputs"))
     return Subset(source, rows, labels[rows], tuple(names[place] for place in places), name)
-
-
-def is_held_out(count: int) -> np.ndarray:
-    """Return for each of ``count`` inputs in their order whether it belongs to "val"."""
-    return np.arange(count) // BLOCK % EVERY == EVERY - 1
-
-
-def cut(source: Source, part: str, name: str) -> Subset:
-    """Return "fit" or "val" of training data."""
-    held_out = is_held_out(len(source))
-    if not held_out.any():
-        accepted = f"more than {BLOCK * (EVERY - 1)}, of which every {EVERY}th block of {BLOCK} is held out"
-        raise InputError(explain(f"source {source.name!r}", f"{len(source)} inputs", accepted))
-    rows = np.flatnonzero(held_out if part == "val" else ~held_out)
-    return Subset(source, rows, source.labels[rows], source.class_names, name)
