@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from abnn.data import Source
-from abnn.data.parts import Subset
+from abnn.data.classes import Subset
 from abnn.errors import InputError, explain
 
 BLOCK, EVERY = 100, 10
