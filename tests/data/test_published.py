@@ -83,22 +83,12 @@ def publish_svhn(server: FileServer, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torchvision().datasets.SVHN, "split_list", parts)
 
 
-def publish_semeion(server: FileServer, patch: pytest.MonkeyPatch) -> None:
-    content = io.BytesIO()
-    np.savetxt(content, np.hstack([(GREY[:, :16, :16] > 99).reshape(23, 256), np.eye(10)[LABELS]]), "%.4f")
-    server.files["semeion.data"] = content.getvalue()
-    patch.setattr(torchvision().datasets.SEMEION, "url", server.url("semeion.data"))
-    patch.setattr(torchvision().datasets.SEMEION, "md5_checksum", md5(content.getvalue()))
-
-
 def test_every_set_by_name(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for loader in ("MNIST", "FashionMNIST"):
         publish_mnist(server, monkeypatch, loader)
     publish_cifar(server, monkeypatch, "CIFAR10", "labels")
     publish_cifar(server, monkeypatch, "CIFAR100", "fine_labels")
     publish_svhn(server, monkeypatch)
-    publish_semeion(server, monkeypatch)
-    binary = (GREY[:, :16, :16] > 99).astype(np.uint8) * 255
     expected: dict[str, tuple[np.ndarray, np.ndarray]] = {
         "mnist/train": (GREY, LABELS),
         "mnist/test": (GREY[::-1], LABELS[::-1]),
@@ -107,7 +97,6 @@ def test_every_set_by_name(server: FileServer, tmp_path: Path, monkeypatch: pyte
         "cifar100/test": (COLOUR[::-1], LABELS[::-1]),
         "svhn/train": (COLOUR, LABELS),
         "svhn/test": (COLOUR, LABELS),
-        "semeion/test": (binary, LABELS),
     }
     names = {"cifar100": tuple(f"kind {number}" for number in range(10)), "fashion-mnist": named.FASHION}
     for again in (False, True):
@@ -136,7 +125,7 @@ def test_a_damaged_download_is_no_data(server: FileServer, tmp_path: Path, monke
 
 
 def test_what_cannot_be_downloaded_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for text in ("svhn/validation", "semeion/train"):
+    for text in ("svhn/validation", "mnist/validation"):
         with pytest.raises(InputError, match=f"accepted: .*{text.split('/')[0]}/test"):
             open_source(text, tmp_path)
 

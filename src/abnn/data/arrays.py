@@ -45,23 +45,12 @@ class MemorySource(Source):
 
 
 class ArraySource(Source):
-    """The pictures or features of one ``.npz`` file.
+    """The pictures or features of one ``.npz`` file; its array ``names`` says what the labels mean, or ``class_names``."""
 
-    class_names  of the labels; None: those in the file's array ``names``, if it has one
-    binary       accept pictures of 0 and 1, and multiply them by 255
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        name: str | None = None,
-        class_names: tuple[str, ...] | None = None,
-        binary: bool = False,
-    ) -> None:
+    def __init__(self, path: str | Path, name: str | None = None, class_names: tuple[str, ...] | None = None) -> None:
         self.path = Path(path)
         self.name = name or self.path.stem
         self._stream: _Rows | None = None
-        self._factor = np.uint8(1)
         with self._reading(), zipfile.ZipFile(check_regular(self.path)) as archive, np.load(self.path) as arrays:
             self.kind = next((kind for kind in LABELS if kind in arrays), "")
             _check_sizes(self.path, archive)
@@ -76,11 +65,9 @@ class ArraySource(Source):
             self.labels = self._labels(len(rows), arrays.get(LABELS[self.kind]))
             names = tuple(str(each) for each in arrays["names"]) if "names" in arrays else None
         self.class_names = class_names or names
-        if self.kind == "images" and self.raw(0, min(len(self), 64)).max() == 1:
-            if not binary:  # they would all be black for the model
-                given, fix = "values of 0 and 1 only", "Multiply them by 255."
-                raise InputError(explain(f"images of {self.path}", given, "values from 0 to 255", fix))
-            self._factor = np.uint8(255)
+        if self.kind == "images" and self.raw(0, min(len(self), 64)).max() == 1:  # all black for the model
+            given, fix = "values of 0 and 1 only", "Multiply them by 255."
+            raise InputError(explain(f"images of {self.path}", given, "values from 0 to 255", fix))
 
     def take(self, rows: np.ndarray, form: InputForm) -> Chunk:
         window = min(WINDOW, max(1, AT_ONCE // self.row_bytes))
@@ -90,13 +77,12 @@ class ArraySource(Source):
         return Chunk(torch.cat([convert(some) for some in values]), rows, int(rows[-1]) + 1)
 
     def raw(self, first: int, last: int) -> np.ndarray:
-        """Return rows as they are in the file; pictures of 0 and 1 as 0 and 255."""
+        """Return rows as they are in the file."""
         with self._reading():
             if self._stream is None or self._stream.position > first:
                 self.close()
                 self._stream = _Rows(self.path, self.kind)  # opened again, so that checksums are compared again, too
-            values = self._stream.read(first, last)
-        return values * self._factor if self._factor != 1 else values
+            return self._stream.read(first, last)
 
     def close(self) -> None:
         """Close the file; reading opens it again."""
@@ -136,14 +122,14 @@ class ArraySource(Source):
         else:
             usable, accepted, fix = len(shape) == 2 and rows.dtype.kind in "fiu", "numbers [N, D]", ""
         by_rows = "rows one after another: numpy.ascontiguousarray(array)"
-        for good, wanted, help in (
+        for good, required, advice in (
             (usable, accepted, fix),
             (not rows.by_columns, by_rows, ""),
             (0 not in shape, "at least one input, none of them empty", ""),
             (rows.row_bytes <= AT_ONCE, f"inputs of at most {AT_ONCE >> 20} MiB", ""),
         ):
             if not good:
-                raise InputError(explain(f"{self.kind} of {self.path}", given, wanted, help))
+                raise InputError(explain(f"{self.kind} of {self.path}", given, required, advice))
         if rows.size < rows.start + len(rows) * rows.row_bytes:  # else a header of few bytes could ask for any memory
             raise EOFError(f"it ends within row {(rows.size - rows.start) // rows.row_bytes}")
 

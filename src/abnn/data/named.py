@@ -34,12 +34,11 @@ class Published(NamedTuple):
 
     loader: str  # its name in torchvision.datasets
     class_names: tuple[str, ...] | None  # what the labels mean; None: the downloaded set says
-    splits: tuple[str, ...] = ("train", "test")
 
 
+SPLITS = ("train", "test")
 PUBLISHED = {
     "mnist": Published("MNIST", DIGITS),
-    "semeion": Published("SEMEION", DIGITS, ("test",)),
     "svhn": Published("SVHN", DIGITS),
     "cifar10": Published("CIFAR10", CIFAR10),
     "cifar100": Published("CIFAR100", None),
@@ -62,10 +61,9 @@ def open_named(text: str, root: str | Path | None = None, name: str | None = Non
         if file is None:
             raise _unknown_source(text)
         return ArraySource(file, name or text)
-    if file is None and split not in published.splits:
-        raise unknown("source", text, [f"{dataset}/{each}" for each in published.splits])
-    file = file or _download(dataset, split, folder)
-    return ArraySource(file, name or text, published.class_names, binary=dataset == "semeion")
+    if file is None and split not in SPLITS:
+        raise unknown("source", text, [f"{dataset}/{each}" for each in SPLITS])
+    return ArraySource(file or _download(dataset, split, folder), name or text, published.class_names)
 
 
 def data_root(root: str | Path | None = None) -> Path:
@@ -107,7 +105,7 @@ def read_published(dataset: str, split: str, root: Path) -> dict[str, Any]:
     loader = getattr(torchvision().datasets, published.loader)
     options: dict[str, Any] = {"split": split} if dataset == "svhn" else {"train": split == "train"}
     with tempfile.TemporaryDirectory(dir=root) as scratch:
-        raw = loader(scratch, download=True, **({} if dataset == "semeion" else options))
+        raw = loader(scratch, download=True, **options)
     images, labels = np.asarray(raw.data), np.asarray(raw.labels if hasattr(raw, "labels") else raw.targets)
     if dataset == "svhn":  # channels first
         images = images.transpose(0, 2, 3, 1)
