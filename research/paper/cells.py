@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from abnn.baselines import TrainConfig, Trained, load_trained, make_method, train_seeds
+from abnn.baselines import TrainConfig, Trained, load_trained, make_method
 from abnn.baselines.deep_ensemble import Ensemble
 from abnn.baselines.posthoc import PostHocModel, build_posthoc
 from abnn.data import InputForm
@@ -34,6 +34,7 @@ from research.compare import known_record, read_back
 from research.data import open_source
 from research.metrics import summarise
 from research.records import rounded
+from research.seeds import train_seeds
 from research.tasks import Task, load_task
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -27,8 +27,6 @@ from torch import Tensor, nn
 
 from abnn.baselines.base import Losses, Method, Minimise, Run, Stage
 from abnn.baselines.options import check_count, check_positive, check_share, option
-from abnn.predict import Prediction
-from abnn.train.batches import Batches
 
 NORMS = (nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -147,9 +145,7 @@ class Collect(Minimise):
 
 @dataclass(frozen=True, kw_only=True)
 class PSGLD(Method):
-    """prior_sigma: s; decay: a; samples: how many are kept; burn_in: share of the steps before the first;
-    temperature: T.
-    """
+    """prior_sigma: s; decay: a; samples: how many are kept; burn_in: share of the steps before the first; temperature: T."""
 
     name: ClassVar[str] = "p-sgld"
     random: ClassVar[bool] = True
@@ -178,21 +174,14 @@ class PSGLD(Method):
             return {"likelihood": fit / self.temperature, "prior": prior / self.temperature}
 
         def make() -> Collect:
-            optimizer = Langevin(parameters, self.lr, self.decay, run.fabric)
-            steps = sample_steps(run.epochs * count_batches(run.batches), self.burn_in, self.samples)
-            return Collect(run, losses, optimizer, steps)
+            length = run.batches.length
+            batches = sum(1 for _ in run.batches.once()) if length is None else length
+            steps = sample_steps(run.epochs * batches, self.burn_in, self.samples)
+            return Collect(run, losses, Langevin(parameters, self.lr, self.decay, run.fabric), steps)
 
         return [Stage("train", run.epochs, make, self.schedule)]
 
-    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
-        """One draw for each kept sample, whatever ``draws`` says."""
-        assert isinstance(network, Samples)
-        rows = [
-            torch.func.functional_call(network.network, network.weights(number), (x,))
-            for number in range(int(network.count))
-        ]
-        return Prediction(torch.stack(rows).float().softmax(2), default=self.score)
-
-
-def count_batches(batches: Batches) -> int:
-    return batches.length if batches.length is not None else sum(1 for _ in batches.once())
+    def draw_logits(self, network: Samples, x: Tensor, draws: int, seed: int) -> Tensor:
+        """Return one draw for each kept sample, whatever ``draws`` says."""
+        samples = [network.weights(number) for number in range(int(network.count))]
+        return torch.stack([torch.func.functional_call(network.network, weights, (x,)) for weights in samples])

@@ -29,9 +29,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.baselines.base import AUTHORS_NOISE, Method, Minimise, Run, Stage
+from abnn.baselines.base import AUTHORS_NOISE, Method, Minimise, Run, Stage, check_paper_resnet
 from abnn.baselines.options import check_positive, check_share, one_of, option
-from abnn.errors import InputError, explain
 from abnn.model.blocks import evaluating
 from abnn.networks.by_name import PaperResNet, group_norm
 from abnn.predict import Prediction
@@ -111,14 +110,8 @@ class Woods(Method):
     name: ClassVar[str] = "woods"
     variants: ClassVar[dict[str, dict[str, Any]]] = {
         "reference": {},
-        "authors": {
-            "form": "head",
-            "pretrain": 0.0,
-            "tune_schedule": "steps",
-            "ce_factor": None,
-            "outliers": AUTHORS_NOISE,
-            "score": "max-probability",
-        },
+        "authors": {"form": "head", "pretrain": 0.0, "tune_schedule": "steps", "ce_factor": None}
+        | {"outliers": AUTHORS_NOISE, "score": "max-probability"},
     }
     uses_outliers: ClassVar[str] = "must"
 
@@ -139,21 +132,15 @@ class Woods(Method):
         return (*super().scores, "energy", *(("ood-head",) if self.form == "head" else ()))
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> nn.Module:
-        network = make_backbone()
         if self.form == "energy":
-            return EnergyUnit(network)
-        if not isinstance(network, PaperResNet):
-            fix = "Use the backbone 'paper-resnet', or form='energy', which takes any network."
-            raise InputError(explain("backbone", type(network).__name__, "PaperResNet for form='head'", fix))
-        return SecondHead(network)
+            return EnergyUnit(make_backbone())
+        return SecondHead(check_paper_resnet(make_backbone(), "for form='head'; form='energy' takes any network"))
 
     def stages(self, run: Run) -> list[Stage]:
-        first = round(self.pretrain * run.epochs) if run.epochs > 1 else 0
         plain: Any = run.network.network
-        return [
-            Stage("pretrain", first, lambda: self.minimise_plain(run, plain, "training the network"), self.schedule),
-            Stage("wild", run.epochs - first, lambda: WildSteps(run, self), TUNE_SCHEDULES[self.tune_schedule]),
-        ]
+        first = self.pretraining(run, "pretrain", plain, self.pretrain)
+        schedule = TUNE_SCHEDULES[self.tune_schedule]
+        return [first, Stage("wild", run.epochs - first.epochs, lambda: WildSteps(run, self), schedule)]
 
     def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
         logits, outlier = network(x)
