@@ -244,7 +244,7 @@ def test_features_of_zeros_are_not_scaled(name: str) -> None:
     test = made_up(2)
     assert test.head is not None
     nothing = dataclasses.replace(test, last=torch.zeros(2, WIDTH))
-    torch.testing.assert_close(build_posthoc(name).score(nothing), energy(test.head.shift[None]).expand(2))
+    torch.testing.assert_close(build_posthoc(name).score(nothing), energy(test.head.bias[None]).expand(2))
 
 
 @pytest.mark.parametrize("neighbours", [1, 10, 500])

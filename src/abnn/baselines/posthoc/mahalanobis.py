@@ -3,14 +3,10 @@
     mahalanobis            min_c sqrt(d_c / D),       d_c = (f - m_c)^T C^-1 (f - m_c)
     relative-mahalanobis   (min_c d_c - d_0) / D,     d_0 under one Gaussian fitted to everything
 
-with class means m_c and one covariance C of all classes, shrunk towards its diagonal as in :mod:`abnn.bayes.gaussians`, without
-which it is of no use where there are hardly more inputs than features. f are the last features; with "-l2" divided by their
-length; with "-blocks" the means and standard deviations of the channels of all blocks side by side. In the relative distance,
-directions in which all inputs vary alike, whatever their class, cancel.
-
-Lee et al. 2018, "A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial Attacks", arXiv:1807.03888,
-without its input perturbation and its regression on outliers. Ren et al. 2021, "A Simple Fix to Mahalanobis Distance for
-Improving Near-OOD Detection", arXiv:2106.09022. Mueller and Hein 2025, "Mahalanobis++", arXiv:2505.18032, for "-l2".
+with class means m_c and one covariance C of all classes, shrunk towards its diagonal as in :mod:`abnn.bayes.gaussians`. f are the
+last features; with "-l2" divided by their length; with "-blocks" the statistics of all blocks. Lee et al. 2018, arXiv:1807.03888,
+without its input perturbation and its regression on outliers; Ren et al. 2021, arXiv:2106.09022; Mueller and Hein 2025,
+arXiv:2505.18032.
 """
 
 from __future__ import annotations
