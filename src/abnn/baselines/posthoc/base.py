@@ -122,7 +122,7 @@ class PostHoc(ABC):
         """Return one number per input, larger = more uncertain, [N]."""
         self._check(features, self.needs)
         if not self.fitted:
-            raise NotFittedError(f"score: {self.name!r} has not been fitted; call fit() with training data first.")
+            raise NotFittedError(f"score: {self.name!r} learns from training data; call fit() with it first.")
         self.state = {name: value.to(features.logits.device) for name, value in self.state.items()}
         return self.values(features)
 

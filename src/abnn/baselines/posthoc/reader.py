@@ -61,8 +61,6 @@ class Reader:
         self.sketch = sketch_factor(widths_of(self._blocks))
         self.linear = self._find_linear(example)
 
-    # -- what there is to read ----------------------------------------------------------------------------------------
-
     def _example(self) -> Tensor:
         shape, dtype = (2, *self.model.input_shape), self.model.input_dtype
         if not dtype.is_floating_point:  # a model that knows an input may refuse one of padding alone
@@ -90,7 +88,8 @@ class Reader:
         view, recorder, _ = self._recording(())
         with torch.no_grad():
             output = self._pass(view, example, 1, 0).flatten(0, 1)
-        module, name = self.network.get_submodule(self._head.name), self._head.name
+        name = self._head.name
+        module = self.network.get_submodule(name)
         if isinstance(module, nn.Linear) and recorder is not None and torch.equal(output, recorder.take()[1]):
             return module
         self.missing["head"] = f"the output of its last linear layer, {name!r}, is changed before it is the logits"
@@ -100,10 +99,9 @@ class Reader:
         """The last linear layer as it is now."""
         if self.linear is None:
             return None
-        weight, bias = self.linear.weight, self.linear.bias
-        return Head(weight.detach().float().to(device), None if bias is None else bias.detach().float().to(device))
-
-    # -- reading ------------------------------------------------------------------------------------------------------
+        return Head(
+            *(part.detach().float().to(device) for part in (self.linear.weight, self.linear.bias) if part is not None)
+        )
 
     def read(self, x: Tensor, draws: int = 10, seed: int | None = 0) -> Features:
         """All features of one batch, on the network's device; draws and seed are those of ``model.predict``."""
