@@ -54,18 +54,10 @@ class PaperResNet(nn.Module):
             raise unknown("stem", stem, ("paper", "small"))
         if width < 2 or width % 2:
             raise InputError(explain("width", width, "an even number of channels (group normalisation by pairs)"))
-        if stem == "paper":
-            self.stem = nn.Sequential(
-                nn.Conv2d(in_channels, width, 3),
-                group_norm(width),
-                nn.ReLU(inplace=True),
-                nn.Conv2d(width, width, 4, 2, 1),
-                group_norm(width),
-                nn.ReLU(inplace=True),
-                nn.Conv2d(width, width, 4, 2, 1),
-            )
-        else:
-            self.stem = nn.Sequential(nn.Conv2d(in_channels, width, 3, padding=1))
+        layers: list[nn.Module] = [nn.Conv2d(in_channels, width, 3, padding=1 if stem == "small" else 0)]
+        for _ in range(2 if stem == "paper" else 0):
+            layers += [group_norm(width), nn.ReLU(inplace=True), nn.Conv2d(width, width, 4, 2, 1)]
+        self.stem = nn.Sequential(*layers)
         self.blocks = nn.Sequential(*[ResidualBlock(width) for _ in range(blocks)])
         self.norm = group_norm(width)
         self.head = nn.Linear(width, classes)
@@ -97,7 +89,7 @@ def build_backbone(name: str, classes: int, in_channels: int = 3, **options: Any
     """
     from abnn.networks.recipe import make_recipe
 
-    network = _build(name, classes, in_channels, options)
+    network = _build(name, classes, in_channels, dict(options))
     network.__dict__["abnn_recipe"] = make_recipe(name, classes, in_channels, options)
     return network
 
@@ -113,8 +105,8 @@ def _build(name: str, classes: int, in_channels: int, options: dict[str, Any]) -
     models = torchvision().models
     if name not in models.list_models(module=models):
         raise unknown("backbone", name, ["paper-resnet", "timm/NAME", *models.list_models(module=models)])
-    small = options.get("small", False)
-    network = models.get_model(name, num_classes=classes, **{key: options[key] for key in options if key != "small"})
+    small = options.pop("small", False)
+    network = models.get_model(name, num_classes=classes, **options)
     if in_channels != 3 or small:
         _change_start(network, in_channels, small)
     return network
