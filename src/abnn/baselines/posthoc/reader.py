@@ -197,15 +197,12 @@ class Sample:
     """At most so many rows of all that were added: those with the smallest random keys, in the order they came."""
 
     def __init__(self, most: int, seed: int) -> None:
-        self.most = most
-        self.random = np.random.default_rng(seed)
-        self.keys: list[Tensor] = []
+        self.most, self.random = most, np.random.default_rng(seed)
         self.parts: list[dict[str, Tensor]] = []
 
     def add(self, rows: dict[str, Tensor]) -> None:
-        self.keys.append(torch.from_numpy(self.random.random(len(rows["logits"]))))
-        self.parts.append(rows)
-        if sum(map(len, self.keys)) > 2 * self.most:
+        self.parts.append({**rows, "key": torch.from_numpy(self.random.random(len(rows["logits"])))})
+        if sum(len(each["key"]) for each in self.parts) > 2 * self.most:
             self._cut()
 
     def finish(self) -> dict[str, Tensor]:
@@ -216,10 +213,9 @@ class Sample:
         return self.parts[0]
 
     def _cut(self) -> None:
-        keys = torch.cat(self.keys)
-        chosen = keys.argsort()[: self.most].sort().values
         whole = {name: torch.cat([rows[name] for rows in self.parts]) for name in self.parts[0]}
-        self.keys, self.parts = [keys[chosen]], [{name: value[chosen] for name, value in whole.items()}]
+        chosen = whole["key"].argsort()[: self.most].sort().values
+        self.parts = [{name: value[chosen] for name, value in whole.items()}]
 
 
 def gather(
