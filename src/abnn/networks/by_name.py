@@ -79,13 +79,12 @@ class PaperResNet(nn.Module):
 
 
 def build_backbone(name: str, classes: int, in_channels: int = 3, **options: Any) -> nn.Module:
-    """A network by name: "paper-resnet", a torchvision name such as "resnet18", or "timm/NAME".
+    """Return a network by name: "paper-resnet", a torchvision name such as "resnet18", or "timm/NAME".
 
-    Weights are random; load your own, or pass ``pretrained=True`` for timm and ``weights="DEFAULT"`` for torchvision.
-    torchvision's networks, which are made for large pictures in colour, take two changes: other ``in_channels``, with a new
-    first convolution, and ``small=True`` for about 32 pixels: the first convolution has stride 1, and no pooling follows it.
-    The network remembers how it was built (``abnn_recipe``), so that a model saved with its backbone can be loaded alone;
-    options beyond plain sizes (see :mod:`abnn.networks.recipe`) are not remembered: pass the backbone to ``abnn.load`` then.
+    Weights are random, unless ``pretrained=True`` for timm or ``weights="DEFAULT"`` for torchvision. torchvision's networks
+    take two changes: other ``in_channels``, with a new first convolution, and ``small=True`` for about 32 pixels: the first
+    convolution has stride 1, and no pooling follows it. The network remembers how it was built, so that a model saved with
+    its backbone can be loaded alone; options beyond plain sizes (:mod:`abnn.networks.recipe`) are not remembered.
     """
     from abnn.networks.recipe import make_recipe
 
@@ -100,7 +99,7 @@ def _build(name: str, classes: int, in_channels: int, options: dict[str, Any]) -
     if name.startswith("timm/"):
         module = timm()
         if name[5:] not in module.list_models():
-            raise unknown("backbone", name, [f"timm/{known}" for known in module.list_models()])
+            raise unknown("backbone", name, [f"timm/{each}" for each in module.list_models()])
         return module.create_model(name[5:], num_classes=classes, in_chans=in_channels, **options)
     models = torchvision().models
     if name not in models.list_models(module=models):
@@ -126,7 +125,6 @@ def _change_start(network: nn.Module, in_channels: int, small: bool) -> None:
     holder, _, own = place.rpartition(".")
     parent = network.get_submodule(holder)
     setattr(parent, own, replacement)
-    if small:
-        pools = [each for each, part in parent.named_children() if isinstance(part, nn.MaxPool2d)]
-        if pools:
-            setattr(parent, pools[0], nn.Identity())
+    pools = [each for each, part in parent.named_children() if isinstance(part, nn.MaxPool2d)]
+    if small and pools:
+        setattr(parent, pools[0], nn.Identity())

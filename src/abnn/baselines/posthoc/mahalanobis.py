@@ -12,7 +12,7 @@ arXiv:2505.18032.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -23,13 +23,13 @@ from abnn.bayes.gaussians import Moments
 
 
 def squared_distances(features: Tensor, means: Tensor, whitening: Tensor) -> Tensor:
-    """(f - m_c)^T W^T W (f - m_c) for every class, [N, C]; W^T W is the inverse covariance."""
+    """Return (f - m_c)^T W^T W (f - m_c) for every class, [N, C]; W^T W is the inverse covariance."""
     left, right = features @ whitening.T, means @ whitening.T
     return torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
 def gaussians(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Class means [C, D] and W [D, D] with W^T W the inverse of the shrunk covariance that the classes share."""
+    """Return class means [C, D] and W [D, D] with W^T W the inverse of the shrunk covariance that the classes share."""
     moments = Moments(classes, features.shape[1])
     for rows, numbers in zip(features.split(4096), labels.split(4096)):
         moments.add(rows.double().cpu(), numbers.cpu())
@@ -69,26 +69,12 @@ class Mahalanobis(PostHoc):
         return (to_classes - to_all).amin(1) / rows.shape[1]
 
 
-class MahalanobisBlocks(Mahalanobis):
-    name: ClassVar[str] = "mahalanobis-blocks"
-    needs: ClassVar[tuple[str, ...]] = ("blocks",)
-
-
-class MahalanobisUnit(Mahalanobis):
-    name: ClassVar[str] = "mahalanobis-l2"
-    unit: ClassVar[bool] = True
-
-
-class RelativeMahalanobis(Mahalanobis):
-    name: ClassVar[str] = "relative-mahalanobis"
-    relative: ClassVar[bool] = True
-
-
-class RelativeMahalanobisBlocks(RelativeMahalanobis):
-    name: ClassVar[str] = "relative-mahalanobis-blocks"
-    needs: ClassVar[tuple[str, ...]] = ("blocks",)
-
-
-class RelativeMahalanobisUnit(RelativeMahalanobis):
-    name: ClassVar[str] = "relative-mahalanobis-l2"
-    unit: ClassVar[bool] = True
+VARIANTS: dict[str, dict[str, Any]] = {
+    "mahalanobis-l2": {"unit": True},
+    "mahalanobis-blocks": {"needs": ("blocks",)},
+    "relative-mahalanobis": {"relative": True},
+    "relative-mahalanobis-l2": {"relative": True, "unit": True},
+    "relative-mahalanobis-blocks": {"relative": True, "needs": ("blocks",)},
+}
+for _name, _changes in VARIANTS.items():
+    type(_name, (Mahalanobis,), {"name": _name, "__module__": __name__, **_changes})
