@@ -116,9 +116,9 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
     try:
         config = dict(saved.method)
         method = make_method(config.pop("name"), **config)
-        given = (lambda: rebuild(path, recipe, tensors)) if backbone is None else backbone
+        source = (lambda: rebuild(path, recipe, tensors)) if backbone is None else backbone
         with torch.random.fork_rng(devices=[]):
-            network = method.build(maker(given, example, None, method), example)
+            network = method.build(maker(source, example, None, method), example)
         _fill(path, network, tensors)
         if isinstance(network, Attached):  # whose predictions had one view before there were more
             network.views = int(saved.views or config.get("views") or 1)

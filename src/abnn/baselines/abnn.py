@@ -71,8 +71,8 @@ class Attachments(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for changed in self.objective:
-            check_choice("objective of method 'abnn'", changed, [each.name for each in fields(Objective)])
+        for name in self.objective:
+            check_choice("objective of method 'abnn'", name, [each.name for each in fields(Objective)])
         assert self.goal  # wrong values are errors now, not after the backbone was trained
         if self.views is not None:
             check_number(self.views)

@@ -56,8 +56,8 @@ class ArraySource(Source):
             _check_sizes(self.path, archive)
             if not self.kind:
                 accepted = "arrays `images` or `features`, with `labels` or `target`"
-                given = f"an archive with {', '.join(sorted(arrays)) or 'nothing'}"
-                raise InputError(explain(str(self.path), given, accepted))
+                actual = f"an archive with {', '.join(sorted(arrays)) or 'nothing'}"
+                raise InputError(explain(str(self.path), actual, accepted))
             self.fingerprint = _fingerprint(self.path, archive)
             rows = _Rows(self.path, self.kind)
             self._check_rows(rows)
@@ -66,8 +66,8 @@ class ArraySource(Source):
             names = tuple(str(each) for each in arrays["names"]) if "names" in arrays else None
         self.class_names = class_names or names
         if self.kind == "images" and self.raw(0, min(len(self), 64)).max() == 1:  # all black for the model
-            given, fix = "values of 0 and 1 only", "Multiply them by 255."
-            raise InputError(explain(f"images of {self.path}", given, "values from 0 to 255", fix))
+            actual, fix = "values of 0 and 1 only", "Multiply them by 255."
+            raise InputError(explain(f"images of {self.path}", actual, "values from 0 to 255", fix))
 
     def take(self, rows: np.ndarray, form: InputForm) -> Chunk:
         window = min(WINDOW, max(1, AT_ONCE // self.row_bytes))
@@ -93,8 +93,8 @@ class ArraySource(Source):
     def check(self, form: InputForm) -> None:
         super().check(form)
         if self.kind == "features" and self.row_shape != form.shape:
-            given = f"{self.row_shape[0]} features for each input"
-            raise InputError(explain(f"source {self.name!r}", given, f"{form.shape[0]}, as the model was made for"))
+            actual = f"{self.row_shape[0]} features for each input"
+            raise InputError(explain(f"source {self.name!r}", actual, f"{form.shape[0]}, as the model was made for"))
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
@@ -112,7 +112,7 @@ class ArraySource(Source):
             ) from None
 
     def _check_rows(self, rows: _Rows) -> None:
-        shape, given = rows.shape, f"{rows.dtype} of shape {rows.shape}"
+        shape, actual = rows.shape, f"{rows.dtype} of shape {rows.shape}"
         if self.kind == "images":
             usable = rows.dtype == np.uint8 and (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3)))
             accepted, fix = (
@@ -129,7 +129,7 @@ class ArraySource(Source):
             (rows.row_bytes <= AT_ONCE, f"inputs of at most {AT_ONCE >> 20} MiB", ""),
         ):
             if not good:
-                raise InputError(explain(f"{self.kind} of {self.path}", given, required, advice))
+                raise InputError(explain(f"{self.kind} of {self.path}", actual, required, advice))
         if rows.size < rows.start + len(rows) * rows.row_bytes:  # else a header of few bytes could ask for any memory
             raise EOFError(f"it ends within row {(rows.size - rows.start) // rows.row_bytes}")
 

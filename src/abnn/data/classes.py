@@ -31,11 +31,11 @@ def match_labels(
     if names is not None and class_names is not None:
         return _match_names(source, names, tier, class_names)
     if names is not None and len(names) != classes:
-        given = f"{len(names)} classes ({_listed(names)})"
+        actual = f"{len(names)} classes ({_listed(names)})"
         if tier == "semi":
-            return without, f"{given} instead of the model's {classes}: scored without labels"
+            return without, f"{actual} instead of the model's {classes}: scored without labels"
         fix = "Save the model with extra={'class_names': [...]}, so that classes are matched by name."
-        raise InputError(explain(f"source {source.name!r}", given, f"the model's {classes} classes", fix))
+        raise InputError(explain(f"source {source.name!r}", actual, f"the model's {classes} classes", fix))
     if labels.max() >= classes:
         fix = "Leave the labels out if the classes are not those of the model."
         accepted = f"numbers below {classes}, the classes of the model"
@@ -49,8 +49,8 @@ def check_labels(source: Source) -> None:
     if low < -1:
         raise InputError(explain(argument, f"a label of {low}", "classes from 0 on, and -1 for none"))
     if source.class_names is not None and high >= len(source.class_names):
-        given = f"a label of {high} with {len(source.class_names)} names"
-        raise InputError(explain(argument, given, "a name for each label"))
+        actual = f"a label of {high} with {len(source.class_names)} names"
+        raise InputError(explain(argument, actual, "a name for each label"))
 
 
 def number_classes(names: Sequence[str]) -> dict[str, int]:

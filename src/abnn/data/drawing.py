@@ -58,8 +58,8 @@ class InkForm(InputForm):
     @classmethod
     def of(cls, model: Any) -> InkForm:
         if not reads_drawings(model):
-            given = f"a model with inputs of shape {tuple(model.input_shape)}"
-            raise InputError(explain("ink", given, "one that reads the embedded digits: 1 x 8 x 8, classes 0 to 9"))
+            actual = f"a model with inputs of shape {tuple(model.input_shape)}"
+            raise InputError(explain("ink", actual, "one that reads the embedded digits: 1 x 8 x 8, classes 0 to 9"))
         return cls((1, 8, 8), model.input_dtype)
 
     def images(self, pictures: np.ndarray) -> Tensor:

@@ -74,9 +74,9 @@ def data_root(root: str | Path | None = None) -> Path:
 def _unknown_source(text: str) -> InputError:
     names = [name if "/" in name else f"{name}/test" for name in (*PUBLISHED, *OPENERS)]
     close = difflib.get_close_matches(text, names, n=1)
-    given = f"{text!r}, which is no folder, no file and no known data set"
+    actual = f"{text!r}, which is no folder, no file and no known data set"
     accepted = f"a folder of images, an .npz file, or a name such as {', '.join(names)}"
-    return InputError(explain("source", given, accepted, f"Did you mean {close[0]!r}?" if close else ""))
+    return InputError(explain("source", actual, accepted, f"Did you mean {close[0]!r}?" if close else ""))
 
 
 def _download(dataset: str, split: str, root: Path) -> Path:

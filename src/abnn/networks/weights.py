@@ -64,8 +64,8 @@ def load_weights(network: nn.Module, path: str | Path, new_head: bool = False) -
             if names
         ]
         fix = "Check that the file was made with this very backbone."
-        given = f"{path}, in which {' and '.join(parts)}"
-        raise InputError(explain("weights", given, "all tensors, and no others", fix))
+        actual = f"{path}, in which {' and '.join(parts)}"
+        raise InputError(explain("weights", actual, "all tensors, and no others", fix))
     others = [name for name in state if name in tensors and tensors[name].shape != state[name].shape]
     if others and not new_head:
         name = others[0]
@@ -73,8 +73,8 @@ def load_weights(network: nn.Module, path: str | Path, new_head: bool = False) -
         fix = "If the classes are others, the last layer has to be trained: pass --train-backbone."
         raise InputError(explain("weights", actual, f"shape {tuple(state[name].shape)}", fix))
     if len(others) == len(tensors):
-        given = f"{path}, in which no tensor has the right shape"
-        raise InputError(explain("weights", given, "this backbone's weights"))
+        actual = f"{path}, in which no tensor has the right shape"
+        raise InputError(explain("weights", actual, "this backbone's weights"))
     network.load_state_dict({name: value for name, value in tensors.items() if name not in others}, strict=False)
     return others
 

@@ -362,7 +362,7 @@ def test_adascale_follows_its_formulas() -> None:
     score = build_posthoc("adascale", **options)
     score.fit(train)
     np.testing.assert_allclose(score.score(test).numpy(), expected, rtol=1e-4)
-    noted = dataclasses.replace(train, inputs=None, network=None, noted={"adascale": score.note(train)})
+    noted = dataclasses.replace(train, inputs=None, network=None, notes={"adascale": score.note(train)})
     again = build_posthoc("adascale", **options)
     again.fit(noted)  # what was noted when the network was at hand is enough
     assert torch.equal(again.score(test), score.score(test))

@@ -53,7 +53,7 @@ def scale(last: Tensor, shares: Tensor) -> Tensor:
 class AdaSCALE(PostHoc):
     name: ClassVar[str] = "adascale"
     needs: ClassVar[tuple[str, ...]] = ("last", "head", "network")
-    notes: ClassVar[bool] = True
+    takes_notes: ClassVar[bool] = True
     low: float = option(0.75, check_share)
     high: float = option(0.85, check_share)
     kept: float = option(0.05, check_share)
@@ -71,8 +71,8 @@ class AdaSCALE(PostHoc):
         return stability(last, moved, k1, k2, self.weight)
 
     def learn(self, features: Features) -> dict[str, Tensor]:
-        noted = features.noted[self.name] if self.name in features.noted else self.note(features)
-        return {"stabilities": noted.sort().values}
+        notes = features.notes[self.name] if self.name in features.notes else self.note(features)
+        return {"stabilities": notes.sort().values}
 
     def values(self, features: Features) -> Tensor:
         stabilities = self.state["stabilities"]

@@ -49,7 +49,7 @@ class Features:
     head     the last linear layer, if the logits are its output
     inputs   what the network was given, and
     network  inputs to (last, logits), differentiable: for scores that change the input
-    noted    what single scores note of each input when it is read, by their names, [N, ...]
+    notes    what single scores note of each input when it is read, by their names, [N, ...]
     """
 
     logits: Tensor
@@ -59,7 +59,7 @@ class Features:
     head: Head | None = None
     inputs: Tensor | None = None
     network: Callable[[Tensor], tuple[Tensor | None, Tensor]] | None = None
-    noted: Mapping[str, Tensor] = field(default_factory=dict)
+    notes: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("last", "blocks", "labels", "inputs"):
@@ -92,7 +92,7 @@ class PostHoc(ABC):
     needs: ClassVar[tuple[str, ...]] = ()  # the parts of Features that fitting and scoring use, beside the logits
     learns: ClassVar[bool] = True  # whether there is anything to fit
     by_class: ClassVar[bool] = False  # whether fitting needs labels
-    notes: ClassVar[bool] = False  # whether it notes something of each training input while the network is at hand
+    takes_notes: ClassVar[bool] = False  # whether it notes something of each training input, see :meth:`note`
     state: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __init_subclass__(cls) -> None:
@@ -108,8 +108,7 @@ class PostHoc(ABC):
     def fit(self, features: Features) -> None:
         """Learn from the features of training data; what was learned before is forgotten."""
         self.prepare()
-        noted = self.notes and self.name in features.noted
-        needs = [part for part in self.needs if not (noted and part == "network")]
+        needs = [part for part in self.needs if part != "network" or self.name not in features.notes]
         self._check(features, [*needs, "labels"] if self.by_class else needs)
         if self.learns:
             with torch.no_grad():

@@ -188,9 +188,9 @@ class Reader:
                 sample.add({name: value.cpu() for name, value in parts.items() if value is not None})
                 start += len(read)
         rows = sample.finish()
-        noted = {name.removeprefix("note/"): rows.pop(name) for name in list(rows) if name.startswith("note/")}
+        by_score = {name.removeprefix("note/"): rows[name] for name in rows if name.startswith("note/")}
         head = self.head(torch.device("cpu"))
-        return Features(rows["logits"], rows.get("last"), rows.get("blocks"), rows["labels"], head, noted=noted)
+        return Features(rows["logits"], rows.get("last"), rows.get("blocks"), rows["labels"], head, notes=by_score)
 
 
 class Sample:
