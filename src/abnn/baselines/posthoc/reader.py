@@ -96,15 +96,14 @@ class Reader:
         return None
 
     def head(self, device: torch.device | None = None) -> Head | None:
-        """The last linear layer as it is now."""
+        """Return the last linear layer as it is now."""
         if self.linear is None:
             return None
-        return Head(
-            *(part.detach().float().to(device) for part in (self.linear.weight, self.linear.bias) if part is not None)
-        )
+        weight, bias = self.linear.weight, self.linear.bias
+        return Head(weight.detach().float().to(device), None if bias is None else bias.detach().float().to(device))
 
     def read(self, x: Tensor, draws: int = 10, seed: int | None = 0) -> Features:
-        """All features of one batch, on the network's device; draws and seed are those of ``model.predict``."""
+        """Return all features of one batch, on the network's device; draws and seed are those of ``model.predict``."""
         x = x.to(self.device)
         seed = int(torch.randint(2**62, ())) if seed is None else seed
 
@@ -119,14 +118,14 @@ class Reader:
     def _read(
         self, x: Tensor, draws: int, seed: int, blocks: Sequence[Block]
     ) -> tuple[Tensor | None, Tensor, list[Tensor]]:
-        """Last features, logits and statistics of ``blocks``, averaged over the draws; differentiable in ``x``."""
+        """Return last features, logits and statistics of ``blocks``, averaged over the draws; differentiable in ``x``."""
         view, head, recorders = self._recording(blocks)
         logits = mean_logits(self._pass(view, x, draws, seed).float())
         last = None if head is None else _mean(head.take()[0].float(), len(x))
         return last, logits, [_mean(rows, len(x)) for recorder in recorders for rows in recorder.take()]
 
     def _recording(self, blocks: Sequence[Block]) -> tuple[nn.Module, Recorder | None, list[Recorder]]:
-        """A view of the network for one pass, which notes what goes into the last layer, and the statistics of ``blocks``."""
+        """Return a view of the network for one pass, which notes what goes into the last layer, and the statistics of ``blocks``."""
         view, head = self.network, None
         if self._head is not None:
             module = view.get_submodule(self._head.name)
@@ -138,7 +137,7 @@ class Reader:
         return graft(view, recorders), head, list(recorders.values())
 
     def _pass(self, view: nn.Module, x: Tensor, draws: int, seed: int) -> Tensor:
-        """The logits of every draw, [S, B, K], while the recorders of the view note what passes them."""
+        """Return the logits of every draw, [S, B, K], while the recorders of the view note what passes them."""
         if self.attached is None:
             twins = shadow(view)
             output = logits_of(twins[id(view)](x))
@@ -171,7 +170,7 @@ class Reader:
         keep: Collection[str] = ("last", "blocks"),
         notes: Sequence[PostHoc] = (),
     ) -> Features:
-        """The features of all (x, y) batches, of at most ``most`` inputs: a random choice that belongs to the seed.
+        """Return the features of all (x, y) batches, of at most ``most`` inputs: a random choice that belongs to the seed.
 
         keep   the parts to keep beside logits and labels
         notes  scores that note something of each input themselves
@@ -227,7 +226,7 @@ def gather(
     seed: int = 0,
     most: int = MOST,
 ) -> Features:
-    """The features of (x, y) batches as a plain network or an attached model sees them, in one pass, on the CPU.
+    """Return the features of (x, y) batches as a plain network or an attached model sees them, in one pass, on the CPU.
 
     of and at are those of :class:`Reader`; draws, seed and most those of :meth:`Reader.gather`.
     """
@@ -235,7 +234,7 @@ def gather(
 
 
 def _head(structure: Probe, classes: int) -> Block | None:
-    """The last linear layer in the order of calls, if it turns one vector per input into the logits' number."""
+    """Return the last linear layer in the order of calls, if it turns one vector per input into the logits' number."""
     linear = [name for name in structure.calls if isinstance(structure.modules[name], nn.Linear)]
     name = max(linear, key=lambda name: structure.calls[name].order, default=None)
     if name is None:
@@ -247,5 +246,5 @@ def _head(structure: Probe, classes: int) -> Block | None:
 
 
 def _mean(rows: Tensor, batch: int) -> Tensor:
-    """The average over draws of what comes once per draw and input; what comes once per input as it is."""
+    """Return the average over draws of what comes once per draw and input; what comes once per input as it is."""
     return rows if len(rows) == batch else rows.unflatten(0, (-1, batch)).mean(0)
