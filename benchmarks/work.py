@@ -250,7 +250,7 @@ class OurTraining:
 
 
 class AtOnce:
-    """Iterations of several trainings, each in a lane of its own, as ``abnn.baselines.train_seeds`` runs them."""
+    """Iterations of several trainings, each in a lane of its own, as ``research.seeds.train_seeds`` runs them."""
 
     def __init__(self, make: Callable[[], OurTraining], count: int, device: torch.device) -> None:
         self.lanes = [Lane(device) for _ in range(count)]

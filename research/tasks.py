@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from abnn.baselines import REGISTRY, Method, make_method
 from abnn.baselines.abnn import Attachments
-from abnn.data import InputForm, Source, match_labels, open_source
+from abnn.data import InputForm, Source, match_labels
 from abnn.data.digits import Labelled, load_digits
 from abnn.errors import InputError, explain, unknown
 from abnn.evaluate.collect import evaluate_set
@@ -35,6 +35,7 @@ from abnn.evaluate.evaluation import SetResult
 from abnn.outliers import DEFAULT, make_outliers
 from abnn.scores import GATED
 from research import settings
+from research.data import open_source
 
 DRAWS = 10
 CHUNK = 2048

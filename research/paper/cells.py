@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from abnn.baselines import TrainConfig, Trained, load_trained, make_method, train_seeds
+from abnn.baselines import TrainConfig, Trained, load_trained, make_method
 from abnn.baselines.deep_ensemble import Ensemble
 from abnn.baselines.posthoc import PostHocModel, build_posthoc
-from abnn.data import InputForm, open_source
+from abnn.data import InputForm
 from abnn.errors import InputError, explain
 from abnn.evaluate.evaluation import Evaluation, SetResult
 from abnn.evaluate.records import record_path, slug, write_record
@@ -31,8 +31,10 @@ from abnn.files import read_json
 from abnn.predict import Plain
 from abnn.train.loop import make_fabric
 from research.compare import known_record, read_back
+from research.data import open_source
 from research.metrics import summarise
 from research.records import rounded
+from research.seeds import train_seeds
 from research.tasks import Task, load_task
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -86,7 +86,7 @@ def test_one_step_of_the_energy_form() -> None:
     assert steps.ce_limit == pytest.approx(2 * ce.item(), rel=1e-5)
     assert network.centre.item() == pytest.approx(lse.mean().item(), rel=1e-4)
     assert network.spread.item() == pytest.approx(lse.std().item(), rel=1e-3)
-    steps.multipliers, steps.penalties = {"in": 0.7, "ce": 0.3}, {"in": 1.5, "ce": 2.0}
+    steps.constraints = {"in": (0.7, 1.5), "ce": (0.3, 2.0)}
     steps.place()
     losses = steps.wild_losses(x, y, generator(1))
 
@@ -109,16 +109,15 @@ def test_one_step_of_the_energy_form() -> None:
 def test_multipliers_move_by_what_all_training_data_says() -> None:
     steps, network = energy_steps()
     steps.begin_epoch(0, lambda: iter(loader(shuffle=False)))
-    assert steps.multipliers == {"in": 0.0, "ce": 0.0}
+    assert steps.constraints == {"in": (0.0, 1.0), "ce": (0.0, 1.0)}
     steps.ce_limit = 0.1
     steps.begin_epoch(1, lambda: iter(loader(shuffle=False)))
     x, y = digits()
     with torch.no_grad():
         logits, ood = network(x)
         wanted = F.cross_entropy(logits, y).item() - 0.1, torch.sigmoid(ood).mean().item() - 0.05
-    assert steps.multipliers["ce"] == pytest.approx(wanted[0], rel=1e-5)
-    assert steps.multipliers["in"] == pytest.approx(wanted[1], rel=1e-5)
-    assert steps.penalties == {"in": 1.5, "ce": 1.5}
+    assert steps.constraints["ce"] == pytest.approx((wanted[0], 1.5), rel=1e-5)
+    assert steps.constraints["in"] == pytest.approx((wanted[1], 1.5), rel=1e-5)
 
 
 def test_the_authors_form() -> None:

@@ -6,22 +6,11 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits as sklearn_digits
-from sklearn.datasets import load_sample_images
 from sklearn.svm import SVC
 from torch import Tensor
 
 from abnn.data import DigitsData, load_digits
-from abnn.data.digits import (
-    TEST_FACES,
-    VALIDATION_FACES,
-    block_counts,
-    glyph_bitmap,
-    handwritten_digits,
-    in_box,
-    photo_patches,
-    present,
-    printed_digits,
-)
+from abnn.data.digits import handwritten_digits
 
 TIERS = ("train", "val", "test", "semi", "full", "val_semi", "val_full")
 
@@ -76,29 +65,6 @@ def test_hash_sees_every_value(data: DigitsData) -> None:
     assert data.hash() == before
 
 
-def test_faces_of_test_and_validation_differ_and_have_ten_different_digits() -> None:
-    assert not set(TEST_FACES) & set(VALIDATION_FACES)
-    for face in present(TEST_FACES + VALIDATION_FACES):
-        shapes = {in_box(glyph_bitmap(face, str(d)), 32, 20, 0).numpy().tobytes() for d in range(10)}
-        assert len(shapes) == 10, face
-
-
-def test_a_face_that_an_older_matplotlib_lacks_is_left_out() -> None:
-    assert set(TEST_FACES + VALIDATION_FACES) - set(present(TEST_FACES + VALIDATION_FACES)) <= {"cmti10"}
-    with_it, without = (printed_digits(("DejaVuSans", *more), copies=1, seed=0) for more in (("absent",), ()))
-    assert torch.equal(with_it.x, without.x) and torch.equal(with_it.y, without.y)
-
-
-def test_glyph_fills_its_rectangle_in_the_box() -> None:
-    box = in_box(glyph_bitmap("DejaVuSans", "0"), 30, 21, shift=1)
-    rows, columns = box.any(dim=1).nonzero().flatten(), box.any(dim=0).nonzero().flatten()
-    assert set(box.unique().tolist()) == {0.0, 1.0}
-    assert (int(rows[0]), int(rows[-1])) == (1, 30)
-    assert (int(columns[0]), int(columns[-1])) == (6, 26)
-    counts = box.numpy().reshape(8, 4, 8, 4).sum((1, 3)) / 16
-    assert np.array_equal(block_counts(box[None])[0, 0].numpy(), counts)
-
-
 def test_printed_digits_occupy_the_box_as_handwritten_ones_do(data: DigitsData) -> None:
     def columns(x: Tensor) -> tuple[Tensor, Tensor]:
         share = x[:, 0].sum(1) / x[:, 0].sum((1, 2))[:, None]
@@ -119,20 +85,3 @@ def test_a_reader_of_handwriting_reads_most_printed_digits(data: DigitsData) -> 
     reader = SVC().fit(data.train.x.flatten(1).numpy(), data.train.y.numpy())
     for printed in (data.semi, data.val_semi):
         assert reader.score(printed.x.flatten(1).numpy(), printed.y.numpy()) > 0.6
-
-
-def test_photo_patches_are_area_means_and_seldom_constant(data: DigitsData) -> None:
-    assert len(data.full.x) == 1000
-    assert float((data.full.x.flatten(1).std(dim=1) < 0.05).float().mean()) < 0.25
-    grey = [photo @ np.array([0.299, 0.587, 0.114]) / 255 for photo in load_sample_images().images]
-    # The first patches are windows of 8x8 of the first photograph, up to rounding to 17 levels.
-    windows = np.lib.stride_tricks.sliding_window_view(grey[0], (8, 8)).reshape(-1, 64)
-    patches = photo_patches(1000, seed=2)
-    for patch in patches[:3].reshape(3, 64).numpy():
-        assert np.abs(windows - patch).max(axis=1).min() <= 1 / 32 + 1e-5
-    # The last ones are windows of 128x128 of the second, each value the mean of 16x16.
-    padded = np.pad(grey[1], ((1, 0), (1, 0))).cumsum(0).cumsum(1)
-    means = (padded[16:, 16:] - padded[:-16, 16:] - padded[16:, :-16] + padded[:-16, :-16]) / 256
-    windows = np.lib.stride_tricks.sliding_window_view(means, (113, 113))[..., ::16, ::16].reshape(-1, 64)
-    for patch in patches[-3:].reshape(3, 64).numpy():
-        assert np.abs(windows - patch).max(axis=1).min() <= 1 / 32 + 1e-5

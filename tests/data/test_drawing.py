@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import ndimage
 
-from abnn.data.digits import BOX, block_counts, glyph_bitmap, in_box
 from abnn.data.drawing import (
+    BOX,
     THINNEST,
     InkForm,
     NoInkError,
+    block_counts,
     cut_out,
+    in_box,
     otsu_threshold,
     read_drawing,
     reads_drawings,
@@ -27,6 +29,7 @@ from abnn.data.drawing import (
     without_specks,
 )
 from abnn.errors import InputError
+from research.data.tiers import glyph_bitmap
 
 
 def paper(ink: np.ndarray, paper: int = 255, pen: int = 0) -> np.ndarray:

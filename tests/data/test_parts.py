@@ -1,4 +1,4 @@
-"""Classes by name, and the fixed cut of training data."""
+"""Some classes of a source, by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 
 from abnn.data import InputForm, Source, open_source
-from abnn.data.parts import is_held_out
 from abnn.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -24,7 +23,11 @@ def everything(source: Source, form: InputForm = FORM, size: int = 300) -> torch
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
+    return write_cifar(tmp_path_factory.mktemp("data"))
+
+
+def write_cifar(folder: Path) -> Path:
+    """Put random pictures where the data sets by name are kept."""
     for name, splits, classes in (("cifar10", ("train", "test"), 10), ("cifar100", ("test",), 5)):
         (folder / name).mkdir()
         for split in splits:
@@ -55,42 +58,6 @@ def test_classes_by_name_in_the_order_given(root: Path, size: int) -> None:
         source.check(InputForm((3,)))
 
 
-def test_named_sets_are_classes_of_others(root: Path) -> None:
-    for name, whole, classes in (
-        ("cat-dog/train", "cifar10/train", "cat,dog"),
-        ("cat-dog/test", "cifar10/test", "cat,dog"),
-        ("tiger-wolf/test", "cifar100/test", "tiger,wolf"),
-        ("unrelated/test", "cifar10/test", "airplane,automobile,ship,truck"),
-    ):
-        source, same = open_source(name, root), open_source(f"{whole}[{classes}]", root)
-        assert source.name == name and same.name == f"{whole}[{classes}]"
-        assert source.class_names == same.class_names == tuple(classes.split(","))
-        assert source.labels.tolist() == same.labels.tolist() and source.fingerprint == same.fingerprint
-        assert torch.equal(everything(source), everything(same))
-    labels = original(root, "cifar100/test")[1]
-    assert open_source("tiger-wolf/test", root).labels.tolist() == [int(n == 3) for n in labels if n in (1, 3)]
-    assert open_source("cifar100/test[Aquarium fish]", root).class_names == ("aquarium_fish",)
-
-
-@pytest.mark.parametrize("whole", ["cifar10/train", "cat-dog/train"])
-def test_fit_and_val_are_a_fixed_partition(root: Path, whole: str) -> None:
-    train = open_source(whole, root)
-    fit, val = (open_source(whole.replace("train", part), root) for part in ("fit", "val"))
-    held = is_held_out(len(train))
-    x = everything(train)
-    assert torch.equal(everything(val, size=64), x[held]) and torch.equal(everything(fit), x[~held])
-    assert val.labels.tolist() == train.labels[held].tolist() and len(val) + len(fit) == len(train)
-    assert val.class_names == train.class_names and val.name == whole.replace("train", "val")
-    assert len({train.fingerprint, fit.fingerprint, val.fingerprint}) == 3
-
-
-def test_the_cut_never_changes() -> None:
-    """MNIST's, SVHN's and Cat-Dog's held-out inputs, for ever."""
-    for count, number in ((60_000, 6000), (73_257, 7300), (10_000, 1000)):
-        places = [place for first in range(900, count, 1000) for place in range(first, min(first + 100, count))]
-        assert np.flatnonzero(is_held_out(count)).tolist() == places and len(places) == number
-
-
 def test_classes_of_a_folder(tmp_path: Path) -> None:
     pictures = RNG.integers(0, 256, (9, 4, 4, 3), np.uint8)
     for number, name in enumerate(("ape", "bee", "cat") * 3):
@@ -115,27 +82,12 @@ def test_what_cannot_be_chosen(root: Path, tmp_path: Path) -> None:
         ("cifar10/test[cat,dogg]", "classes of 'cifar10/test': got 'dogg'; accepted: airplane.*Did you mean 'dog'"),
         ("cifar10/test[cat,Cat]", "every class once"),
         ("cifar10/test[]", "classes of 'cifar10/test': got ''"),
-        ("cat-dog/best", "accepted: cat-dog/fit, cat-dog/test, cat-dog/train, cat-dog/val"),
-        ("cat-dgo/test", "Did you mean 'cat-dog/test'"),
-        ("cat-dog/test/0", "no known data set"),
         (f"{tmp_path}/plain.npz[cat]", "classes have no names"),
         (f"{tmp_path}/few.npz[a]", "a name for each label"),
         (f"{tmp_path}/none.npz[b]", "of which it has no input"),
     ):
         with pytest.raises(InputError, match=message):
             open_source(text, root)
-
-
-def test_too_little_to_cut(tmp_path: Path) -> None:
-    (tmp_path / "mnist").mkdir()
-    for count in (900, 901):
-        np.savez(
-            tmp_path / "mnist" / "train.npz", images=np.full((count, 2, 2), 9, np.uint8), labels=np.zeros(count, int)
-        )
-        if count == 900:
-            with pytest.raises(InputError, match="source 'mnist/train': got 900 inputs; accepted: more than 900"):
-                open_source("mnist/val", tmp_path)
-    assert len(open_source("mnist/val", tmp_path)) == 1 and len(open_source("mnist/fit", tmp_path)) == 900
 
 
 def test_rows_far_apart_are_not_read_as_one_span(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,17 +8,14 @@ import io
 import pickle
 import struct
 import tarfile
+import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pooch.core
 import pytest
-from PIL import Image
 
-from abnn.data import ArraySource, named, open_source, published
-from abnn.data.published import published_files
+from abnn.data import ArraySource, named, open_source
 from abnn.errors import FileFormatError, InputError, MissingExtraError
 from abnn.networks.vision import torchvision
 from tests.data.server import FileServer
@@ -86,44 +83,12 @@ def publish_svhn(server: FileServer, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torchvision().datasets.SVHN, "split_list", parts)
 
 
-def publish_semeion(server: FileServer, patch: pytest.MonkeyPatch) -> None:
-    content = io.BytesIO()
-    np.savetxt(content, np.hstack([(GREY[:, :16, :16] > 99).reshape(23, 256), np.eye(10)[LABELS]]), "%.4f")
-    server.files["semeion.data"] = content.getvalue()
-    patch.setattr(torchvision().datasets.SEMEION, "url", server.url("semeion.data"))
-    patch.setattr(torchvision().datasets.SEMEION, "md5_checksum", md5(content.getvalue()))
-
-
-def png(picture: np.ndarray) -> bytes:
-    content = io.BytesIO()
-    Image.fromarray(picture).save(content, "png")
-    return content.getvalue()
-
-
-def publish_notmnist(server: FileServer, patch: pytest.MonkeyPatch, **changes: bytes) -> None:
-    files = {f"notMNIST_small/{'ABCDEFGHIJ'[LABELS[i]]}/{i:02d}.png": png(GREY[i]) for i in reversed(range(23))}
-    files |= {"notMNIST_small/A/broken.png": b"", "notMNIST_small/B/small.png": png(GREY[0, :9]), "notes.txt": b"x"}
-    server.files["notMNIST_small.tar.gz"] = tar(files)
-    server.files |= changes
-    patch.setattr(published, "NOTMNIST", (server.url("notMNIST_small.tar.gz"),))
-    patch.setattr(published, "NOTMNIST_SIZE", len(server.files["notMNIST_small.tar.gz"]))
-
-
-@pytest.fixture(autouse=True)
-def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pooch.core, "time", SimpleNamespace(sleep=lambda seconds: None))
-
-
 def test_every_set_by_name(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for loader in ("MNIST", "FashionMNIST"):
         publish_mnist(server, monkeypatch, loader)
     publish_cifar(server, monkeypatch, "CIFAR10", "labels")
     publish_cifar(server, monkeypatch, "CIFAR100", "fine_labels")
     publish_svhn(server, monkeypatch)
-    publish_semeion(server, monkeypatch)
-    publish_notmnist(server, monkeypatch)
-    by_letter = np.argsort(LABELS, kind="stable")
-    binary = (GREY[:, :16, :16] > 99).astype(np.uint8) * 255
     expected: dict[str, tuple[np.ndarray, np.ndarray]] = {
         "mnist/train": (GREY, LABELS),
         "mnist/test": (GREY[::-1], LABELS[::-1]),
@@ -132,8 +97,6 @@ def test_every_set_by_name(server: FileServer, tmp_path: Path, monkeypatch: pyte
         "cifar100/test": (COLOUR[::-1], LABELS[::-1]),
         "svhn/train": (COLOUR, LABELS),
         "svhn/test": (COLOUR, LABELS),
-        "semeion/test": (binary, LABELS),
-        "notmnist/test": (GREY[by_letter], LABELS[by_letter]),
     }
     names = {"cifar100": tuple(f"kind {number}" for number in range(10)), "fashion-mnist": named.FASHION}
     for again in (False, True):
@@ -143,60 +106,57 @@ def test_every_set_by_name(server: FileServer, tmp_path: Path, monkeypatch: pyte
             np.testing.assert_array_equal(source.raw(0, 23), pictures, err_msg=name)
             assert source.labels.tolist() == labels.tolist()
             dataset = name.split("/")[0]
-            assert source.class_names == names.get(dataset, named.DOWNLOADABLE[dataset].class_names)
+            assert source.class_names == names.get(dataset, named.PUBLISHED[dataset].class_names)
         if not again:
-            asked = list(server.asked)
             server.asked.clear()
-    fetched = [path for path in asked if "gone" not in path]
-    assert server.asked == [] and len(set(fetched)) == len(fetched) == 14  # every file once, for both splits
-    left = {path.name for path in (tmp_path / "downloads").rglob("*") if path.is_file() and path.suffix != ".lock"}
-    assert left == {path.split("/")[-1] for path in fetched}  # nothing that was unpacked, nothing in between
+    assert server.asked == []  # nothing is fetched twice
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert left - {f"{name}.npz" for name in expected} <= {f".{each}.lock" for each in named.PUBLISHED}
 
 
 def test_a_damaged_download_is_no_data(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish_svhn(server, monkeypatch)
     server.files["test.mat"] = server.files["test.mat"][:-1] + b"?"
-    with pytest.raises(FileFormatError, match="svhn/test could not be downloaded .*MD5.*try again.*--data-root"):
+    with pytest.raises(FileFormatError, match="svhn/test could not be downloaded .*corrupted.*try again.*--data-root"):
         open_source("svhn/test", tmp_path)
     assert not (tmp_path / "svhn").exists()
     publish_svhn(server, monkeypatch)
     assert len(open_source("svhn/test", tmp_path)) == 23
 
 
-def test_notmnist_that_is_none(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish_notmnist(server, monkeypatch, **{"notMNIST_small.tar.gz": tar({"notMNIST_small/A/1.png": png(GREY[0])})})
-    with pytest.raises(FileFormatError, match="not all letters from A to J"):
-        open_source("notmnist/test", tmp_path)
-    publish_notmnist(server, monkeypatch)
-    cut = server.files["notMNIST_small.tar.gz"][:9000]
-    publish_notmnist(server, monkeypatch, **{"notMNIST_small.tar.gz": cut})
-    with pytest.raises(FileFormatError, match="is damaged .* and was removed"):
-        open_source("notmnist/test", tmp_path)
-    publish_notmnist(server, monkeypatch)
-    assert len(open_source("notmnist/test", tmp_path)) == 23
-
-
-def test_what_torchvision_says_about_its_files() -> None:
-    """The real addresses and checksums, as they stand in torchvision."""
-    for name, known in named.DOWNLOADABLE.items():
-        if known.loader is None:
-            continue
-        for split in known.splits:
-            files = published_files(getattr(torchvision().datasets, known.loader), split)
-            assert files, name
-            for each in files:
-                assert len(each.md5) == 32 and all(url.startswith("http") for url in each.urls)
-                assert all(url.endswith(each.place.split("/")[-1]) for url in each.urls)
-
-
 def test_what_cannot_be_downloaded_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for text in ("svhn/validation", "semeion/train", "notmnist/val"):
+    for text in ("svhn/validation", "mnist/validation"):
         with pytest.raises(InputError, match=f"accepted: .*{text.split('/')[0]}/test"):
             open_source(text, tmp_path)
 
     def missing() -> Any:
         raise MissingExtraError("torchvision", "vision")
 
-    monkeypatch.setattr(published, "torchvision", missing)
+    monkeypatch.setattr(named, "torchvision", missing)
     with pytest.raises(MissingExtraError, match="abnn.vision"):
         open_source("mnist/test", tmp_path)
+
+
+def test_several_that_need_one_set_fetch_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, first = threading.Barrier(3), threading.Event()
+    calls: list[str] = []
+
+    def read(dataset: str, split: str, folder: Path) -> dict[str, np.ndarray]:
+        calls.append(dataset)
+        first.wait(10)  # until the others are on their way
+        return {"images": np.full((3, 2, 2), 9, np.uint8), "labels": np.arange(3)}
+
+    def work() -> None:
+        entered.wait(10)
+        lengths.append(len(open_source("mnist/test", tmp_path)))
+
+    monkeypatch.setattr(named, "read_published", read)
+    lengths: list[int] = []
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for each in threads:
+        each.start()
+    entered.wait(10)
+    first.set()
+    for each in threads:
+        each.join()
+    assert lengths == [3, 3] and calls == ["mnist"]

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from abnn.baselines.base import AUTHORS_NOISE
 from abnn.data import InputForm, load_digits
-from abnn.data.digits import present
 from abnn.errors import InputError
 from abnn.evaluate.records import read_record
 from abnn.networks.by_name import build_backbone
 from research.cli.experiments import train
 from research.compare import METHODS, columns_of
+from research.data.tiers import present
 from research.tasks import PLANS, TASKS, Task, load_task
 
 SHAPES = {

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from abnn.baselines import TrainConfig, make_method, train_method, train_seeds
+from abnn.baselines import TrainConfig, make_method, train_method
 from abnn.errors import InputError
 from abnn.train.lanes import to_end, together
+from research.seeds import train_seeds
 
 BACKBONE = {"name": "paper-resnet", "classes": 3, "in_channels": 1, "width": 32, "blocks": 1, "stem": "small"}
 CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))

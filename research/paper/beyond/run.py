@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from abnn.baselines import Trained, load_trained
-from abnn.data import open_source
 from abnn.data.digits import Labelled
 from abnn.errors import FileFormatError, InputError, explain
 from abnn.evaluate.provenance import provenance
@@ -25,6 +24,7 @@ from abnn.evaluate.records import record_path, slug
 from abnn.files import check_version, read_json, write_json
 from abnn.scores import GATED
 from research.compare import read_back
+from research.data import open_source
 from research.paper.beyond.parts import PARTS, SEED, Inputs, Part
 from research.paper.cells import recorded_paths
 from research.paper.rows import ours, threshold

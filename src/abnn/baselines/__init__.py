@@ -4,7 +4,7 @@ Each file without an underscore is one method; a new one is found by being there
 """
 
 from abnn.baselines._trained import Trained, load_trained
-from abnn.baselines._training import TrainConfig, train_method, train_seeds
+from abnn.baselines._training import TrainConfig, train_method
 from abnn.baselines.base import REGISTRY, Method, Run, Stage, make_method
 from abnn.baselines.options import import_all
 
@@ -18,7 +18,6 @@ __all__ = [
     "load_trained",
     "make_method",
     "train_method",
-    "train_seeds",
 ]
 
 import_all(__name__, __path__)

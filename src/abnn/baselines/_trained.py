@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,36 +41,32 @@ Backbone = str | Mapping[str, Any] | nn.Module | Callable[[], nn.Module]
 
 
 class Trained:
-    """A method with its network: what scores, calibrates or evaluates attached models takes one of these too.
-
-    recipe   how the backbone is built by name, if it was
-    history  of each training stage, by its name
-    extra    further notes that are saved with the model, as JSON can hold them
-    """
+    """A method with its network: what scores, calibrates or evaluates attached models takes one of these too."""
 
     def __init__(
         self, method: Method, network: nn.Module, example: Tensor, classes: int, recipe: dict[str, Any] | None = None
     ) -> None:
-        self.method, self.network, self.classes, self.recipe = method, network, classes, recipe
+        self.method, self.network, self.classes = method, network, classes
+        self.recipe = recipe  # how the backbone is built by name, if it was
         self.input_shape, self.input_dtype = tuple(example.shape[1:]), example.dtype
         self.example = example[:1].detach().cpu().clone()
         self.score = method.score
-        self.history: dict[str, History] = {}
-        self.extra: dict[str, Any] = {}
+        self.history: dict[str, History] = {}  # of each training stage, by its name
+        self.extra: dict[str, Any] = {}  # further notes that are saved with the model, as JSON can hold them
 
     @property
     def again(self) -> dict[str, int]:
-        """For the record of a run: how often it began again, see :mod:`abnn.train.knowledge`; nothing if it did not."""
+        """Return for the record of a run how often it began again; nothing if it did not."""
         times = sum(history.begun_again for history in self.history.values())
         return {"times it began again": times} if times else {}
 
     @property
     def size(self) -> int:
-        """How many numbers the network learns."""
+        """Return how many numbers the network learns."""
         return sum(parameter.numel() for parameter in self.network.parameters())
 
     def predict(self, x: Any, draws: int = 10, seed: int | None = 0, score: str | None = None) -> Prediction:
-        """What the method says about a batch.
+        """Return what the method says about a batch.
 
         draws  for methods with random predictions; others, and those with a fixed set of networks, use all they have
         seed   the draws belong to it alone; None: fresh ones, from torch's global random state
@@ -82,10 +79,10 @@ class Trained:
         number = int(torch.randint(2**62, ())) if seed is None else seed
         device = next((parameter.device for parameter in self.network.parameters()), x.device)
         with torch.inference_mode(), evaluating(self.network):
-            made = self.method.predict(self.network, x.to(device), draws, number)
-        if shown in SCORES and SCORES[shown].statistics and made.distance is None:
+            prediction = self.method.predict(self.network, x.to(device), draws, number)
+        if shown in SCORES and SCORES[shown].statistics and prediction.distance is None:
             raise without_statistics(shown)
-        return replace(made.apply(Tensor.clone), default=shown)  # usable under autograd again
+        return replace(prediction.apply(Tensor.clone), default=shown)  # usable under autograd again
 
     def save(self, path: str | Path) -> Path:
         """Write the folder ``path``, which is complete or absent at every moment."""
@@ -104,7 +101,7 @@ class Trained:
 
 
 def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
-    """What :meth:`Trained.save` wrote. ``backbone`` is needed if the model was not built by a backbone's name."""
+    """Return what :meth:`Trained.save` wrote; ``backbone`` is needed if the model was not built by a backbone's name."""
     path = Path(path)
     saved = read_folder(path, TrainedMethod)
     tensors = read_tensors(path / NETWORK)
@@ -113,22 +110,15 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
     check_tensors(path, {EXAMPLE: example}, {EXAMPLE: zeros})
     recipe = saved.backbone
     if backbone is None and recipe is None:
-        raise InputError(
-            explain(
-                "backbone",
-                "None",
-                "the network that the model was trained with, or a function that makes it",
-                f"{path} does not say how to build it; its weights are in the file, so any of the same form will do.",
-            )
-        )
+        accepted = "the network that the model was trained with, or a function that makes it"
+        fix = f"{path} does not say how to build it; its weights are in the file, so any of the same form will do."
+        raise InputError(explain("backbone", "None", accepted, fix))
     try:
         config = dict(saved.method)
         method = make_method(config.pop("name"), **config)
+        source = (lambda: rebuild(path, recipe, tensors)) if backbone is None else backbone
         with torch.random.fork_rng(devices=[]):
-            make = (
-                (lambda: rebuild(path, recipe, tensors)) if backbone is None else maker(backbone, example, None, method)
-            )
-            network = method.build(make, example)
+            network = method.build(maker(source, example, None, method), example)
         _fill(path, network, tensors)
         if isinstance(network, Attached):  # whose predictions had one view before there were more
             network.views = int(saved.views or config.get("views") or 1)
@@ -146,11 +136,10 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
     return trained
 
 
-def maker(backbone: Backbone | None, example: Tensor, classes: int | None, method: Method) -> Callable[[], nn.Module]:
-    """A function that makes the backbone: from its name, a recipe with options, a network to copy, or as given."""
+def maker(backbone: Backbone, example: Tensor, classes: int | None, method: Method) -> Callable[[], nn.Module]:
+    """Return a function that makes the backbone: from its name, a recipe with options, a network to copy, or as it is."""
     if isinstance(backbone, nn.Module):
-        network = backbone
-        return lambda: copy.deepcopy(network)
+        return partial(copy.deepcopy, backbone)
     if isinstance(backbone, str | Mapping):
         recipe: dict[str, Any] = {"name": backbone} if isinstance(backbone, str) else dict(backbone)
         recipe.setdefault("in_channels", example.shape[1] if example.ndim > 2 else 1)
@@ -160,7 +149,7 @@ def maker(backbone: Backbone | None, example: Tensor, classes: int | None, metho
             raise InputError(explain("classes", "None", "the number of classes, for a backbone by name", fix))
         if recipe.get("name") == "paper-resnet":
             recipe.setdefault("kaiming", method.kaiming)
-        return lambda: build_backbone(**recipe)
+        return partial(build_backbone, **recipe)
     if callable(backbone):
         return backbone
     accepted = "a name, a dict with a name and options, a network, or a function that makes one"
@@ -168,7 +157,7 @@ def maker(backbone: Backbone | None, example: Tensor, classes: int | None, metho
 
 
 def _fill(path: Path, network: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """The saved tensors, all of them; only statistics that were never gathered may be absent."""
+    """Take the saved tensors, all of them; only statistics that were never gathered may be absent."""
     learned = {name for name, _ in network.named_parameters()}  # a network's buffers may hold infinity, as masks do
     without = not any(name.startswith("distance.") for name in tensors)
     own = {n: value for n, value in network.state_dict().items() if not (without and n.startswith("distance."))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,45 +12,46 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from abnn.baselines._trained import Backbone, Trained, maker
-from abnn.baselines.base import Method, Run, full_outliers, make_method
+from abnn.baselines.base import Method, Run, make_method
 from abnn.config import FitConfig
 from abnn.errors import InputError, at_least_one, explain, whole_seed
 from abnn.model.blocks import evaluating, logits_of, summary
 from abnn.outliers import PRESET, Outliers, make_outliers
+from abnn.outliers.mixtures import CONTENT
 from abnn.predict.compiling import compiled
 from abnn.predict.plain import device_of
 from abnn.store.folder import fingerprint
 from abnn.train.batches import Batches, generators_of
-from abnn.train.lanes import to_end, together
+from abnn.train.lanes import to_end
 from abnn.train.loop import make_fabric, training
 from abnn.train.randomness import number, preserved_random_state
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How a training runs: data range, machine, checkpoints and logs."""
+    """How a training runs: data range, machine, checkpoints and logs.
+
+    value_range       (low, high) of the inputs; None: that of the outliers if their prepare() set one, else measured
+    precision         "32-true" or "bf16-mixed"
+    compile           compile the network for the time of training, see :mod:`abnn.predict.compiling`
+    accelerator       "auto", "cpu", "cuda" or "mps"
+    devices           how many, in each of ``num_nodes`` machines; start several with torchrun
+    checkpoint        a file; a run that was killed goes on from there and ends as if it had not been. Methods with several
+                      stages write one file each, with the stage in its name
+    checkpoint_every  steps between checkpoints; None: only after every epoch
+    log               "csv" and/or "tensorboard", written under ``log_dir``
+    """
 
     value_range: tuple[Any, Any] | None = None
-    """(low, high) of the inputs; None: that of the outliers if their prepare() set one, else that of the first batches."""
     precision: str = "32-true"
-    """"32-true" or "bf16-mixed"."""
     compile: bool = False
-    """Compile the network for the time of training, see :mod:`abnn.predict.compiling`."""
     accelerator: str = "auto"
-    """"auto", "cpu", "cuda" or "mps"."""
     devices: int | str = 1
-    """How many of them; start several with torchrun."""
     num_nodes: int = 1
-    """On how many machines."""
     checkpoint: str | Path | None = None
-    """A file; a run that was killed goes on from there and ends as if it had not been. Methods with several stages write one
-    file each, with the stage in its name."""
     checkpoint_every: int | None = None
-    """Steps between checkpoints; None: only after every epoch."""
     log: Sequence[str] | str = ()
-    """"csv" and/or "tensorboard"."""
     log_dir: str | Path = "runs"
-    """Where logs are written."""
 
 
 def train_method(
@@ -78,48 +79,12 @@ def train_method(
     progress  whether to show a bar
     config    how the training runs
     """
-    steps = _training(method, backbone, loader, epochs, classes, outliers, seed, progress, config or TrainConfig())
+    steps = training_steps(method, backbone, loader, epochs, classes, outliers, seed, progress, config or TrainConfig())
     with preserved_random_state(*generators_of(loader)):
         return to_end(steps)
 
 
-def train_seeds(
-    method: str | Method,
-    backbone: Backbone | Sequence[nn.Module],
-    loader: Iterable[Any],
-    epochs: int = 40,
-    *,
-    seeds: Sequence[int] = range(5),
-    classes: int | None = None,
-    outliers: str | Outliers | Any | None = PRESET,
-    progress: bool = True,
-    config: TrainConfig | None = None,
-) -> list[Trained]:
-    """What :func:`train_method` gives for each seed, from one process; on CUDA all are trained at once.
-
-    backbone  as there, or a list with one network for each seed
-    config    as there; every seed writes a checkpoint of its own, with the seed in its name
-
-    Everything else is as there.
-    """
-    if not seeds:
-        raise InputError(explain("seeds", repr(seeds), "one seed or more"))
-    backbones = list(backbone) if isinstance(backbone, list | tuple) else [backbone] * len(seeds)
-    if len(backbones) != len(seeds):
-        raise InputError(explain("backbone", f"{len(backbones)} networks", f"one for each of {len(seeds)} seeds"))
-    config = config or TrainConfig()
-
-    def run(seed: int, start: Any) -> Generator[None, None, Trained]:
-        path = None if config.checkpoint is None else Path(config.checkpoint)
-        own = replace(config, checkpoint=None if path is None else path.with_stem(f"{path.stem}-seed{seed}"))
-        return _training(method, start, loader, epochs, classes, outliers, seed, progress and seed == seeds[0], own)
-
-    device = make_fabric(config.precision, config.accelerator, config.devices, config.num_nodes).device
-    with preserved_random_state(*generators_of(loader)):
-        return together([run(seed, start) for seed, start in zip(seeds, backbones)], device)
-
-
-def _training(
+def training_steps(
     method: str | Method,
     backbone: Backbone,
     loader: Iterable[Any],
@@ -144,7 +109,7 @@ def _training(
     if outlier_maker is not None:
         layout = outlier_maker.layout_for(trained)
         outlier_maker = outlier_maker.with_range(config.value_range, lambda: batches.value_range(layout), layout)
-    run = Run(network, fabric, batches, outlier_maker, epochs, _inputs(loader))
+    run = Run(network, fabric, batches, outlier_maker, epochs, _count_inputs(loader))
     checkpoint = None if config.checkpoint is None else Path(config.checkpoint)
     identity: dict[str, Any] = {
         "method": method.to_config(),
@@ -156,17 +121,16 @@ def _training(
     if checkpoint is not None and outlier_maker is not None and (digests := outlier_maker.data_digests()):
         identity["outlier_data"] = digests
     stages = [stage for stage in method.stages(run) if stage.epochs > 0]
+    logging = FitConfig(checkpoint_every=config.checkpoint_every, log=config.log, log_dir=config.log_dir)
     with compiled(method.compilable(network), config.compile):
         for stage in stages:
-            steps = stage.make()
-            start = None if checkpoint is None else fingerprint(network)
+            steps, file, start = stage.make(), checkpoint, None
+            if file is not None:
+                start = fingerprint(network)
+                file = file.with_name(f"{file.stem}-{stage.name}{file.suffix}") if len(stages) > 1 else file
             settings = {**identity, "stage": stage.name, "start": start}
-            file = checkpoint
-            if file is not None and len(stages) > 1:
-                file = file.with_name(f"{file.stem}-{stage.name}{file.suffix}")
-            watching = FitConfig(checkpoint_every=config.checkpoint_every, log=config.log, log_dir=config.log_dir)
             trained.history[stage.name] = yield from training(
-                steps, batches, fabric, stage.epochs, settings, stage.schedule, seed, file, progress, watching
+                steps, batches, fabric, stage.epochs, settings, stage.schedule, seed, file, progress, logging
             )
     method.finish(run)
     network.eval()
@@ -174,14 +138,14 @@ def _training(
 
 
 def _build(method: Method, backbone: Backbone, example: Tensor, classes: int | None) -> Trained:
-    """The method with its network, not yet trained."""
+    """Return the method with its network, not yet trained."""
     make = maker(backbone, example, classes, method)
     first: list[tuple[int, dict[str, Any] | None]] = []
 
     def make_and_note() -> nn.Module:
         network = make()
         if not first:
-            first.append((_classes(network, example), getattr(network, "abnn_recipe", None)))
+            first.append((_count_classes(network, example), getattr(network, "abnn_recipe", None)))
         return network
 
     network = method.build(make_and_note, example)
@@ -189,7 +153,7 @@ def _build(method: Method, backbone: Backbone, example: Tensor, classes: int | N
 
 
 def choose_outliers(method: Method, outliers: Any, example: Tensor) -> Outliers | None:
-    """The generator for a method: what the caller gave, or what its hyper-parameters say."""
+    """Return the generator for a method: what the caller gave, or what its hyper-parameters say."""
     choice = getattr(method, "outliers", None) if isinstance(outliers, str) and outliers == PRESET else outliers
     if choice is None and method.uses_outliers == "must":
         fix = "Leave it out for the method's own, or use method 'threshold'."
@@ -197,13 +161,15 @@ def choose_outliers(method: Method, outliers: Any, example: Tensor) -> Outliers 
     if choice is not None and method.uses_outliers == "never":
         fix = "Leave it out, or choose a method that learns from outliers, such as 'oe' or 'abnn'."
         raise InputError(explain("outliers", repr(choice), f"None for method {method.name!r}", fix))
-    if choice is None:
-        return None
-    return make_outliers(full_outliers(example) if isinstance(choice, str) and choice == "full" else choice)
+    if isinstance(choice, str) and choice == "full":  # nothing in them supports a label
+        values = "mixed" if example.ndim > 2 else "tabular"
+        choice = {"name": values if example.is_floating_point() else "tokens", "severity": [1.0, 1.0]}
+        choice |= {"parts": list(CONTENT)} if choice["name"] == "mixed" else {}
+    return None if choice is None else make_outliers(choice)
 
 
 def first_inputs(loader: Iterable[Any]) -> Tensor:
-    """One input of the loader, to probe networks with."""
+    """Return one input of the loader, to probe networks with."""
     try:
         x = next(iter(loader))[0]
     except (StopIteration, TypeError, IndexError, KeyError):
@@ -215,7 +181,7 @@ def first_inputs(loader: Iterable[Any]) -> Tensor:
     return x[:1]
 
 
-def _classes(backbone: nn.Module, example: Tensor) -> int:
+def _count_classes(backbone: nn.Module, example: Tensor) -> int:
     try:
         with torch.no_grad(), evaluating(backbone):
             logits = logits_of(backbone(example.to(device_of(backbone, example.device))))
@@ -229,8 +195,7 @@ def _classes(backbone: nn.Module, example: Tensor) -> int:
     return logits.shape[1]
 
 
-def _inputs(loader: Any) -> int:
-    """How many training inputs there are."""
+def _count_inputs(loader: Any) -> int:
     if isinstance(loader, DataLoader) and hasattr(loader.dataset, "__len__"):
         return len(loader.dataset)
     return sum(len(y) for _, y in loader)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from functools import partial
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -25,22 +24,16 @@ from abnn.config import PRESETS, AttachConfig, Objective, preset
 from abnn.errors import InputError, explain
 from abnn.model.views import check_number
 from abnn.outliers import DEFAULT
-from abnn.predict import Prediction
 from abnn.scores import SCORES
 from abnn.train.knowledge import warn_if_lost
 from abnn.train.optimizers import OPTIMIZERS, SCHEDULES, make_optimizer
 from abnn.train.steps import Steps
 
-JOINT = {
-    "pretrain": 0.0,
-    "lr": PRESETS["authors"].backbone_lr,
-    "optimizer": "adam",
-    "attachment_lr": PRESETS["authors"].lr,
-    "attachment_schedule": PRESETS["authors"].schedule,
-    "outliers": AUTHORS_NOISE,
-    "score": "max-probability",
-    "kaiming": False,
-}
+AUTHORS = PRESETS["authors"]
+JOINT: dict[str, Any] = {"pretrain": 0.0, "lr": AUTHORS.backbone_lr, "optimizer": "adam", "kaiming": False}
+JOINT |= {"attachment_lr": AUTHORS.lr, "attachment_schedule": AUTHORS.schedule, "outliers": AUTHORS_NOISE}
+JOINT |= {"score": "max-probability"}
+"""What "paper" and "authors" share: backbone and attachments are trained together, from the beginning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +71,8 @@ class Attachments(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for changed in self.objective:
-            check_choice("objective of method 'abnn'", changed, [each.name for each in fields(Objective)])
+        for name in self.objective:
+            check_choice("objective of method 'abnn'", name, [each.name for each in fields(Objective)])
         assert self.goal  # wrong values are errors now, not after the backbone was trained
         if self.views is not None:
             check_number(self.views)
@@ -119,7 +112,7 @@ class Attachments(Method):
     def stages(self, run: Run) -> list[Stage]:
         model = run.network
         assert isinstance(model, Attached)
-        first = round(self.pretrain * run.epochs) if run.epochs > 1 else 0
+        first = self.pretraining(run, "backbone", model.backbone, self.pretrain)
 
         def attachments() -> Steps:
             parts = (parameter for _, parameter in model.attachment_parameters())
@@ -128,11 +121,7 @@ class Attachments(Method):
                 optimizers["backbone"] = self.make_optimizer(model.learning_backbone_parameters())
             return Steps(model, self.goal, run.outliers, run.fabric, optimizers)
 
-        plain = partial(self.minimise_plain, run, model.backbone, "training the backbone")
-        return [
-            Stage("backbone", first, plain, self.schedule),
-            Stage("attachments", run.epochs - first, attachments, self.attachment_schedule),
-        ]
+        return [first, Stage("attachments", run.epochs - first.epochs, attachments, self.attachment_schedule)]
 
     def finish(self, run: Run) -> None:
         assert isinstance(run.network, Attached)
@@ -140,7 +129,3 @@ class Attachments(Method):
             run.network.distance.fit(run.batches.once(), run.fabric)
         if self.frozen:
             warn_if_lost(run.network, run.batches.once())
-
-    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
-        assert isinstance(network, Attached)
-        return network.predict(x, draws=draws, seed=seed)  # whoever asked says which score is shown

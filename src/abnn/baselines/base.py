@@ -2,11 +2,11 @@
 
 A method is a frozen dataclass whose fields are its hyper-parameters, with the defaults of its reference. It may have
 
-    build(make_backbone, example)          the network, or networks, as one module that holds all that prediction needs
-    losses(run, x, y, generator)           named losses of a batch, whose sum is minimised
-    stages(run)                            how it is trained, if that is more than one stage that minimises the losses
-    finish(run)                            what is left to do after the last stage
-    predict(network, x, draws, seed)       class probabilities of every draw, and scores that only this method can give
+    build(make_backbone, example)             the network, or networks, as one module that holds all that prediction needs
+    losses(run, x, y, generator)              named losses of a batch, whose sum is minimised
+    stages(run), finish(run)                  how it is trained, if that is more than one stage that minimises the losses
+    draw_logits(network, x, draws, seed)      what the network says about a batch, once for each draw
+    predict(network, x, draws, seed)          the same as a prediction, with scores that only this method can give
 
 and is a plain network, trained by the cross-entropy, where it has none of them. ``variants`` names sets of changed
 hyper-parameters: "reference" is the method as its own paper or code has it, "authors" as the authors of the attachments ran it.
@@ -27,9 +27,10 @@ from torch import Tensor, nn
 from abnn import config
 from abnn.attached import Attached
 from abnn.baselines.options import check_choice, check_options, check_positive, register
+from abnn.errors import InputError, explain
 from abnn.model.blocks import evaluating
+from abnn.networks.by_name import PaperResNet
 from abnn.outliers import OutlierBatch, Outliers
-from abnn.outliers.mixtures import CONTENT
 from abnn.predict import Prediction
 from abnn.scores import ONE_DRAW_SCORES, SAMPLE_SCORES
 from abnn.train.batches import Batches
@@ -52,18 +53,17 @@ class Run:
     batches: Batches
     outliers: Outliers | None
     epochs: int
-    size: int
-    """The number of training inputs."""
+    size: int  # the number of training inputs
 
-    def logits(self, x: Tensor, network: nn.Module | None = None) -> Tensor:
-        """The network's output in the run's precision, as float32."""
+    def logits(self, x: Tensor, network: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Return the output of the network, or of a part of it, in the run's precision, as float32."""
         with self.fabric.autocast():
             output = (network or self.network)(x)
         return output.float()
 
-    def outlier_logits(self, x: Tensor, network: nn.Module | None = None) -> Tensor:
-        """The same for outliers, which normalisation statistics must never see."""
-        with evaluating(network or self.network):
+    def outlier_logits(self, x: Tensor, network: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Return the same for outliers, which normalisation statistics must never see."""
+        with evaluating(self.network):
             return self.logits(x, network)
 
     def make_outliers(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> OutlierBatch:
@@ -118,25 +118,21 @@ class Minimise(Trainable):
 class Method:
     """Hyper-parameters that every method has.
 
+    variant    which set of hyper-parameters these are
     score      the score that predictions show first
     optimizer  "sgd" (momentum 0.9, weight decay 5e-4), "nesterov" (the same with Nesterov's momentum), "adam",
                "adam-l2" (weight decay 5e-4) or "adamw"
     schedule   of the learning rate: "steps" (a tenth after each quarter), "thirds", "fifths", "cosine", "cycle" or "constant"
     kaiming    how the paper's network starts when it is built by its name
-    variant    which set of hyper-parameters these are
     """
 
     name: ClassVar[str] = ""
-    title: ClassVar[str] = "training"
-    """What the progress bar shows."""
+    title: ClassVar[str] = "training"  # of the progress bar
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"reference": {}, "authors": {}}
     own_scores: ClassVar[tuple[str, ...]] = ()
-    random: ClassVar[bool] = False
-    """Whether a prediction has several draws."""
-    uses_outliers: ClassVar[str] = "never"
-    """"never", "may" or "must" be given."""
-    optimizers: ClassVar[tuple[str, ...]] = tuple(OPTIMIZERS)
-    """What ``optimizer`` may be."""
+    random: ClassVar[bool] = False  # whether a prediction has several draws
+    uses_outliers: ClassVar[str] = "never"  # "never", "may" or "must" be given
+    optimizers: ClassVar[tuple[str, ...]] = tuple(OPTIMIZERS)  # what ``optimizer`` may be
 
     variant: str = "reference"
     score: str = "max-probability"
@@ -162,53 +158,63 @@ class Method:
         return (*(SAMPLE_SCORES if self.random else ONE_DRAW_SCORES), *self.own_scores)
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> nn.Module:
-        """The network with everything that prediction needs in its ``state_dict``."""
+        """Return the network, with everything that prediction needs in its ``state_dict``."""
         return make_backbone()
 
     def losses(self, run: Run, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
-        """The losses of a batch by name; their sum is minimised."""
+        """Return the losses of a batch by name; their sum is minimised."""
         return {"cross_entropy": F.cross_entropy(run.logits(x), y)}
 
     def stages(self, run: Run) -> list[Stage]:
-        """How the network is trained, in order."""
-        return [Stage("train", run.epochs, lambda: self.minimise(run, partial(self.losses, run)), self.schedule)]
+        """Return how the network is trained, in order."""
+
+        def make() -> Minimise:
+            optimizer = self.make_optimizer(run.network.parameters())
+            return Minimise(run, partial(self.losses, run), optimizer, self.title)
+
+        return [Stage("train", run.epochs, make, self.schedule)]
+
+    def pretraining(self, run: Run, name: str, plain: nn.Module, share: float) -> Stage:
+        """Return a first stage, a share of all epochs, which trains a part of the network alone by the cross-entropy."""
+
+        def losses(x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+            return {"cross_entropy": F.cross_entropy(run.logits(x, plain), y)}
+
+        def make() -> Minimise:
+            return Minimise(run, losses, self.make_optimizer(plain.parameters()), "training the plain network", plain)
+
+        return Stage(name, round(share * run.epochs) if run.epochs > 1 else 0, make, self.schedule)
 
     def finish(self, run: Run) -> None:
-        """What has to be gathered once the network is trained."""
-
-    def minimise(
-        self, run: Run, losses: Losses, title: str | None = None, network: nn.Module | None = None
-    ) -> Minimise:
-        """Steps that minimise ``losses`` over all parameters of the network, or of a part of it."""
-        optimizer = self.make_optimizer((network or run.network).parameters())
-        return Minimise(run, losses, optimizer, title or self.title, network)
-
-    def minimise_plain(self, run: Run, network: nn.Module, title: str) -> Minimise:
-        """Steps that train a part of the network, which is a classifier itself, by the cross-entropy."""
-        losses: Losses = lambda x, y, _: {"cross_entropy": F.cross_entropy(run.logits(x, network), y)}
-        return self.minimise(run, losses, title, network)
+        """Gather what is needed once the network is trained."""
 
     def compilable(self, network: nn.Module) -> list[nn.Module]:
-        """The modules that training calls as a whole, which can be compiled for its time."""
+        """Return the modules that training calls as a whole, which can be compiled for its time."""
         return [network.net, network.backbone] if isinstance(network, Attached) else [network]
 
-    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
-        """What the network says about a batch; called in eval mode, without gradients.
+    def draw_logits(self, network: Any, x: Tensor, draws: int, seed: int) -> Tensor:
+        """Return the logits of every draw, [S, B, K]; called in eval mode, without gradients.
 
         Random numbers belong to (seed, draw) alone, so that an input gets the same result in any batch.
         """
-        return Prediction(network(x).float().softmax(1)[None], default=self.score)
+        return network(x)[None]
+
+    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
+        """Return what the network says about a batch; called as :meth:`draw_logits`."""
+        if isinstance(network, Attached):
+            return network.predict(x, draws=draws, seed=seed)
+        return Prediction(self.draw_logits(network, x, draws, seed).float().softmax(2), default=self.score)
 
     def make_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         return make_optimizer(self.optimizer, parameters, self.lr)
 
     def to_config(self) -> dict[str, Any]:
-        """Name and hyper-parameters as JSON can hold them; ``make_method(**config)`` gives the method back."""
+        """Return name and hyper-parameters as JSON can hold them; ``make_method(**config)`` gives the method back."""
         return {"name": self.name, **dataclasses.asdict(self)}
 
 
 def make_method(name: str, variant: str = "reference", **options: Any) -> Method:
-    """A method by name, with the hyper-parameters of a variant and changes to them."""
+    """Return a method by name, with the hyper-parameters of a variant and changes to them."""
     check_choice("method", name, REGISTRY)
     kind = REGISTRY[name]
     check_choice(f"variant of method {name!r}", variant, kind.variants)
@@ -218,17 +224,16 @@ def make_method(name: str, variant: str = "reference", **options: Any) -> Method
     return kind(**{**kind.variants[variant], **options, "variant": variant})
 
 
-def full_outliers(example: Tensor) -> dict[str, Any]:
-    """Outliers for methods that know only "inside" and "outside": nothing in them supports a label."""
-    if not example.is_floating_point():
-        return {"name": "tokens", "severity": [1.0, 1.0]}
-    if example.ndim == 2:
-        return {"name": "tabular", "severity": [1.0, 1.0]}
-    return {"name": "mixed", "parts": list(CONTENT), "severity": [1.0, 1.0]}
+def check_paper_resnet(network: nn.Module, why: str) -> PaperResNet:
+    """Return the network if it is the paper's, on whose parts some methods are built."""
+    if not isinstance(network, PaperResNet):
+        fix = "Use the backbone 'paper-resnet', with stem='small' for images of about 8x8."
+        raise InputError(explain("backbone", type(network).__name__, f"PaperResNet, {why}", fix))
+    return network
 
 
 def state_of(network: nn.Module) -> dict[str, Any]:
-    """All tensors of a network that mean something, each where it lives; statistics not yet gathered mean nothing."""
+    """Return all tensors of a network that mean something, where they live; statistics not yet gathered mean nothing."""
     empty = isinstance(network, Attached) and not network.distance.fitted
     state = network.state_dict(keep_vars=True)
     return {name: value for name, value in state.items() if not (empty and name.startswith("distance."))}

@@ -23,41 +23,34 @@ from abnn.baselines.base import Method, Run
 from abnn.baselines.options import check_count, check_positive, option
 from abnn.bayes.priors import Gaussian, Prior, ScaleMixture
 from abnn.config import AttachConfig
-from abnn.predict import Prediction
 from abnn.tasks.classification import draw_cross_entropy
 
 
 def elbo_terms(nll: Tensor, kl: Tensor, size: float, temperature: float = 1.0) -> dict[str, Tensor]:
-    """The two terms of -ELBO / N: the negative log-likelihood per input, averaged over draws and inputs, and the KL's."""
+    """Return the terms of -ELBO / N: the negative log-likelihood per input, averaged over draws and inputs, and the KL's."""
     return {"nll": nll, "weighted_kl": temperature / size * kl}
 
 
 def bayesian_blocks(make_backbone: Callable[[], nn.Module], example: Tensor, prior: Prior) -> Attached:
-    """The network with every block replaced by a Bayesian one; the posterior starts where the authors' does."""
+    """Return the network with every block replaced by a Bayesian one; the posterior starts where the authors' does."""
     return attach(make_backbone(), example, kind="replace", config=AttachConfig(prior=prior, views=1))
 
 
-def draw_logits(run: Run, x: Tensor) -> Tensor:
-    """[S, B, K] for the draws that the network holds, in the run's precision, as float32."""
-    network: Any = run.network
-    with run.fabric.autocast():
-        return network.draw_logits(x).float()
-
-
 def draw_nll(run: Run, x: Tensor, y: Tensor) -> Tensor:
-    """The cross-entropy, averaged over the draws that the network holds."""
-    logits = draw_logits(run, x)
+    """Return the cross-entropy, averaged over the draws that the network holds."""
+    network: Any = run.network
+    logits = run.logits(x, network.draw_logits)
     return draw_cross_entropy(logits, nn.functional.one_hot(y, logits.shape[2]).to(logits))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BayesByBackprop(Method):
-    """prior_sigma     prior N(0, prior_sigma^2), or with prior_sigma2 Blundell's scale mixture
-                    prior_pi N(0, prior_sigma^2) + (1 - prior_pi) N(0, prior_sigma2^2), whose KL is always sampled
-    draws           of each step
-    temperature     factor of the KL term; 1: the evidence lower bound
-    kl_size         the N of the KL term, None for that of the data
-    sampled_kl      Monte Carlo KL over the draws instead of the closed form
+    """prior_sigma  prior N(0, prior_sigma^2), or with prior_sigma2 Blundell's scale mixture
+                 prior_pi N(0, prior_sigma^2) + (1 - prior_pi) N(0, prior_sigma2^2), whose KL is always sampled
+    draws        of each step
+    temperature  factor of the KL term; 1: the evidence lower bound
+    kl_size      the N of the KL term, None for that of the data
+    sampled_kl   Monte Carlo KL over the draws instead of the closed form
     """
 
     name: ClassVar[str] = "bbp"
@@ -93,11 +86,7 @@ class BayesByBackprop(Method):
         return bayesian_blocks(make_backbone, example, self.prior)
 
     def losses(self, run: Run, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
-        assert isinstance(run.network, Attached)
-        run.network.resample(self.draws)
+        network: Any = run.network
+        network.resample(self.draws)
         nll = draw_nll(run, x, y)
-        return elbo_terms(nll, run.network.kl(self.sampled_kl), self.kl_size or run.size, self.temperature)
-
-    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
-        assert isinstance(network, Attached)
-        return network.predict(x, draws=draws, seed=seed, score=self.score)
+        return elbo_terms(nll, network.kl(self.sampled_kl), self.kl_size or run.size, self.temperature)

@@ -24,7 +24,6 @@ from torch.func import functional_call, vmap
 from abnn.baselines.base import Method, Run
 from abnn.baselines.options import check_count, option
 from abnn.errors import InputError, explain
-from abnn.predict import Prediction
 
 
 class Ensemble(nn.Module):
@@ -37,11 +36,8 @@ class Ensemble(nn.Module):
         self.stackable = not any(True for _ in members[0].buffers())  # running statistics cannot be updated in a stack
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.stackable and (x.device.type != "cpu" if self.stacked is None else self.stacked):
-            return self.forward_stacked(x)
-        return torch.stack([member(x) for member in self.members])
-
-    def forward_stacked(self, x: Tensor) -> Tensor:
+        if not self.stackable or not (x.device.type != "cpu" if self.stacked is None else self.stacked):
+            return torch.stack([member(x) for member in self.members])
         parameters = [dict(member.named_parameters()) for member in self.members]
         stack = {name: torch.stack([each[name] for each in parameters]) for name in parameters[0]}
         first = self.members[0]
@@ -72,6 +68,6 @@ class DeepEnsemble(Method):
     def losses(self, run: Run, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         return {f"member_{number}": F.cross_entropy(member, y) for number, member in enumerate(run.logits(x))}
 
-    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
-        """One draw for each member, whatever ``draws`` says."""
-        return Prediction(network(x).float().softmax(2), default=self.score)
+    def draw_logits(self, network: Ensemble, x: Tensor, draws: int, seed: int) -> Tensor:
+        """Return one draw for each member, whatever ``draws`` says."""
+        return network(x)

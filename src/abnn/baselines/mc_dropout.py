@@ -24,7 +24,6 @@ from abnn.baselines.options import check_share, option
 from abnn.errors import InputError, explain
 from abnn.model.blocks import evaluating, probe
 from abnn.model.graft import graft
-from abnn.predict import Prediction
 from abnn.train.randomness import seeded
 
 
@@ -39,20 +38,19 @@ class DropoutHead(nn.Module):
         return self.head(F.dropout(self.trunk(x), self.rate, self.training))
 
     def draw_logits(self, x: Tensor, masks: Tensor) -> Tensor:
-        """[S, B, K] for masks [S, F] of 0 and 1."""
+        """Return [S, B, K] for masks [S, F] of 0 and 1."""
         features = self.trunk(x)
         return self.head(features * masks[:, None].to(features) / (1 - self.rate))
 
 
 def split_head(backbone: nn.Module, example: Tensor) -> tuple[nn.Module, nn.Linear]:
-    """(trunk, head) with backbone(x) = head(trunk(x)); both share the backbone's parameters."""
+    """Return (trunk, head) with backbone(x) = head(trunk(x)); both share the backbone's parameters."""
     network = probe(backbone, example)
-    linear = [
-        name for name, call in network.calls.items() if isinstance(network.modules[name], nn.Linear) and call.output
-    ]
-    if linear:
-        head = network.modules[max(linear, key=lambda name: network.calls[name].order)]
-        assert isinstance(head, nn.Linear)
+    calls = [(call.order, network.modules[name]) for name, call in network.calls.items() if call.output]
+    _, head = max(
+        (call for call in calls if isinstance(call[1], nn.Linear)), key=lambda call: call[0], default=(0, None)
+    )
+    if isinstance(head, nn.Linear):
         trunk = graft(backbone, {head: nn.Identity()})
         with torch.no_grad(), evaluating(backbone):
             features = trunk(example)
@@ -65,10 +63,9 @@ def split_head(backbone: nn.Module, example: Tensor) -> tuple[nn.Module, nn.Line
 
 
 def draw_masks(draws: int, features: int, rate: float, seed: int) -> Tensor:
-    """[S, F] of 0 and 1; draw s depends on (seed, s) alone."""
-    return torch.stack(
-        [(torch.rand(features, generator=seeded("mask", seed, s)) >= rate).float() for s in range(draws)]
-    )
+    """Return masks [S, F] of 0 and 1; draw s depends on (seed, s) alone."""
+    numbers = [torch.rand(features, generator=seeded("mask", seed, s)) for s in range(draws)]
+    return (torch.stack(numbers) >= rate).float()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +78,5 @@ class MCDropout(Method):
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> DropoutHead:
         return DropoutHead(*split_head(make_backbone(), example), self.rate)
 
-    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
-        assert isinstance(network, DropoutHead)
-        masks = draw_masks(draws, network.head.in_features, self.rate, seed)
-        return Prediction(network.draw_logits(x, masks.to(x.device)).float().softmax(2), default=self.score)
+    def draw_logits(self, network: DropoutHead, x: Tensor, draws: int, seed: int) -> Tensor:
+        return network.draw_logits(x, draw_masks(draws, network.head.in_features, self.rate, seed).to(x.device))

@@ -53,6 +53,5 @@ class OutlierExposure(Method):
     outliers: Any = "full"
 
     def losses(self, run: Run, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
-        outlier_logits = run.outlier_logits(run.make_outliers(x, y, generator).x)
-        outlier_term = UNIFORM_LOSSES[self.loss](outlier_logits)
+        outlier_term = UNIFORM_LOSSES[self.loss](run.outlier_logits(run.make_outliers(x, y, generator).x))
         return {"cross_entropy": F.cross_entropy(run.logits(x), y), "outliers": self.weight * outlier_term}

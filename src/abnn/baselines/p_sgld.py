@@ -9,8 +9,7 @@ and the prediction is averaged over samples of w, evenly spaced after a burn-in.
 
 Li, Chen, Carlson and Carin 2016, "Preconditioned Stochastic Gradient Langevin Dynamics for Deep Neural Networks"
 (arXiv:1512.07666); as there, the term with the preconditioner's derivative is left out, which is right where v changes
-slowly. Settings of the reference code that the SDE-Net paper compares with: lr 1e-3, s = 0.1, a = 0.99. Its network has
-no normalisation layers; here c is 1 for their scales and 0 for everything else. v starts at the mean of g^2 over each
+slowly. c is 1 for the scales of normalisation layers and 0 for everything else. v starts at the mean of g^2 over each
 tensor, for from 0 the first steps would be noise where a gradient happens to be small. T = 1 samples the posterior; T < 1
 sharpens it, without which networks with far more weights than inputs hardly learn (Wenzel et al. 2020, arXiv:2002.02405).
 """
@@ -24,11 +23,10 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 
 from abnn.baselines.base import Losses, Method, Minimise, Run, Stage
 from abnn.baselines.options import check_count, check_positive, check_share, option
-from abnn.predict import Prediction
-from abnn.train.batches import Batches
 
 NORMS = (nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -52,7 +50,10 @@ class Langevin(torch.optim.Optimizer):
             gradients = [w.grad for w in weights]
             if not weights:
                 continue
-            v = [self._v(w) for w in weights]
+            for w in weights:
+                if not self.state[w]:
+                    self.state[w]["v"] = torch.full_like(w, (w.grad**2).mean().item())
+            v = [self.state[w]["v"] for w in weights]
             torch._foreach_mul_(v, decay)
             torch._foreach_addcmul_(v, gradients, gradients, value=1 - decay)
             preconditioner = torch._foreach_sqrt(v)
@@ -62,13 +63,6 @@ class Langevin(torch.optim.Optimizer):
             torch._foreach_add_(weights, torch._foreach_mul(rates, gradients), alpha=-0.5)
             torch._foreach_sqrt_(rates)  # the noise's deviation
             torch._foreach_add_(weights, torch._foreach_mul(rates, self._noise(weights)))
-
-    def _v(self, w: Tensor) -> Tensor:
-        state = self.state[w]
-        if not state:
-            assert w.grad is not None
-            state["v"] = torch.full_like(w, (w.grad**2).mean().item())
-        return state["v"]
 
     def _noise(self, like: list[Tensor]) -> list[Tensor]:
         """Standard normal numbers in the shapes of all tensors, drawn at once; the same in all processes."""
@@ -87,8 +81,7 @@ class Samples(nn.Module):
     def __init__(self, network: nn.Module, most: int) -> None:
         super().__init__()
         self.network = network
-        numbers = sum(parameter.numel() for parameter in network.parameters())
-        self.register_buffer("kept", torch.zeros(most, numbers))
+        self.register_buffer("kept", torch.zeros(most, sum(parameter.numel() for parameter in network.parameters())))
         self.register_buffer("count", torch.zeros((), dtype=torch.long))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,7 +89,7 @@ class Samples(nn.Module):
 
     @torch.no_grad()
     def keep(self) -> None:
-        self.kept[int(self.count)] = torch.cat([parameter.flatten() for parameter in self.network.parameters()])
+        self.kept[int(self.count)] = parameters_to_vector(self.network.parameters())
         self.count += 1
 
     def weights(self, number: int) -> dict[str, Tensor]:
@@ -115,8 +108,7 @@ def sample_steps(steps: int, burn_in: float, most: int) -> list[int]:
 
 def prior_centres(network: nn.Module) -> list[float]:
     """c of every parameter, in their order: 1 for the scales of normalisation layers, else 0."""
-    norms = [module for module in network.modules() if isinstance(module, NORMS)]
-    scales = {id(norm.weight) for norm in norms}
+    scales = {id(module.weight) for module in network.modules() if isinstance(module, NORMS)}
     return [1.0 if id(parameter) in scales else 0.0 for parameter in network.parameters()]
 
 
@@ -147,9 +139,7 @@ class Collect(Minimise):
 
 @dataclass(frozen=True, kw_only=True)
 class PSGLD(Method):
-    """prior_sigma: s; decay: a; samples: how many are kept; burn_in: share of the steps before the first;
-    temperature: T.
-    """
+    """prior_sigma: s; decay: a; samples: how many are kept; burn_in: share of the steps before the first; temperature: T."""
 
     name: ClassVar[str] = "p-sgld"
     random: ClassVar[bool] = True
@@ -172,27 +162,19 @@ class PSGLD(Method):
         centres = torch.cat([torch.full_like(w, c).flatten() for w, c in zip(parameters, prior_centres(run.network))])
 
         def losses(x: Tensor, y: Tensor, _: torch.Generator | None) -> dict[str, Tensor]:
-            away = torch.cat([value.flatten() for value in parameters]) - centres
-            prior = (away**2).sum() / (2 * self.prior_sigma**2)
+            prior = ((parameters_to_vector(parameters) - centres) ** 2).sum() / (2 * self.prior_sigma**2)
             fit = run.size * F.cross_entropy(run.logits(x), y)
             return {"likelihood": fit / self.temperature, "prior": prior / self.temperature}
 
         def make() -> Collect:
-            optimizer = Langevin(parameters, self.lr, self.decay, run.fabric)
-            steps = sample_steps(run.epochs * count_batches(run.batches), self.burn_in, self.samples)
-            return Collect(run, losses, optimizer, steps)
+            length = run.batches.length
+            batches = sum(1 for _ in run.batches.once()) if length is None else length
+            steps = sample_steps(run.epochs * batches, self.burn_in, self.samples)
+            return Collect(run, losses, Langevin(parameters, self.lr, self.decay, run.fabric), steps)
 
         return [Stage("train", run.epochs, make, self.schedule)]
 
-    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
-        """One draw for each kept sample, whatever ``draws`` says."""
-        assert isinstance(network, Samples)
-        rows = [
-            torch.func.functional_call(network.network, network.weights(number), (x,))
-            for number in range(int(network.count))
-        ]
-        return Prediction(torch.stack(rows).float().softmax(2), default=self.score)
-
-
-def count_batches(batches: Batches) -> int:
-    return batches.length if batches.length is not None else sum(1 for _ in batches.once())
+    def draw_logits(self, network: Samples, x: Tensor, draws: int, seed: int) -> Tensor:
+        """Return one draw for each kept sample, whatever ``draws`` says."""
+        samples = [network.weights(number) for number in range(int(network.count))]
+        return torch.stack([torch.func.functional_call(network.network, weights, (x,)) for weights in samples])

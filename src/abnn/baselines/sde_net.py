@@ -18,7 +18,7 @@ At prediction a draw is one path of the noise for all inputs, so that a result d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -26,9 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.baselines.base import AUTHORS_NOISE, Method, Minimise, Run, Stage
+from abnn.baselines.base import AUTHORS_NOISE, Method, Minimise, Run, Stage, check_paper_resnet
 from abnn.baselines.options import check_count, check_positive, option
-from abnn.errors import InputError, explain
 from abnn.model.blocks import evaluating
 from abnn.networks.by_name import PaperResNet, group_norm
 from abnn.predict import Prediction
@@ -42,7 +41,7 @@ TIME = 6.0
 def euler_maruyama(
     h: Tensor, drift: Callable[[float, Tensor], Tensor], diffusion: Tensor, noise: Sequence[Tensor], dt: float
 ) -> Tensor:
-    """h after len(noise) steps of dh = drift(t, h) dt + diffusion dW, with the given standard normal numbers."""
+    """Return h after len(noise) steps of dh = drift(t, h) dt + diffusion dW, with the given standard normal numbers."""
     for step, numbers in enumerate(noise):
         h = h + drift(step * dt, h) * dt + diffusion * dt**0.5 * numbers
     return h
@@ -99,11 +98,11 @@ class SDENet(nn.Module):
             nn.init.zeros_(conv.bias)
 
     def diffusion_logit(self, x: Tensor) -> Tensor:
-        """The logit of g, as a function of the diffusion net's parameters alone."""
+        """Return the logit of g, as a function of the diffusion net's parameters alone."""
         return self.diffusion(self.stem(x).detach())
 
     def draw_logits(self, x: Tensor, sigma: float, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [S, B, K] and g [B], for noise [S, depth, B or 1, C, H, W]."""
+        """Return logits [S, B, K] and g [B], for noise [S, depth, B or 1, C, H, W]."""
         h = self.stem(x)
         g = torch.sigmoid(self.diffusion(h))
         draws = len(noise)
@@ -115,7 +114,7 @@ class SDENet(nn.Module):
         return logits.unflatten(0, (draws, len(x))), g
 
     def noise_shape(self, x: Tensor) -> tuple[int, ...]:
-        """[C, H, W] of the features of such inputs."""
+        """Return [C, H, W] of the features of such inputs."""
         return tuple(self.stem(x[:1]).shape[1:])
 
 
@@ -137,20 +136,11 @@ class SDENetMethod(Method):
     test_sigma: float = option(500.0, check_positive)
     diffusion_convs: int = option(2, check_count)
     diffusion_lr: float = option(0.01, check_positive)
-    outliers: Any = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.outliers is None:
-            object.__setattr__(self, "outliers", {**AUTHORS_NOISE, "scale": 2.0})
+    outliers: Any = field(default_factory=lambda: {**AUTHORS_NOISE, "scale": 2.0})
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> SDENet:
-        network = make_backbone()
-        if not isinstance(network, PaperResNet):
-            fix = "Use the backbone 'paper-resnet', with stem='small' for images of about 8x8."
-            accepted = "PaperResNet, for SDE-Net is a network of its own that takes only stem and head from it"
-            raise InputError(explain("backbone", type(network).__name__, accepted, fix))
-        return SDENet(network, self.diffusion_convs)
+        what = "for SDE-Net, a network of its own that takes only stem and head from it"
+        return SDENet(check_paper_resnet(make_backbone(), what), self.diffusion_convs)
 
     def stages(self, run: Run) -> list[Stage]:
         return [Stage("train", run.epochs, lambda: SDESteps(run, self), self.schedule)]
@@ -165,7 +155,7 @@ class SDENetMethod(Method):
 
 
 def logit_std(logits: Tensor) -> Tensor:
-    """The deviation over the draws, [S, B, K], of the logit of the class with the largest mean logit; 0 for one draw."""
+    """Return the deviation over the draws, [S, B, K], of the logit of the class with the largest mean logit; 0 for one draw."""
     chosen = logits.mean(0).argmax(1)
     values = logits.gather(2, chosen.expand(len(logits), -1)[..., None])[..., 0]
     return values.std(0) if len(logits) > 1 else torch.zeros_like(values[0])
@@ -203,11 +193,8 @@ class SDESteps(Minimise):
         return {"cross_entropy": self.cross_entropy(x, y, noise)}
 
     def _cross_entropy(self, x: Tensor, y: Tensor, noise: Tensor) -> Tensor:
-        with self.run.fabric.autocast():
-            logits = self.net.draw_logits(x, self.sigma, noise)[0][0]
-        return F.cross_entropy(logits.float(), y)
+        return F.cross_entropy(self.run.logits(x, lambda x: self.net.draw_logits(x, self.sigma, noise)[0][0]), y)
 
     def _diffusion_loss(self, x: Tensor, target: float) -> Tensor:
-        with self.run.fabric.autocast():
-            logit = self.net.diffusion_logit(x)
-        return F.binary_cross_entropy_with_logits(logit.float(), torch.full((len(x),), target, device=x.device))
+        logit = self.run.logits(x, self.net.diffusion_logit)
+        return F.binary_cross_entropy_with_logits(logit, torch.full((len(x),), target, device=x.device))

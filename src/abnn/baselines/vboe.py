@@ -19,16 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.attached import Attached
 from abnn.baselines.base import AUTHORS_NOISE, Method, Run
-from abnn.baselines.bbp import bayesian_blocks, draw_logits, draw_nll
+from abnn.baselines.bbp import bayesian_blocks, draw_nll, elbo_terms
 from abnn.baselines.mc_dropout import split_head
 from abnn.baselines.oe import UNIFORM_LOSSES
 from abnn.baselines.options import check_count, check_positive, one_of, option
 from abnn.bayes.layers import BayesLinear, Init
 from abnn.bayes.priors import Gaussian, gaussian_kl
-from abnn.model.blocks import evaluating
-from abnn.predict import Prediction
 from abnn.train.randomness import seeded
 
 
@@ -49,11 +46,8 @@ class BayesianHead(nn.Module):
             if head.bias is not None and self.head.bias_mean is not None:
                 self.head.bias_mean.copy_(head.bias)
 
-    def resample(self, draws: int, seed: int | None = None) -> None:
-        if seed is None:
-            self.head.resample(draws)
-        else:
-            self.head.resample_seeded([seeded("head", seed, number) for number in range(draws)])
+    def resample(self, draws: int) -> None:
+        self.head.resample(draws)
 
     def draw_logits(self, x: Tensor) -> Tensor:
         """[S, B, K] for the held draws."""
@@ -79,19 +73,8 @@ class VBOE(Method):
     title: ClassVar[str] = "training by the ELBO with outliers"
     variants: ClassVar[dict[str, dict[str, Any]]] = {
         "reference": {},
-        "authors": {
-            "layers": "blocks",
-            "optimizer": "adam",
-            "schedule": "steps",
-            "kaiming": False,
-            "draws": 3,
-            "outlier_draws": 1,
-            "temper": 1.0,
-            "kl_size": 50_000,
-            "weight": 1.0,
-            "loss": "bce",
-            "outliers": AUTHORS_NOISE,
-        },
+        "authors": {"layers": "blocks", "optimizer": "adam", "schedule": "steps", "kaiming": False, "kl_size": 50_000}
+        | {"draws": 3, "outlier_draws": 1, "temper": 1.0, "weight": 1.0, "loss": "bce", "outliers": AUTHORS_NOISE},
     }
     random: ClassVar[bool] = True
     uses_outliers: ClassVar[str] = "must"
@@ -122,17 +105,13 @@ class VBOE(Method):
         # The authors' KL is that of the same draws as the likelihood; the reference's is exact.
         blocks = self.layers == "blocks"
         kl = network.kl(sampled=True) if blocks else network.kl(prior_sigma(run.size, self.decay))
-        weighted_kl = self.temper / (self.kl_size or run.size) * kl
         outliers = run.make_outliers(x, y, generator).x
         if self.outlier_draws != self.draws:  # else the draws at hand serve both terms
             network.resample(self.outlier_draws)
-        with evaluating(network):
-            outlier_term = UNIFORM_LOSSES[self.loss](draw_logits(run, outliers).flatten(0, 1))
-        return {"nll": nll, "weighted_kl": weighted_kl, "outliers": self.weight * outlier_term}
+        outlier_term = UNIFORM_LOSSES[self.loss](run.outlier_logits(outliers, network.draw_logits).flatten(0, 1))
+        terms = elbo_terms(nll, kl, self.kl_size or run.size, self.temper)
+        return {**terms, "outliers": self.weight * outlier_term}
 
-    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
-        if isinstance(network, Attached):
-            return network.predict(x, draws=draws, seed=seed, score=self.score)
-        assert isinstance(network, BayesianHead)
-        network.resample(draws, seed)
-        return Prediction(network.draw_logits(x).float().softmax(2), default=self.score)
+    def draw_logits(self, network: BayesianHead, x: Tensor, draws: int, seed: int) -> Tensor:
+        network.head.resample_seeded([seeded("head", seed, number) for number in range(draws)])
+        return network.draw_logits(x)

@@ -29,9 +29,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.baselines.base import AUTHORS_NOISE, Method, Minimise, Run, Stage
+from abnn.baselines.base import AUTHORS_NOISE, Method, Minimise, Run, Stage, check_paper_resnet
 from abnn.baselines.options import check_positive, check_share, one_of, option
-from abnn.errors import InputError, explain
 from abnn.model.blocks import evaluating
 from abnn.networks.by_name import PaperResNet, group_norm
 from abnn.predict import Prediction
@@ -111,14 +110,8 @@ class Woods(Method):
     name: ClassVar[str] = "woods"
     variants: ClassVar[dict[str, dict[str, Any]]] = {
         "reference": {},
-        "authors": {
-            "form": "head",
-            "pretrain": 0.0,
-            "tune_schedule": "steps",
-            "ce_factor": None,
-            "outliers": AUTHORS_NOISE,
-            "score": "max-probability",
-        },
+        "authors": {"form": "head", "pretrain": 0.0, "tune_schedule": "steps", "ce_factor": None}
+        | {"outliers": AUTHORS_NOISE, "score": "max-probability"},
     }
     uses_outliers: ClassVar[str] = "must"
 
@@ -139,21 +132,15 @@ class Woods(Method):
         return (*super().scores, "energy", *(("ood-head",) if self.form == "head" else ()))
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> nn.Module:
-        network = make_backbone()
         if self.form == "energy":
-            return EnergyUnit(network)
-        if not isinstance(network, PaperResNet):
-            fix = "Use the backbone 'paper-resnet', or form='energy', which takes any network."
-            raise InputError(explain("backbone", type(network).__name__, "PaperResNet for form='head'", fix))
-        return SecondHead(network)
+            return EnergyUnit(make_backbone())
+        return SecondHead(check_paper_resnet(make_backbone(), "for form='head'; form='energy' takes any network"))
 
     def stages(self, run: Run) -> list[Stage]:
-        first = round(self.pretrain * run.epochs) if run.epochs > 1 else 0
         plain: Any = run.network.network
-        return [
-            Stage("pretrain", first, lambda: self.minimise_plain(run, plain, "training the network"), self.schedule),
-            Stage("wild", run.epochs - first, lambda: WildSteps(run, self), TUNE_SCHEDULES[self.tune_schedule]),
-        ]
+        first = self.pretraining(run, "pretrain", plain, self.pretrain)
+        schedule = TUNE_SCHEDULES[self.tune_schedule]
+        return [first, Stage("wild", run.epochs - first.epochs, lambda: WildSteps(run, self), schedule)]
 
     def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
         logits, outlier = network(x)
@@ -174,16 +161,14 @@ class WildSteps(Minimise):
         optimizer = make_optimizer("nesterov", run.network.parameters(), method.tune_lr)
         super().__init__(run, self.wild_losses, optimizer, "training with wild data")
         self.method = method
-        self.multipliers = {"in": 0.0, "ce": 0.0}
-        self.penalties = {"in": 1.0, "ce": 1.0}
+        self.constraints = {"in": (0.0, 1.0), "ce": (0.0, 1.0)}  # multiplier and penalty of each
         self.ce_limit = float("inf")
         # What a step reads of these numbers lies on the device, where a captured step finds their current values.
         self.placed = torch.zeros(5, device=next(self.network.parameters()).device)
         self.place()
 
     def place(self) -> None:
-        numbers = [each[name] for name in ("in", "ce") for each in (self.multipliers, self.penalties)]
-        self.placed.copy_(torch.tensor([*numbers, self.ce_limit]))
+        self.placed.copy_(torch.tensor([*self.constraints["in"], *self.constraints["ce"], self.ce_limit]))
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         with self.run.fabric.autocast():
@@ -191,8 +176,8 @@ class WildSteps(Minimise):
 
     def wild_losses(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         half = max(1, len(x) // 2)
-        labelled, wild, wild_y = x[:half], x[half:], y[half:]
-        logits, id_logit = self.outputs(labelled)
+        wild, wild_y = x[half:], y[half:]
+        logits, id_logit = self.outputs(x[:half])
         ce = F.cross_entropy(logits, y[:half])
         losses = {"in": self.term("in", self.method.detector_losses(id_logit)[0].mean() - self.method.cutoff)}
         losses["ce"] = ce if self.method.ce_factor is None else self.term("ce", ce - self.placed[4])
@@ -219,12 +204,11 @@ class WildSteps(Minimise):
             if method.ce_factor is not None:
                 self.ce_limit = method.ce_factor * ce
         else:
-            constraints = {"in": inside - method.cutoff}
+            values = {"in": inside - method.cutoff}
             if method.ce_factor is not None:
-                constraints["ce"] = ce - self.ce_limit
-            for name, g in constraints.items():
-                now = self.multipliers[name], self.penalties[name]
-                self.multipliers[name], self.penalties[name] = update_constraint(g, *now, method.rate, method.growth)
+                values["ce"] = ce - self.ce_limit
+            for name, g in values.items():
+                self.constraints[name] = update_constraint(g, *self.constraints[name], method.rate, method.growth)
         self.place()
 
     @torch.no_grad()
@@ -240,11 +224,11 @@ class WildSteps(Minimise):
         return torch.cat(ce).mean().item(), torch.cat(inside).mean().item(), torch.cat(energies)
 
     def more(self) -> dict[str, Any]:
-        return {"multipliers": self.multipliers, "penalties": self.penalties, "ce_limit": self.ce_limit}
+        return {"constraints": self.constraints, "ce_limit": self.ce_limit}
 
     def restore_more(self, more: dict[str, Any]) -> None:
-        self.multipliers, self.penalties, self.ce_limit = more["multipliers"], more["penalties"], more["ce_limit"]
+        self.constraints, self.ce_limit = more["constraints"], more["ce_limit"]
         self.place()
 
     def end_epoch(self, epoch: int, means: dict[str, float]) -> dict[str, float]:
-        return {f"multiplier_{name}": value for name, value in self.multipliers.items()}
+        return {f"multiplier_{name}": multiplier for name, (multiplier, _) in self.constraints.items()}

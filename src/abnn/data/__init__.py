@@ -5,17 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from abnn.data.arrays import ArraySource
+from abnn.data.classes import choose_classes, match_labels, split_classes
 from abnn.data.digits import DigitsData, Labelled, load_digits
 from abnn.data.folders import FolderSource
 from abnn.data.form import InputForm
 from abnn.data.images import read_image
-from abnn.data.labels import match_labels
 from abnn.data.named import data_root, open_named
-from abnn.data.parts import choose_classes, split_classes
 from abnn.data.source import Chunk, Source
 from abnn.errors import InputError, explain
 
-__all__ = ["ArraySource", "Chunk", "DigitsData", "FolderSource", "InputForm", "Labelled", "Source"]
+__all__ = ["ArraySource", "Chunk", "DigitsData", "FolderSource", "InputForm", "Labelled", "Source", "choose_classes"]
 __all__ += ["data_root", "load_digits", "match_labels", "open_named", "open_source", "read_image"]
 
 

@@ -1,7 +1,6 @@
 """Arrays in ``.npz`` files: ``images`` (uint8) with ``labels``, or ``features`` with ``target``; and arrays in memory.
 
-A file is read as a stream, compressed or not, so it may be far larger than memory. Nothing in it is ever run: arrays of
-Python objects are refused.
+A file is read as a stream, so it may be far larger than memory. Nothing in it is ever run: arrays of Python objects are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import torch
 
 from abnn.data.form import InputForm
 from abnn.data.source import Chunk, Source
-from abnn.errors import FileFormatError, InputError, explain
+from abnn.errors import AbnnError, FileFormatError, InputError, explain
 from abnn.files import check_regular
 
 LABELS = {"images": "labels", "features": "target"}
@@ -26,6 +25,8 @@ WINDOW = 1024
 """Rows that lie this close together are read at once; others alone, for a rare class must not fill the memory."""
 AT_ONCE = 2**28
 """Bytes that are unpacked at once; an array that needs more and is compressed below a hundredth is refused as a bomb."""
+UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, RuntimeError, MemoryError)
+"""What numpy and zipfile raise about damaged files."""
 
 
 class MemorySource(Source):
@@ -44,34 +45,19 @@ class MemorySource(Source):
 
 
 class ArraySource(Source):
-    """The pictures or features of one ``.npz`` file.
+    """The pictures or features of one ``.npz`` file; its array ``names`` says what the labels mean, or ``class_names``."""
 
-    class_names  of the labels; None: those in the file's array ``names``, if it has one
-    binary       accept pictures of 0 and 1, and multiply them by 255
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        name: str | None = None,
-        class_names: tuple[str, ...] | None = None,
-        binary: bool = False,
-    ) -> None:
+    def __init__(self, path: str | Path, name: str | None = None, class_names: tuple[str, ...] | None = None) -> None:
         self.path = Path(path)
         self.name = name or self.path.stem
         self._stream: _Rows | None = None
-        self._factor = np.uint8(1)
-        with (
-            self._reading(),
-            zipfile.ZipFile(check_regular(self.path)) as archive,
-            np.load(self.path, allow_pickle=False) as arrays,
-        ):
+        with self._reading(), zipfile.ZipFile(check_regular(self.path)) as archive, np.load(self.path) as arrays:
             self.kind = next((kind for kind in LABELS if kind in arrays), "")
             _check_sizes(self.path, archive)
             if not self.kind:
                 accepted = "arrays `images` or `features`, with `labels` or `target`"
-                given = f"an archive with {', '.join(sorted(arrays)) or 'nothing'}"
-                raise InputError(explain(str(self.path), given, accepted))
+                actual = f"an archive with {', '.join(sorted(arrays)) or 'nothing'}"
+                raise InputError(explain(str(self.path), actual, accepted))
             self.fingerprint = _fingerprint(self.path, archive)
             rows = _Rows(self.path, self.kind)
             self._check_rows(rows)
@@ -79,11 +65,9 @@ class ArraySource(Source):
             self.labels = self._labels(len(rows), arrays.get(LABELS[self.kind]))
             names = tuple(str(each) for each in arrays["names"]) if "names" in arrays else None
         self.class_names = class_names or names
-        if self.kind == "images" and self.raw(0, min(len(self), 64)).max() == 1:
-            if not binary:  # they would all be black for the model
-                given, fix = "values of 0 and 1 only", "Multiply them by 255."
-                raise InputError(explain(f"images of {self.path}", given, "values from 0 to 255", fix))
-            self._factor = np.uint8(255)
+        if self.kind == "images" and self.raw(0, min(len(self), 64)).max() == 1:  # all black for the model
+            actual, fix = "values of 0 and 1 only", "Multiply them by 255."
+            raise InputError(explain(f"images of {self.path}", actual, "values from 0 to 255", fix))
 
     def take(self, rows: np.ndarray, form: InputForm) -> Chunk:
         window = min(WINDOW, max(1, AT_ONCE // self.row_bytes))
@@ -93,13 +77,12 @@ class ArraySource(Source):
         return Chunk(torch.cat([convert(some) for some in values]), rows, int(rows[-1]) + 1)
 
     def raw(self, first: int, last: int) -> np.ndarray:
-        """Return rows as they are in the file; pictures of 0 and 1 as 0 and 255."""
+        """Return rows as they are in the file."""
         with self._reading():
             if self._stream is None or self._stream.position > first:
                 self.close()
                 self._stream = _Rows(self.path, self.kind)  # opened again, so that checksums are compared again, too
-            values = self._stream.read(first, last)
-        return values * self._factor if self._factor != 1 else values
+            return self._stream.read(first, last)
 
     def close(self) -> None:
         """Close the file; reading opens it again."""
@@ -110,8 +93,8 @@ class ArraySource(Source):
     def check(self, form: InputForm) -> None:
         super().check(form)
         if self.kind == "features" and self.row_shape != form.shape:
-            given = f"{self.row_shape[0]} features for each input"
-            raise InputError(explain(f"source {self.name!r}", given, f"{form.shape[0]}, as the model was made for"))
+            actual = f"{self.row_shape[0]} features for each input"
+            raise InputError(explain(f"source {self.name!r}", actual, f"{form.shape[0]}, as the model was made for"))
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
@@ -120,40 +103,33 @@ class ArraySource(Source):
             yield
         except FileNotFoundError:
             raise InputError(explain("source", f"{self.path}, which does not exist", "an .npz file")) from None
-        except (InputError, FileFormatError):
+        except AbnnError:
             raise
-        except (
-            OSError,
-            EOFError,
-            KeyError,
-            ValueError,
-            zipfile.BadZipFile,
-            zlib.error,
-            RuntimeError,
-            MemoryError,
-        ) as error:
+        except UNREADABLE as error:
             raise FileFormatError(
                 f"{self.path} cannot be read ({error}); it is damaged, cut short or no .npz: write it again with "
                 "numpy.savez(path, images=..., labels=...)."
             ) from None
 
     def _check_rows(self, rows: _Rows) -> None:
-        shape, given = rows.shape, f"{rows.dtype} of shape {rows.shape}"
+        shape, actual = rows.shape, f"{rows.dtype} of shape {rows.shape}"
         if self.kind == "images":
-            good = rows.dtype == np.uint8 and (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3)))
-            accepted = "uint8 [N, H, W] or [N, H, W, 1 or 3]"
-            fix = "Scale to 0..255, move channels last, and save as uint8."
+            usable = rows.dtype == np.uint8 and (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3)))
+            accepted, fix = (
+                "uint8 [N, H, W] or [N, H, W, 1 or 3]",
+                "Scale to 0..255, move channels last, save as uint8.",
+            )
         else:
-            good, accepted, fix = len(shape) == 2 and rows.dtype.kind in "fiu", "numbers [N, D]", ""
-        if good and rows.by_columns:
-            given, fix = "an array in Fortran order", "Save numpy.ascontiguousarray(array) instead."
-            good, accepted = False, "rows one after another"
-        if good and 0 in shape:
-            good, accepted, fix = False, "at least one input, none of them empty", ""
-        if good and rows.row_bytes > AT_ONCE:
-            good, accepted, fix = False, f"inputs of at most {AT_ONCE >> 20} MiB", ""
-        if not good:
-            raise InputError(explain(f"{self.kind} of {self.path}", given, accepted, fix))
+            usable, accepted, fix = len(shape) == 2 and rows.dtype.kind in "fiu", "numbers [N, D]", ""
+        by_rows = "rows one after another: numpy.ascontiguousarray(array)"
+        for good, required, advice in (
+            (usable, accepted, fix),
+            (not rows.by_columns, by_rows, ""),
+            (0 not in shape, "at least one input, none of them empty", ""),
+            (rows.row_bytes <= AT_ONCE, f"inputs of at most {AT_ONCE >> 20} MiB", ""),
+        ):
+            if not good:
+                raise InputError(explain(f"{self.kind} of {self.path}", actual, required, advice))
         if rows.size < rows.start + len(rows) * rows.row_bytes:  # else a header of few bytes could ask for any memory
             raise EOFError(f"it ends within row {(rows.size - rows.start) // rows.row_bytes}")
 
@@ -179,9 +155,9 @@ class _Rows:
         version = np.lib.format.read_magic(self.file)
         if version > (2, 0):
             raise ValueError(f"array {name} has version {version} of the format")
-        old = version == (1, 0)
-        header = (np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0)(self.file)
-        self.shape, fortran, self.dtype = header
+        form = np.lib.format
+        read_header = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
+        self.shape, fortran, self.dtype = read_header(self.file)
         self.by_columns = fortran and len(self.shape) > 1
         self.start, self.position = self.file.tell(), 0
         self.row_bytes = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize

@@ -14,15 +14,17 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from abnn.data.digits import BOX, block_counts, in_box
+from abnn.data.digits import CLASS_NAMES
 from abnn.data.form import InputForm
 from abnn.errors import InputError, explain
 
+BOX = 32
 SPECK = 0.05
-NARROWING, NARROWEST = 0.85, 12  # as in abnn.data.digits.printed_digits
+NARROWING, NARROWEST = 0.85, 12  # as of the printed digits
 THINNEST = 0.14  # width of a stroke, as a share of the longer side of the ink
 WORKING_SIDE = 512  # larger drawings are reduced first; 16 times the box is plenty
 
@@ -34,11 +36,11 @@ class NoInkError(InputError):
 def reads_drawings(model: Any) -> bool:
     """Whether the model reads inputs of the form of the embedded digits: 1 x 8 x 8, and classes named 0 to 9."""
     names = getattr(model, "extra", {}).get("class_names")
-    return tuple(model.input_shape) == (1, 8, 8) and names == [str(digit) for digit in range(10)]
+    return tuple(model.input_shape) == (1, 8, 8) and names == list(CLASS_NAMES)
 
 
 def read_drawing(grey: np.ndarray) -> Tensor:
-    """uint8 [H, W] to float32 [1, 8, 8]."""
+    """Return a drawing, uint8 [H, W], as an input, float32 [1, 8, 8]."""
     if (scale := WORKING_SIDE / max(grey.shape)) < 1:
         height, width = (max(1, round(side * scale)) for side in grey.shape)
         grey = np.asarray(Image.fromarray(grey).resize((width, height), Image.Resampling.BOX))
@@ -56,8 +58,8 @@ class InkForm(InputForm):
     @classmethod
     def of(cls, model: Any) -> InkForm:
         if not reads_drawings(model):
-            given = f"a model with inputs of shape {tuple(model.input_shape)}"
-            raise InputError(explain("ink", given, "one that reads the embedded digits: 1 x 8 x 8, classes 0 to 9"))
+            actual = f"a model with inputs of shape {tuple(model.input_shape)}"
+            raise InputError(explain("ink", actual, "one that reads the embedded digits: 1 x 8 x 8, classes 0 to 9"))
         return cls((1, 8, 8), model.input_dtype)
 
     def images(self, pictures: np.ndarray) -> Tensor:
@@ -66,7 +68,7 @@ class InkForm(InputForm):
 
 
 def ink_mask(grey: np.ndarray) -> np.ndarray:
-    """True where there is ink; nowhere if all pixels are nearly alike."""
+    """Return True where there is ink; nowhere if all pixels are nearly alike."""
     if int(grey.max()) - int(grey.min()) < 32:
         return np.zeros(grey.shape, bool)
     bright = grey > otsu_threshold(grey)
@@ -75,7 +77,7 @@ def ink_mask(grey: np.ndarray) -> np.ndarray:
 
 
 def otsu_threshold(grey: np.ndarray) -> int:
-    """The t that maximises w0 w1 (m0 - m1)^2 of the pixels <= t and > t (Otsu 1979); of equal ones the middle."""
+    """Return the t that maximises w0 w1 (m0 - m1)^2 of the pixels <= t and > t (Otsu 1979); of equal ones the middle."""
     counts = np.bincount(grey.ravel(), minlength=256).astype(float)
     weight, mass = counts.cumsum()[:-1], (counts * np.arange(256)).cumsum()[:-1]
     other, other_mass = counts.sum() - weight, (counts * np.arange(256)).sum() - mass
@@ -97,23 +99,39 @@ def without_specks(ink: np.ndarray) -> np.ndarray:
 
 
 def cut_out(ink: np.ndarray) -> np.ndarray:
-    """The bounding box of the ink."""
+    """Return the bounding box of the ink."""
     rows, columns = ink.any(1).nonzero()[0], ink.any(0).nonzero()[0]
     return ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
 def thickened(glyph: np.ndarray) -> np.ndarray:
-    """Ink with a border; strokes are grown evenly where the largest circle that fits into them is below ``THINNEST``."""
+    """Return ink with a border; strokes in which no circle of width ``THINNEST`` fits are grown evenly."""
     from scipy import ndimage
 
-    wanted = THINNEST * max(glyph.shape)
-    ink = np.pad(glyph, math.ceil(wanted))
-    missing = wanted / 2 - ndimage.distance_transform_edt(ink).max()
+    width = THINNEST * max(glyph.shape)
+    ink = np.pad(glyph, math.ceil(width))
+    missing = width / 2 - ndimage.distance_transform_edt(ink).max()
     return ndimage.distance_transform_edt(~ink) <= missing if missing > 0 else ink
 
 
 def size_in_box(height: int, width: int) -> tuple[int, int]:
-    """How large the ink becomes: as tall as the box, a little narrowed, unless it is wider than tall."""
+    """Return how large the ink becomes: as tall as the box, a little narrowed, unless it is wider than tall."""
     if width * NARROWING <= height:
         return BOX, max(NARROWEST, round(BOX * width / height * NARROWING))
     return max(1, round(BOX * height / (width * NARROWING))), BOX
+
+
+def in_box(glyph: Tensor, height: int, width: int, shift: int) -> Tensor:
+    """Return the glyph as a bitmap of ``height x width`` in the middle of the box, moved by ``shift``."""
+    width = min(width, BOX - 2 * abs(shift))
+    resized = F.interpolate(glyph[None, None], size=(height, width), mode="area")[0, 0]
+    box = torch.zeros(BOX, BOX)
+    top, left = (BOX - height) // 2, (BOX - width) // 2 + shift
+    # Hairlines of some faces are thinner than a pixel: a quarter of one counts as ink, so that they do not break up.
+    box[top : top + height, left : left + width] = (resized > 0.25).float()
+    return box
+
+
+def block_counts(bitmaps: Tensor) -> Tensor:
+    """Return the share of set pixels in each 4x4 block: ``[N, 32, 32]`` to ``[N, 1, 8, 8]``."""
+    return F.avg_pool2d(bitmaps[:, None], BOX // 8)

@@ -35,9 +35,9 @@ class FolderSource(Source):
         classes = sorted({each for each in folders if each is not None})
         if classes and None in folders:
             direct = f"{folders.count(None)} images directly in {self.path}"
-            given = f"{direct} and others in sub-folders ({', '.join(classes[:3])}, ...)"
+            actual = f"{direct} and others in sub-folders ({', '.join(classes[:3])}, ...)"
             fix = "Move the ones or the others elsewhere."
-            raise InputError(explain("source", given, "either a flat folder, or one sub-folder for each class", fix))
+            raise InputError(explain("source", actual, "either a flat folder, or one sub-folder for each class", fix))
         number: dict[str | None, int] = {each: place for place, each in enumerate(classes)}
         self.labels = np.array([number.get(each, -1) for each in folders], np.int64)
         self.class_names = tuple(classes) or None

@@ -49,9 +49,9 @@ class Source(ABC):
         """Raise an error if a model with inputs of this form cannot be shown this source."""
         if self.kind != form.kind:
             words = {"images": "pictures", "features": "rows of features"}
-            given = f"{words[self.kind]}, for a model with inputs of shape {form.shape}"
+            actual = f"{words[self.kind]}, for a model with inputs of shape {form.shape}"
             fix = "A table is an .npz with `features`, pictures are a folder or an .npz with `images`."
-            raise InputError(explain(f"source {self.name!r}", given, words[form.kind], fix))
+            raise InputError(explain(f"source {self.name!r}", actual, words[form.kind], fix))
 
     def chunks(self, form: InputForm, size: int, first: int = 0) -> Iterator[Chunk]:
         """Yield all inputs from place ``first`` on; the next chunk is read while the caller works on this one."""

@@ -54,18 +54,10 @@ class PaperResNet(nn.Module):
             raise unknown("stem", stem, ("paper", "small"))
         if width < 2 or width % 2:
             raise InputError(explain("width", width, "an even number of channels (group normalisation by pairs)"))
-        if stem == "paper":
-            self.stem = nn.Sequential(
-                nn.Conv2d(in_channels, width, 3),
-                group_norm(width),
-                nn.ReLU(inplace=True),
-                nn.Conv2d(width, width, 4, 2, 1),
-                group_norm(width),
-                nn.ReLU(inplace=True),
-                nn.Conv2d(width, width, 4, 2, 1),
-            )
-        else:
-            self.stem = nn.Sequential(nn.Conv2d(in_channels, width, 3, padding=1))
+        layers: list[nn.Module] = [nn.Conv2d(in_channels, width, 3, padding=1 if stem == "small" else 0)]
+        for _ in range(2 if stem == "paper" else 0):
+            layers += [group_norm(width), nn.ReLU(inplace=True), nn.Conv2d(width, width, 4, 2, 1)]
+        self.stem = nn.Sequential(*layers)
         self.blocks = nn.Sequential(*[ResidualBlock(width) for _ in range(blocks)])
         self.norm = group_norm(width)
         self.head = nn.Linear(width, classes)
@@ -87,17 +79,16 @@ class PaperResNet(nn.Module):
 
 
 def build_backbone(name: str, classes: int, in_channels: int = 3, **options: Any) -> nn.Module:
-    """A network by name: "paper-resnet", a torchvision name such as "resnet18", or "timm/NAME".
+    """Return a network by name: "paper-resnet", a torchvision name such as "resnet18", or "timm/NAME".
 
-    Weights are random; load your own, or pass ``pretrained=True`` for timm and ``weights="DEFAULT"`` for torchvision.
-    torchvision's networks, which are made for large pictures in colour, take two changes: other ``in_channels``, with a new
-    first convolution, and ``small=True`` for about 32 pixels: the first convolution has stride 1, and no pooling follows it.
-    The network remembers how it was built (``abnn_recipe``), so that a model saved with its backbone can be loaded alone;
-    options beyond plain sizes (see :mod:`abnn.networks.recipe`) are not remembered: pass the backbone to ``abnn.load`` then.
+    Weights are random, unless ``pretrained=True`` for timm or ``weights="DEFAULT"`` for torchvision. torchvision's networks
+    take two changes: other ``in_channels``, with a new first convolution, and ``small=True`` for about 32 pixels: the first
+    convolution has stride 1, and no pooling follows it. The network remembers how it was built, so that a model saved with
+    its backbone can be loaded alone; options beyond plain sizes (:mod:`abnn.networks.recipe`) are not remembered.
     """
     from abnn.networks.recipe import make_recipe
 
-    network = _build(name, classes, in_channels, options)
+    network = _build(name, classes, in_channels, dict(options))
     network.__dict__["abnn_recipe"] = make_recipe(name, classes, in_channels, options)
     return network
 
@@ -108,13 +99,13 @@ def _build(name: str, classes: int, in_channels: int, options: dict[str, Any]) -
     if name.startswith("timm/"):
         module = timm()
         if name[5:] not in module.list_models():
-            raise unknown("backbone", name, [f"timm/{known}" for known in module.list_models()])
+            raise unknown("backbone", name, [f"timm/{each}" for each in module.list_models()])
         return module.create_model(name[5:], num_classes=classes, in_chans=in_channels, **options)
     models = torchvision().models
     if name not in models.list_models(module=models):
         raise unknown("backbone", name, ["paper-resnet", "timm/NAME", *models.list_models(module=models)])
-    small = options.get("small", False)
-    network = models.get_model(name, num_classes=classes, **{key: options[key] for key in options if key != "small"})
+    small = options.pop("small", False)
+    network = models.get_model(name, num_classes=classes, **options)
     if in_channels != 3 or small:
         _change_start(network, in_channels, small)
     return network
@@ -134,7 +125,6 @@ def _change_start(network: nn.Module, in_channels: int, small: bool) -> None:
     holder, _, own = place.rpartition(".")
     parent = network.get_submodule(holder)
     setattr(parent, own, replacement)
-    if small:
-        pools = [each for each, part in parent.named_children() if isinstance(part, nn.MaxPool2d)]
-        if pools:
-            setattr(parent, pools[0], nn.Identity())
+    pools = [each for each, part in parent.named_children() if isinstance(part, nn.MaxPool2d)]
+    if small and pools:
+        setattr(parent, pools[0], nn.Identity())

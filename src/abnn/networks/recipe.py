@@ -7,6 +7,7 @@ go with the saved weights are refused before they cost anything.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ MOST_NUMBERS = 2**23  # of one input: 1,600 pixels a side in colour, or a volume
 SPARE = 16  # a backbone may have so many times the numbers of the weights file: methods share or replace blocks
 FEW = 10_000  # classes of a backbone whose size cannot be told beforehand
 ALWAYS_FINE = 2**24  # numbers of a backbone, whatever the file holds
+FIX = "The folder was changed: restore it, or save the model again."
 
 
 def _whole(least: int, most: int) -> Check:
@@ -44,33 +46,17 @@ def _flag(value: Any) -> bool:
 _ALWAYS: dict[str, Check] = {"classes": _whole(1, 2**20), "in_channels": _whole(1, 2**12)}
 _DEPTH, _WIDTH = _whole(1, 256), _whole(1, 2**14)
 OPTIONS: dict[str, dict[str, Check]] = {
-    "paper-resnet": {
-        "width": _WIDTH,
-        "blocks": _DEPTH,
-        "stem": lambda value: value in ("paper", "small"),
-        "kaiming": _flag,
-    },
+    "paper-resnet": {"width": _WIDTH, "blocks": _DEPTH, "stem": ("paper", "small").__contains__, "kaiming": _flag},
     "torchvision": {
         "small": _flag,
         "image_size": _sizes,
         "patch_size": _sizes,
         "num_layers": _DEPTH,
         "num_heads": _DEPTH,
-        "hidden_dim": _WIDTH,
-        "mlp_dim": _WIDTH,
-        "dropout": _share,
-        "stochastic_depth_prob": _share,
-    },
-    "timm": {
-        "img_size": _sizes,
-        "patch_size": _sizes,
-        "window_size": _sizes,
-        "depth": _DEPTH,
-        "num_heads": _DEPTH,
-        "embed_dim": _WIDTH,
-        "drop_rate": _share,
-        "drop_path_rate": _share,
-    },
+    }
+    | {"hidden_dim": _WIDTH, "mlp_dim": _WIDTH, "dropout": _share, "stochastic_depth_prob": _share},
+    "timm": {"img_size": _sizes, "patch_size": _sizes, "window_size": _sizes, "depth": _DEPTH, "num_heads": _DEPTH}
+    | {"embed_dim": _WIDTH, "drop_rate": _share, "drop_path_rate": _share},
 }
 """What a recipe may hold beside name, classes and input channels, and which values."""
 FETCHING = ("pretrained", "weights", "weights_backbone", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
@@ -81,55 +67,38 @@ def make_recipe(name: str, classes: int, in_channels: int, options: Mapping[str,
     """Return the recipe to save; None where the network was built with options that a folder may not hold."""
     saved = {key: value for key, value in options.items() if key not in FETCHING}
     recipe = {"name": name, "classes": classes, "in_channels": in_channels, **saved}
-    return recipe if _problem(recipe) is None else None
-
-
-def check_recipe(recipe: Any) -> str | None:
-    """Return what is wrong with a recipe, in words; None if nothing is. Null is no recipe, which is fine."""
-    return None if recipe is None else _problem(recipe)
+    return recipe if check_recipe(recipe) is None else None
 
 
 def rebuild(path: Path, recipe: Any, weights: Mapping[str, Tensor]) -> nn.Module:
     """Return the network of a recipe from the folder ``path``, whose weights file holds ``weights``."""
-    problem = _problem(recipe)
+    problem = check_recipe(recipe)
     if problem is not None:
-        raise FileFormatError(
-            f"{path}: backbone {problem}. The folder was changed: restore it, or save the model again."
-        )
+        raise FileFormatError(f"{path}: backbone {problem}. {FIX}")
     try:
         size, classes = _numbers(recipe), recipe["classes"]
         room = max(ALWAYS_FINE, SPARE * sum(value.numel() for value in weights.values()))
         if size is not None and size > room:
-            raise FileFormatError(
-                f"{path}: the backbone that it names has {size:,} numbers, far more than its weights file. "
-                "The folder was changed: restore it, or save the model again."
-            )
+            raise FileFormatError(f"{path}: its backbone has {size:,} numbers, far more than its weights file. {FIX}")
         if size is None and classes > FEW and not any(value.shape[:1] == (classes,) for value in weights.values()):
-            raise FileFormatError(
-                f"{path}: no weight of its file is of {classes:,} classes, as its backbone. Restore it."
-            )
+            raise FileFormatError(f"{path}: no weight of its file is of {classes:,} classes, as its backbone. {FIX}")
         return build_backbone(**recipe)
     except FileFormatError:
         raise
     except (AbnnError, RuntimeError, TypeError, ValueError, AssertionError) as error:
-        raise FileFormatError(
-            f"{path}: the saved backbone cannot be rebuilt ({error}); save the model again."
-        ) from error
+        raise FileFormatError(f"{path}: its backbone cannot be rebuilt ({error}); save the model again.") from error
 
 
 def is_shape(value: Any) -> bool:
-    """Whether ``value`` is the shape of an input that a folder may ask for."""
-    if not isinstance(value, list) or len(value) > 8:
-        return False
-    numbers = 1
-    for side in value:
-        if not _whole(1, MOST_NUMBERS)(side):
-            return False
-        numbers *= side
-    return numbers <= MOST_NUMBERS
+    """Return whether ``value`` is the shape of an input that a folder may ask for."""
+    sides = isinstance(value, list) and len(value) <= 8 and all(_whole(1, MOST_NUMBERS)(side) for side in value)
+    return sides and math.prod(value) <= MOST_NUMBERS
 
 
-def _problem(recipe: Any) -> str | None:
+def check_recipe(recipe: Any) -> str | None:
+    """Return what is wrong with a recipe, in words; None if nothing is. Null is no recipe, which is fine."""
+    if recipe is None:
+        return None
     if not isinstance(recipe, dict) or not isinstance(recipe.get("name"), str):
         return f"is {repr(recipe)[:80]}; accepted: an object with the name of an architecture"
     name = recipe["name"]
@@ -147,15 +116,12 @@ def _problem(recipe: Any) -> str | None:
 
 
 def _numbers(recipe: dict[str, Any]) -> int | None:
-    """How many numbers the network has, without making them; None where it cannot be built without memory."""
-    with torch.random.fork_rng(devices=[]):
-        try:
-            with torch.device("meta"):
-                network = build_backbone(**recipe)
-        except NotImplementedError:
+    """Return how many numbers the network has, without making them; None where it cannot be built without memory."""
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            network = build_backbone(**recipe)
+    except RuntimeError as error:  # of which NotImplementedError is one
+        if isinstance(error, NotImplementedError) or "meta" in str(error).lower():
             return None
-        except RuntimeError as error:
-            if "meta" in str(error).lower():
-                return None
-            raise
+        raise
     return sum(value.numel() for value in network.state_dict().values())

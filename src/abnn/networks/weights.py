@@ -22,7 +22,7 @@ PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a file by name, on the CPU."""
+    """Return the tensors of a file by name, on the CPU."""
     path = Path(path)
     if not path.is_file():
         raise InputError(explain("weights", f"{path}, which is no file", "a .safetensors, .pt or .pth file"))
@@ -35,15 +35,14 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         if tarfile.is_tarfile(path):
             raise pickle.UnpicklingError("a tar, which would be unpacked into files")
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise FileFormatError(
-            f"weights: {path} holds more than tensors, or is damaged, and is not loaded because that could run code "
-            f"({_short(error)}). Save model.state_dict() instead of the model."
-        ) from None
     except Exception as error:  # noqa: BLE001, for the reader of old formats raises whatever it comes across
+        why = (str(error) or type(error).__name__).splitlines()[0][:200]
+        more = "holds more than tensors, or is damaged, and is not loaded because that could run code"
+        fault = (
+            more if isinstance(error, pickle.UnpicklingError) else "cannot be read: it is damaged or of another format"
+        )
         raise FileFormatError(
-            f"weights: {path} cannot be read ({_short(error)}); it is damaged or of another format: save "
-            "model.state_dict() again."
+            f"weights: {path} {fault} ({why}). Save model.state_dict() again, not the model."
         ) from None
     return _state_dict(content, path)
 
@@ -54,9 +53,8 @@ def load_weights(network: nn.Module, path: str | Path, new_head: bool = False) -
     Every tensor must be there and fit. With ``new_head`` tensors of another shape are left alone, as those of the last
     layer are when the classes are others.
     """
-    tensors = read_weights(path)
     state = network.state_dict()
-    tensors = _without_prefix(tensors, state)
+    tensors = _without_prefix(read_weights(path), state)
     missing = [name for name in state if name not in tensors and not name.endswith("num_batches_tracked")]
     foreign = [name for name in tensors if name not in state]
     if missing or foreign:
@@ -66,9 +64,8 @@ def load_weights(network: nn.Module, path: str | Path, new_head: bool = False) -
             if names
         ]
         fix = "Check that the file was made with this very backbone."
-        raise InputError(
-            explain("weights", f"{path}, in which {' and '.join(parts)}", "all tensors, and no others", fix)
-        )
+        actual = f"{path}, in which {' and '.join(parts)}"
+        raise InputError(explain("weights", actual, "all tensors, and no others", fix))
     others = [name for name in state if name in tensors and tensors[name].shape != state[name].shape]
     if others and not new_head:
         name = others[0]
@@ -76,15 +73,10 @@ def load_weights(network: nn.Module, path: str | Path, new_head: bool = False) -
         fix = "If the classes are others, the last layer has to be trained: pass --train-backbone."
         raise InputError(explain("weights", actual, f"shape {tuple(state[name].shape)}", fix))
     if len(others) == len(tensors):
-        raise InputError(
-            explain("weights", f"{path}, in which no tensor has the right shape", "this backbone's weights")
-        )
+        actual = f"{path}, in which no tensor has the right shape"
+        raise InputError(explain("weights", actual, "this backbone's weights"))
     network.load_state_dict({name: value for name, value in tensors.items() if name not in others}, strict=False)
     return others
-
-
-def _short(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 
 def _state_dict(content: Any, path: Path) -> dict[str, Tensor]:

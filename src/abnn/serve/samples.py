@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from abnn.data.digits import MADE, Labelled, handwritten_digits
+from abnn.data.digits import Labelled, load_digits
 from abnn.serve.images import encode_png
 
 NUMBER = 6
@@ -19,8 +19,8 @@ def digit_samples() -> tuple[dict[str, str], ...]:
 
     A 0, a 1, a 2, ... from evenly spaced places of the digits, and evenly spaced photographs.
     """
-    handwritten, printed, photographs = handwritten_digits(0)["test"], MADE["semi"](), MADE["full"]()
-    tiers = (("id", "Handwritten", handwritten), ("semi", "Printed", printed), ("full", "Photograph", photographs))
+    data = load_digits(0)
+    tiers = (("id", "Handwritten", data.test), ("semi", "Printed", data.semi), ("full", "Photograph", data.full))
     return tuple(sample for tier, title, part in tiers for sample in _of(tier, title, part))
 
 

@@ -244,7 +244,7 @@ def test_features_of_zeros_are_not_scaled(name: str) -> None:
     test = made_up(2)
     assert test.head is not None
     nothing = dataclasses.replace(test, last=torch.zeros(2, WIDTH))
-    torch.testing.assert_close(build_posthoc(name).score(nothing), energy(test.head.shift[None]).expand(2))
+    torch.testing.assert_close(build_posthoc(name).score(nothing), energy(test.head.bias[None]).expand(2))
 
 
 @pytest.mark.parametrize("neighbours", [1, 10, 500])
@@ -362,7 +362,7 @@ def test_adascale_follows_its_formulas() -> None:
     score = build_posthoc("adascale", **options)
     score.fit(train)
     np.testing.assert_allclose(score.score(test).numpy(), expected, rtol=1e-4)
-    noted = dataclasses.replace(train, inputs=None, network=None, noted={"adascale": score.note(train)})
+    noted = dataclasses.replace(train, inputs=None, network=None, notes={"adascale": score.note(train)})
     again = build_posthoc("adascale", **options)
     again.fit(noted)  # what was noted when the network was at hand is enough
     assert torch.equal(again.score(test), score.score(test))

@@ -5,9 +5,7 @@
     p  = low + (1 - F(q)) (high - low),   F(q) the share of training inputs with a q that is not larger
     s(x) = E(W (h exp(sum r / sum of the largest 1 - p of r)) + b),   r = relu(h)
 
-Regmi 2025, "AdaSCALE: Adaptive Scaling for OOD Detection", arXiv:2503.08023, with the settings of OpenOOD 1.5: low 0.75, high
-0.85, k1 5 % and k2 1 % of the features, w = 10, o = 5 %, e = 0.5; at least one feature and one number of the input. Prediction
-costs two further passes forward and one back.
+Regmi 2025, arXiv:2503.08023, with the settings of OpenOOD 1.5; at least one feature and one number of the input.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ def scale(last: Tensor, shares: Tensor) -> Tensor:
 class AdaSCALE(PostHoc):
     name: ClassVar[str] = "adascale"
     needs: ClassVar[tuple[str, ...]] = ("last", "head", "network")
-    notes: ClassVar[bool] = True
+    takes_notes: ClassVar[bool] = True
     low: float = option(0.75, check_share)
     high: float = option(0.85, check_share)
     kept: float = option(0.05, check_share)
@@ -73,8 +71,8 @@ class AdaSCALE(PostHoc):
         return stability(last, moved, k1, k2, self.weight)
 
     def learn(self, features: Features) -> dict[str, Tensor]:
-        noted = features.noted[self.name] if self.name in features.noted else self.note(features)
-        return {"stabilities": noted.sort().values}
+        notes = features.notes[self.name] if self.name in features.notes else self.note(features)
+        return {"stabilities": notes.sort().values}
 
     def values(self, features: Features) -> Tensor:
         stabilities = self.state["stabilities"]

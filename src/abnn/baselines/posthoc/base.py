@@ -29,28 +29,13 @@ PARTS = {
 """The parts of Features that a score may need beside the logits."""
 
 
-@dataclass(frozen=True)
-class Head:
-    """The network's last layer, z = W h + b: weight [K, D] and bias [K]."""
+class Head(nn.Linear):
+    """The network's last layer, z = W h + b, with weights [K, D] and [K] that do not learn."""
 
-    weight: Tensor
-    bias: Tensor | None = None
-
-    def __call__(self, last: Tensor) -> Tensor:
-        return nn.functional.linear(last, self.weight, self.bias)
-
-    @property
-    def shift(self) -> Tensor:
-        """b, zero if the layer has none."""
-        return self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
-
-    def layer(self) -> nn.Linear:
-        """The same as a module, which shares the weights."""
-        classes, width = self.weight.shape
-        layer = nn.Linear(width, classes, bias=self.bias is not None, device="meta")
-        layer.weight = nn.Parameter(self.weight)
-        layer.bias = None if self.bias is None else nn.Parameter(self.bias)  # type: ignore[assignment]
-        return layer
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        super().__init__(weight.shape[1], len(weight), bias is not None, device="meta")
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -64,7 +49,7 @@ class Features:
     head     the last linear layer, if the logits are its output
     inputs   what the network was given, and
     network  inputs to (last, logits), differentiable: for scores that change the input
-    noted    what single scores note of each input when it is read, by their names, [N, ...]
+    notes    what single scores note of each input when it is read, by their names, [N, ...]
     """
 
     logits: Tensor
@@ -74,7 +59,7 @@ class Features:
     head: Head | None = None
     inputs: Tensor | None = None
     network: Callable[[Tensor], tuple[Tensor | None, Tensor]] | None = None
-    noted: Mapping[str, Tensor] = field(default_factory=dict)
+    notes: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("last", "blocks", "labels", "inputs"):
@@ -86,13 +71,13 @@ class Features:
         return len(self.logits)
 
     def part(self, name: str) -> Any:
-        """A part that has been checked to be there."""
+        """Return a part that has been checked to be there."""
         value = getattr(self, name)
         assert value is not None
         return value
 
     def differentiable(self, score: str) -> tuple[Tensor, Callable[[Tensor], tuple[Any, Tensor]]]:
-        """The inputs and the network for a score that follows the gradient, which whole numbers have not."""
+        """Return inputs and network for a score that follows the gradient, which whole numbers have not."""
         x: Tensor = self.part("inputs")
         if not x.is_floating_point():
             raise InputError(explain("x", f"dtype {x.dtype}", f"for {score!r}: real numbers, which have a gradient"))
@@ -101,20 +86,13 @@ class Features:
 
 @dataclass
 class PostHoc(ABC):
-    """One score: settings as fields of the dataclass, and what it learned as named tensors in ``state``.
-
-    name     what it is called
-    needs    the parts of Features that fitting and scoring use, beside the logits
-    learns   whether there is anything to fit
-    by_class whether fitting needs labels
-    notes    whether it notes something of each training input while the network is at hand, see :meth:`note`
-    """
+    """One score: settings as fields of the dataclass, and what it learned as named tensors in ``state``."""
 
     name: ClassVar[str]
-    needs: ClassVar[tuple[str, ...]] = ()
-    learns: ClassVar[bool] = True
-    by_class: ClassVar[bool] = False
-    notes: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ()  # the parts of Features that fitting and scoring use, beside the logits
+    learns: ClassVar[bool] = True  # whether there is anything to fit
+    by_class: ClassVar[bool] = False  # whether fitting needs labels
+    takes_notes: ClassVar[bool] = False  # whether it notes something of each training input, see :meth:`note`
     state: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __init_subclass__(cls) -> None:
@@ -130,24 +108,20 @@ class PostHoc(ABC):
     def fit(self, features: Features) -> None:
         """Learn from the features of training data; what was learned before is forgotten."""
         self.prepare()
-        noted = self.notes and self.name in features.noted
-        needs = [part for part in self.needs if not (noted and part == "network")]
+        needs = [part for part in self.needs if part != "network" or self.name not in features.notes]
         self._check(features, [*needs, "labels"] if self.by_class else needs)
         if self.learns:
             with torch.no_grad():
                 state = self.learn(features)
             # Laid out as files keep them, so that a loaded score rounds like the fitted one.
-            self.state = {
-                name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in state.items()
-            }
+            layout = torch.contiguous_format
+            self.state = {name: value.detach().clone(memory_format=layout) for name, value in state.items()}
 
     def score(self, features: Features) -> Tensor:
-        """One number per input, larger = more uncertain, [N]."""
+        """Return one number per input, larger = more uncertain, [N]."""
         self._check(features, self.needs)
         if not self.fitted:
-            raise NotFittedError(
-                f"score: {self.name!r} learns from training data and has not been fitted; call fit() with it first."
-            )
+            raise NotFittedError(f"score: {self.name!r} learns from training data; call fit() with it first.")
         self.state = {name: value.to(features.logits.device) for name, value in self.state.items()}
         return self.values(features)
 
@@ -157,20 +131,20 @@ class PostHoc(ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings by name, as JSON can hold them."""
+        """Return the settings by name, as JSON can hold them."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
 
     def note(self, features: Features) -> Tensor:
-        """What to keep of each input for :meth:`learn`, [N, ...]; called with the network at hand."""
+        """Return what to keep of each input for :meth:`learn`, [N, ...]; called with the network at hand."""
         raise NotImplementedError
 
     def learn(self, features: Features) -> dict[str, Tensor]:
-        """What to keep of the training data."""
+        """Return what to keep of the training data."""
         raise NotImplementedError
 
     @abstractmethod
     def values(self, features: Features) -> Tensor:
-        """The score, with everything that it needs at hand."""
+        """Return the score, with everything that it needs at hand."""
 
     def _check(self, features: Features, needs: Any) -> None:
         if features.logits.ndim != 2 or len(features) == 0:
@@ -182,7 +156,7 @@ class PostHoc(ABC):
 
 
 def build_posthoc(name: str, **settings: Any) -> PostHoc:
-    """A score by name, with its settings: ``build_posthoc("knn", neighbours=10)``."""
+    """Return a score by name, with its settings: ``build_posthoc("knn", neighbours=10)``."""
     check_choice("scores", name, POSTHOC)
     accepted = POSTHOC[name]().settings
     for setting in settings:

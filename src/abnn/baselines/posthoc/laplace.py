@@ -3,15 +3,14 @@
     s(x) = H(softmax(z_k / sqrt(1 + pi/8 v_k))),   v_k = h~^T S_k h~,   h~ = (h, 1)
 
 S_k is the posterior covariance of the weights and bias of class k: the inverse of the generalised Gauss-Newton matrix of the
-training loss plus a prior precision, which maximises the marginal likelihood. Daxberger et al. 2021, "Laplace Redux", arXiv:
-2106.14806; MacKay's probit approximation. The library laplace-torch computes the posterior, on the stored last features, which is
-the last-layer posterior of the whole network; scoring and loading need no library.
-
-structure "kron" keeps Kronecker factors, any number of classes; "full" the whole matrix, up to a few thousand weights.
+training loss plus a prior precision, which maximises the marginal likelihood. Daxberger et al. 2021, arXiv:2106.14806; MacKay's
+probit approximation. The library laplace-torch computes the posterior, on the stored last features, which is the last-layer
+posterior of the whole network; "kron" keeps its Kronecker factors, "full" the whole matrix. Scoring and loading need no library.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from dataclasses import dataclass
@@ -83,7 +82,9 @@ def fit_posterior(head: Head, last: Tensor, labels: Tensor, structure: str) -> A
     loader = DataLoader(TensorDataset(last.float().cpu(), labels.cpu()), batch_size=min(rows, 1024))
     with torch.enable_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        posterior = library()(head.layer(), "classification", subset_of_weights="all", hessian_structure=structure)
+        posterior = library()(
+            copy.deepcopy(head).requires_grad_(), "classification", subset_of_weights="all", hessian_structure=structure
+        )
         posterior.fit(loader)
         posterior.optimize_prior_precision(method="marglik")
     return posterior

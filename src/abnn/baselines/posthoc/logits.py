@@ -6,8 +6,8 @@
     entropy           -sum_k p_k ln p_k / ln K                   the score "entropy" of every prediction
     gen               sum over the M largest p_k of p_k^g (1 - p_k)^g     Liu et al. 2023, CVPR, "GEN", equation 4
 
-The energy sees a shift of all logits, E(z + c) = E(z) - c, which the softmax does not. pytorch-ood has all but the p-norm; these
-need no library, and GEN keeps its order where its library version, which clips probabilities at 1e-7, does not.
+pytorch-ood has all but the p-norm; these need no library, and GEN keeps its order where the library's, which clips probabilities at
+1e-7, does not.
 """
 
 from __future__ import annotations

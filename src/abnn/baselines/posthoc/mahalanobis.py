@@ -3,20 +3,16 @@
     mahalanobis            min_c sqrt(d_c / D),       d_c = (f - m_c)^T C^-1 (f - m_c)
     relative-mahalanobis   (min_c d_c - d_0) / D,     d_0 under one Gaussian fitted to everything
 
-with class means m_c and one covariance C of all classes, shrunk towards its diagonal as in :mod:`abnn.bayes.gaussians`, without
-which it is of no use where there are hardly more inputs than features. f are the last features; with "-l2" divided by their
-length; with "-blocks" the means and standard deviations of the channels of all blocks side by side. In the relative distance,
-directions in which all inputs vary alike, whatever their class, cancel.
-
-Lee et al. 2018, "A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial Attacks", arXiv:1807.03888,
-without its input perturbation and its regression on outliers. Ren et al. 2021, "A Simple Fix to Mahalanobis Distance for
-Improving Near-OOD Detection", arXiv:2106.09022. Mueller and Hein 2025, "Mahalanobis++", arXiv:2505.18032, for "-l2".
+with class means m_c and one covariance C of all classes, shrunk towards its diagonal as in :mod:`abnn.bayes.gaussians`. f are the
+last features; with "-l2" divided by their length; with "-blocks" the statistics of all blocks. Lee et al. 2018, arXiv:1807.03888,
+without its input perturbation and its regression on outliers; Ren et al. 2021, arXiv:2106.09022; Mueller and Hein 2025,
+arXiv:2505.18032.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -27,13 +23,13 @@ from abnn.bayes.gaussians import Moments
 
 
 def squared_distances(features: Tensor, means: Tensor, whitening: Tensor) -> Tensor:
-    """(f - m_c)^T W^T W (f - m_c) for every class, [N, C]; W^T W is the inverse covariance."""
+    """Return (f - m_c)^T W^T W (f - m_c) for every class, [N, C]; W^T W is the inverse covariance."""
     left, right = features @ whitening.T, means @ whitening.T
     return torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
 def gaussians(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Class means [C, D] and W [D, D] with W^T W the inverse of the shrunk covariance that the classes share."""
+    """Return class means [C, D] and W [D, D] with W^T W the inverse of the shrunk covariance that the classes share."""
     moments = Moments(classes, features.shape[1])
     for rows, numbers in zip(features.split(4096), labels.split(4096)):
         moments.add(rows.double().cpu(), numbers.cpu())
@@ -73,26 +69,12 @@ class Mahalanobis(PostHoc):
         return (to_classes - to_all).amin(1) / rows.shape[1]
 
 
-class MahalanobisBlocks(Mahalanobis):
-    name: ClassVar[str] = "mahalanobis-blocks"
-    needs: ClassVar[tuple[str, ...]] = ("blocks",)
-
-
-class MahalanobisUnit(Mahalanobis):
-    name: ClassVar[str] = "mahalanobis-l2"
-    unit: ClassVar[bool] = True
-
-
-class RelativeMahalanobis(Mahalanobis):
-    name: ClassVar[str] = "relative-mahalanobis"
-    relative: ClassVar[bool] = True
-
-
-class RelativeMahalanobisBlocks(RelativeMahalanobis):
-    name: ClassVar[str] = "relative-mahalanobis-blocks"
-    needs: ClassVar[tuple[str, ...]] = ("blocks",)
-
-
-class RelativeMahalanobisUnit(RelativeMahalanobis):
-    name: ClassVar[str] = "relative-mahalanobis-l2"
-    unit: ClassVar[bool] = True
+VARIANTS: dict[str, dict[str, Any]] = {
+    "mahalanobis-l2": {"unit": True},
+    "mahalanobis-blocks": {"needs": ("blocks",)},
+    "relative-mahalanobis": {"relative": True},
+    "relative-mahalanobis-l2": {"relative": True, "unit": True},
+    "relative-mahalanobis-blocks": {"relative": True, "needs": ("blocks",)},
+}
+for _name, _changes in VARIANTS.items():
+    type(_name, (Mahalanobis,), {"name": _name, "__module__": __name__, **_changes})

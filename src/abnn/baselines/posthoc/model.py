@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,9 @@ class PostHocModel:
         learning = [each for each in self.scores.values() if each.learns]
         if learning:
             keep = {part for each in learning for part in each.needs}
-            features = self.reader.gather(batches, draws, seed, most, keep, [each for each in learning if each.notes])
+            features = self.reader.gather(
+                batches, draws, seed, most, keep, [each for each in learning if each.takes_notes]
+            )
             for each in learning:
                 each.fit(features)
         return self
@@ -73,9 +76,8 @@ class PostHocModel:
         """The model's own prediction, with every post-hoc score in ``own``."""
         waiting = [name for name, each in self.scores.items() if not each.fitted]
         if waiting:
-            raise NotFittedError(
-                f"scores: {', '.join(waiting)} learn from training data; call fit(train_loader) first, or leave them out."
-            )
+            fix = "call fit(train_loader) first, or leave them out."
+            raise NotFittedError(f"scores: {', '.join(waiting)} learn from training data; {fix}")
         shown = self.score if score is None else score
         x = check_inputs(self, x)  # type: ignore[arg-type]
         seed = int(torch.randint(2**62, ())) if seed is None else seed
@@ -121,8 +123,8 @@ class PostHocModel:
             ) from error
         if fingerprint(loaded.reader.network) != saved.fingerprint:
             raise FileFormatError(
-                f"model: {path} was fitted on a model with other weights or layers; accepted: the model whose fingerprint "
-                f"is {saved.fingerprint[:16]}... Load the weights that the scores were fitted on, or fit the scores again."
+                f"model: {path} was fitted on a model with other weights or layers, of fingerprint {saved.fingerprint[:16]}... "
+                "Load the weights that the scores were fitted on, or fit the scores again."
             )
         for name, value in tensors.items():
             score, _, key = name.partition("/")
@@ -144,8 +146,7 @@ def _by_name(scores: Sequence[str | PostHoc]) -> dict[str, PostHoc]:
     if isinstance(scores, str) or not scores:
         raise InputError(explain("scores", repr(scores), "a list with one or more names of scores"))
     built = [each if isinstance(each, PostHoc) else build_posthoc(each) for each in scores]
-    names = [each.name for each in built]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(explain("scores", f"{name!r} {names.count(name)} times", "each score once"))
+    for name, times in Counter(each.name for each in built).items():
+        if times > 1:
+            raise InputError(explain("scores", f"{name!r} {times} times", "each score once"))
     return {each.name: each for each in built}

@@ -65,7 +65,7 @@ class LibraryScore(PostHoc):
         """The last features in the shape that is read, and the last layer that takes it."""
         last, head = features.part("last"), features.part("head")
         if self.reads == "features":
-            return last, head.layer()
+            return last, head
 
         def on_maps(maps: Tensor) -> Tensor:  # features that are all zero have no scale, 0 / 0, and stay zero
             return head(maps.flatten(1).masked_fill(maps.flatten(1).isnan(), 0.0))

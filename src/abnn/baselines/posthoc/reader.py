@@ -61,8 +61,6 @@ class Reader:
         self.sketch = sketch_factor(widths_of(self._blocks))
         self.linear = self._find_linear(example)
 
-    # -- what there is to read ----------------------------------------------------------------------------------------
-
     def _example(self) -> Tensor:
         shape, dtype = (2, *self.model.input_shape), self.model.input_dtype
         if not dtype.is_floating_point:  # a model that knows an input may refuse one of padding alone
@@ -90,23 +88,22 @@ class Reader:
         view, recorder, _ = self._recording(())
         with torch.no_grad():
             output = self._pass(view, example, 1, 0).flatten(0, 1)
-        module, name = self.network.get_submodule(self._head.name), self._head.name
+        name = self._head.name
+        module = self.network.get_submodule(name)
         if isinstance(module, nn.Linear) and recorder is not None and torch.equal(output, recorder.take()[1]):
             return module
         self.missing["head"] = f"the output of its last linear layer, {name!r}, is changed before it is the logits"
         return None
 
     def head(self, device: torch.device | None = None) -> Head | None:
-        """The last linear layer as it is now."""
+        """Return the last linear layer as it is now."""
         if self.linear is None:
             return None
         weight, bias = self.linear.weight, self.linear.bias
         return Head(weight.detach().float().to(device), None if bias is None else bias.detach().float().to(device))
 
-    # -- reading ------------------------------------------------------------------------------------------------------
-
     def read(self, x: Tensor, draws: int = 10, seed: int | None = 0) -> Features:
-        """All features of one batch, on the network's device; draws and seed are those of ``model.predict``."""
+        """Return all features of one batch, on the network's device; draws and seed are those of ``model.predict``."""
         x = x.to(self.device)
         seed = int(torch.randint(2**62, ())) if seed is None else seed
 
@@ -121,14 +118,14 @@ class Reader:
     def _read(
         self, x: Tensor, draws: int, seed: int, blocks: Sequence[Block]
     ) -> tuple[Tensor | None, Tensor, list[Tensor]]:
-        """Last features, logits and statistics of ``blocks``, averaged over the draws; differentiable in ``x``."""
+        """Return last features, logits and statistics of ``blocks``, averaged over the draws; differentiable in ``x``."""
         view, head, recorders = self._recording(blocks)
         logits = mean_logits(self._pass(view, x, draws, seed).float())
         last = None if head is None else _mean(head.take()[0].float(), len(x))
         return last, logits, [_mean(rows, len(x)) for recorder in recorders for rows in recorder.take()]
 
     def _recording(self, blocks: Sequence[Block]) -> tuple[nn.Module, Recorder | None, list[Recorder]]:
-        """A view of the network for one pass, which notes what goes into the last layer, and the statistics of ``blocks``."""
+        """Return a view of the network for one pass, which notes what goes into the last layer, and the statistics of ``blocks``."""
         view, head = self.network, None
         if self._head is not None:
             module = view.get_submodule(self._head.name)
@@ -140,7 +137,7 @@ class Reader:
         return graft(view, recorders), head, list(recorders.values())
 
     def _pass(self, view: nn.Module, x: Tensor, draws: int, seed: int) -> Tensor:
-        """The logits of every draw, [S, B, K], while the recorders of the view note what passes them."""
+        """Return the logits of every draw, [S, B, K], while the recorders of the view note what passes them."""
         if self.attached is None:
             twins = shadow(view)
             output = logits_of(twins[id(view)](x))
@@ -173,7 +170,7 @@ class Reader:
         keep: Collection[str] = ("last", "blocks"),
         notes: Sequence[PostHoc] = (),
     ) -> Features:
-        """The features of all (x, y) batches, of at most ``most`` inputs: a random choice that belongs to the seed.
+        """Return the features of all (x, y) batches, of at most ``most`` inputs: a random choice that belongs to the seed.
 
         keep   the parts to keep beside logits and labels
         notes  scores that note something of each input themselves
@@ -190,24 +187,21 @@ class Reader:
                 sample.add({name: value.cpu() for name, value in parts.items() if value is not None})
                 start += len(read)
         rows = sample.finish()
-        noted = {name.removeprefix("note/"): rows.pop(name) for name in list(rows) if name.startswith("note/")}
+        by_score = {name.removeprefix("note/"): rows[name] for name in rows if name.startswith("note/")}
         head = self.head(torch.device("cpu"))
-        return Features(rows["logits"], rows.get("last"), rows.get("blocks"), rows["labels"], head, noted=noted)
+        return Features(rows["logits"], rows.get("last"), rows.get("blocks"), rows["labels"], head, notes=by_score)
 
 
 class Sample:
     """At most so many rows of all that were added: those with the smallest random keys, in the order they came."""
 
     def __init__(self, most: int, seed: int) -> None:
-        self.most = most
-        self.random = np.random.default_rng(seed)
-        self.keys: list[Tensor] = []
+        self.most, self.random = most, np.random.default_rng(seed)
         self.parts: list[dict[str, Tensor]] = []
 
     def add(self, rows: dict[str, Tensor]) -> None:
-        self.keys.append(torch.from_numpy(self.random.random(len(rows["logits"]))))
-        self.parts.append(rows)
-        if sum(map(len, self.keys)) > 2 * self.most:
+        self.parts.append({**rows, "key": torch.from_numpy(self.random.random(len(rows["logits"])))})
+        if sum(len(each["key"]) for each in self.parts) > 2 * self.most:
             self._cut()
 
     def finish(self) -> dict[str, Tensor]:
@@ -218,10 +212,9 @@ class Sample:
         return self.parts[0]
 
     def _cut(self) -> None:
-        keys = torch.cat(self.keys)
-        chosen = keys.argsort()[: self.most].sort().values
         whole = {name: torch.cat([rows[name] for rows in self.parts]) for name in self.parts[0]}
-        self.keys, self.parts = [keys[chosen]], [{name: value[chosen] for name, value in whole.items()}]
+        chosen = whole["key"].argsort()[: self.most].sort().values
+        self.parts = [{name: value[chosen] for name, value in whole.items()}]
 
 
 def gather(
@@ -233,7 +226,7 @@ def gather(
     seed: int = 0,
     most: int = MOST,
 ) -> Features:
-    """The features of (x, y) batches as a plain network or an attached model sees them, in one pass, on the CPU.
+    """Return the features of (x, y) batches as a plain network or an attached model sees them, in one pass, on the CPU.
 
     of and at are those of :class:`Reader`; draws, seed and most those of :meth:`Reader.gather`.
     """
@@ -241,7 +234,7 @@ def gather(
 
 
 def _head(structure: Probe, classes: int) -> Block | None:
-    """The last linear layer in the order of calls, if it turns one vector per input into the logits' number."""
+    """Return the last linear layer in the order of calls, if it turns one vector per input into the logits' number."""
     linear = [name for name in structure.calls if isinstance(structure.modules[name], nn.Linear)]
     name = max(linear, key=lambda name: structure.calls[name].order, default=None)
     if name is None:
@@ -253,5 +246,5 @@ def _head(structure: Probe, classes: int) -> Block | None:
 
 
 def _mean(rows: Tensor, batch: int) -> Tensor:
-    """The average over draws of what comes once per draw and input; what comes once per input as it is."""
+    """Return the average over draws of what comes once per draw and input; what comes once per input as it is."""
     return rows if len(rows) == batch else rows.unflatten(0, (-1, batch)).mean(0)

@@ -3,10 +3,9 @@
     residual   |R^T (h - o)|,   o = -W^+ b
     vim        a |R^T (h - o)| - log sum_k exp(z_k),   a = sum_i max_k z_ik / sum_i |R^T (h_i - o)|
 
-R spans the complement of the principal subspace of the training features around o. Wang et al. 2022, "ViM: Out-Of-Distribution
-with Virtual-logit Matching", arXiv:2203.10807, section 4.1 and equations 6 to 8. Dimension of the principal subspace as there:
-1000 of 1500 features or more, 512 of 768 or more, else half. pytorch-ood's ViM finds R in single precision and its logits from
-the last features, which are not those of a prediction that is averaged over draws.
+R spans the complement of the principal subspace of the training features around o. Wang et al. 2022, arXiv:2203.10807, section 4.1
+and equations 6 to 8. pytorch-ood's ViM finds R in single precision and its logits from the last features, which are not those of a
+prediction that is averaged over draws.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ def residual_norm(last: Tensor, origin: Tensor, residual: Tensor) -> Tensor:
 
 def find_origin(head: Head) -> Tensor:
     """o = -W^+ b, [D]: where the logits are nearest to zero."""
-    return -(torch.linalg.pinv(head.weight.double()) @ head.shift.double())
+    shift = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
+    return -(torch.linalg.pinv(head.weight.double()) @ shift.double())
 
 
 def residual_space(last: Tensor, origin: Tensor, dimensions: int) -> Tensor:
@@ -41,6 +41,7 @@ def residual_space(last: Tensor, origin: Tensor, dimensions: int) -> Tensor:
 
 
 def usual_dimensions(features: int) -> int:
+    """Return the dimension of the principal subspace, as in the paper."""
     return 1000 if features >= 1500 else 512 if features >= 768 else features // 2
 
 
