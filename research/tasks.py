@@ -33,7 +33,6 @@ from abnn.errors import InputError, explain, unknown
 from abnn.evaluate.collect import evaluate_set
 from abnn.evaluate.evaluation import SetResult
 from abnn.outliers import DEFAULT, make_outliers
-from abnn.scores import GATED
 from research import settings
 from research.data import open_source
 
@@ -104,10 +103,6 @@ class Task:
         }
         if getattr(method, "outliers", None) == DEFAULT:
             config["outliers"] = make_outliers().chosen_for(self.train.x[:1]).to_config()
-        if method.score == "gated":
-            config["gated"] = GATED
-        if isinstance(method, Attachments) and method.gathers:
-            config["features"] = "with attachments"  # they were those of the plain network once
         if isinstance(method, Attachments) and not method.frozen and method.goal.together:
             config["together"] = "the backbone and the attachments"  # it had a step of its own once
         return config

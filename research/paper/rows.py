@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from abnn.outliers.base import REGISTRY, Blend
-from abnn.outliers.mixtures import SCENERY, SCENERY_SEVERITY
+from abnn.outliers.mixtures import CONTENT
 from research.paper.cells import Cell
 
 FIT_EPOCHS = 5
@@ -28,8 +28,8 @@ def ours(task: str) -> Cell:
 
 def readable(task: str) -> Cell:
     """The default, with targets for what is blended in that follow how far it can still be read."""
-    content = [{"name": name, "fade": 2.0} if issubclass(REGISTRY[name], Blend) else name for name in SCENERY]
-    outliers = {"name": "two-tier", "content": content, "content_severity": list(SCENERY_SEVERITY)}
+    content = [{"name": name, "fade": 2.0} if issubclass(REGISTRY[name], Blend) else name for name in (*CONTENT, "leaves")]
+    outliers = {"name": "two-tier", "content": content, "content_severity": [0.5, 1.0]}
     options = {"pretrain": 0.0, "outliers": outliers}
     return Cell("abnn (readable)", task, "abnn", options=options, epochs=fit_epochs(task), start=threshold(task))
 

@@ -100,7 +100,7 @@ def graded(seed: int = 0, classes: int = 10, draws: int = 4, levels: int = 20, s
     The entropy of q grows with t: dH/dt = (1 - 1/K) ln(a / b) > 0 for t < 1, a = 1 - t + t/K of the label, b = t/K of others.
     """
     t = torch.linspace(0, 1, levels + 1, dtype=torch.float64)[1:]
-    target = graded_target(torch.zeros(levels, dtype=torch.long), t, classes).double()
+    target = graded_target(F.one_hot(torch.zeros(levels, dtype=torch.long), classes), t).double()
     start = torch.randn(draws, levels, classes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     found = log_mean_prediction(_walk(mean_cross_entropy, start, target, steps, torch.optim.Adam, -0.05)).exp()
     error = (found - target).abs().amax().item()

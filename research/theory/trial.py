@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from abnn.attached import Attached, attach
-from abnn.config import PRESETS, FitConfig, Objective
+from abnn.config import PRESETS, FitConfig, Objective, preset
 from abnn.data.digits import DigitsData, load_digits
 from abnn.evaluate.records import find_records
 from abnn.metrics import auroc
@@ -65,7 +65,7 @@ class Goal:
 
 def _alone(**changes: Any) -> Objective:
     """The default with the paper's target in a step of its own: what is left to choose is the loss and its sign."""
-    return Objective(target="uniform", together=False, **changes)
+    return Objective(target="uniform", together=False, draws=(1, 4, 4), distil=0.0, hide=0.0, kl_weight=1e-7, **changes)
 
 
 def _as_in(preset: str) -> Goal:
@@ -75,7 +75,7 @@ def _as_in(preset: str) -> Goal:
 
 
 GOALS: dict[str, Goal] = {
-    "default": Goal(Objective()),
+    "default": Goal(preset("default").objective),
     "cross-entropy to 1/K, minimised": Goal(_alone(outlier_loss="draws")),
     "cross-entropy to 1/K, maximised": Goal(_alone(outlier_loss="draws", maximise=True)),
     "the same on the authors' noise": Goal(_alone(outlier_loss="draws", maximise=True), "authors"),
@@ -132,7 +132,6 @@ def run_goal(backbone: nn.Module, data: DigitsData, goal: Goal, seed: int, epoch
             objective=goal.objective,
             schedule="constant",
             value_range=(0.0, 1.0),
-            gather_distance=False,
             accelerator="cpu",
         ),
     )

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from abnn.config import AttachConfig
+from abnn.config import DRAWS, AttachConfig
 from abnn.config import preset as choose_preset
 from abnn.errors import AttachError, InputError, explain, not_negative
 from abnn.model.attach import check_backbone, choose_blocks, watched_blocks
@@ -174,7 +174,7 @@ def attach(
             model.combined = Combined(task, model.places, None if readout is None else readout.block.in_features)
             model.combined.to(model.device)
         model.preset, model.score, model.views = preset, chosen.score, views
-        model.usual_draws = chosen.draws or (0 if watched else 10)
+        model.usual_draws = chosen.draws or (0 if watched else DRAWS)
         choose_fold(model, example)
     model.resample(model.usual_draws if draws is None else not_negative("draws", draws), seed=seed)
     own_modules = set(backbone.modules())

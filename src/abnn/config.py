@@ -22,6 +22,8 @@ from abnn.errors import InputError, explain, not_negative, unknown, whole_seed
 ATTACHMENT_KINDS = ("bounded", "chain", "replace")
 AUTHORS_INIT = Init(mean_std=0.1, sigma=math.log1p(math.exp(-6)), rho_std=0.1)
 DEFAULT_TASK = "classification"
+DRAWS = 10
+"""Of predictions that are random, where nothing else is said."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ _PAPER = Preset(
     outlier_options=AUTHORS_NOISE,
     freeze_backbone=False,
     score="max-probability",
-    draws=10,
+    draws=DRAWS,
     lr=1e-3,
     schedule="steps",
 )

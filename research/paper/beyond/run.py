@@ -22,7 +22,6 @@ from abnn.errors import FileFormatError, InputError, explain
 from abnn.evaluate.provenance import provenance
 from abnn.evaluate.records import record_path, slug
 from abnn.files import check_version, read_json, write_json
-from abnn.scores import GATED
 from research.compare import read_back
 from research.data import open_source
 from research.paper.beyond.parts import PARTS, SEED, Inputs, Part
@@ -219,8 +218,8 @@ def read_entry(path: Path) -> dict[str, Any]:
 
 
 def _as_scored(config: dict[str, Any] | None) -> dict[str, Any] | None:
-    """With the score of now, not of the training; without the start, which is the other network and has its own entry."""
-    return None if config is None else {**{k: v for k, v in config.items() if k != "start"}, "gated": GATED}
+    """Without the start, which is the other network and has its own entry."""
+    return None if config is None else {k: v for k, v in config.items() if k != "start"}
 
 
 def _mean(values: Any) -> float | None:

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from abnn.attached import Attached
-from abnn.baselines.base import Method, make_method, state_of
+from abnn.baselines.base import LEARNT, Method, make_method, state_of
 from abnn.baselines.options import check_choice
-from abnn.errors import AbnnError, FileFormatError, InputError, explain
+from abnn.config import DRAWS
+from abnn.errors import AbnnError, FileFormatError, InputError, explain, not_negative
 from abnn.files import read_tensors
 from abnn.model.blocks import evaluating
-from abnn.model.network import check_draws
 from abnn.networks.by_name import build_backbone
 from abnn.networks.recipe import rebuild
 from abnn.predict import Prediction
@@ -55,24 +55,19 @@ class Trained:
         self.extra: dict[str, Any] = {}  # further notes that are saved with the model, as JSON can hold them
 
     @property
-    def again(self) -> dict[str, int]:
-        """Return for the record of a run how often it began again; nothing if it did not."""
-        times = sum(history.begun_again for history in self.history.values())
-        return {"times it began again": times} if times else {}
-
-    @property
     def size(self) -> int:
         """Return how many numbers the network learns."""
         return sum(parameter.numel() for parameter in self.network.parameters())
 
-    def predict(self, x: Any, draws: int = 10, seed: int | None = 0, score: str | None = None) -> Prediction:
+    def predict(self, x: Any, draws: int | None = None, seed: int | None = 0, score: str | None = None) -> Prediction:
         """Return what the method says about a batch.
 
-        draws  for methods with random predictions; others, and those with a fixed set of networks, use all they have
+        draws  for methods with random predictions; others, and those with a fixed set of networks, use all they have. None: what
+               an attached model's preset says, else 10
         seed   the draws belong to it alone; None: fresh ones, from torch's global random state
         score  the score that ``Prediction.score`` shows
         """
-        draws = check_draws(draws)
+        draws = getattr(self.network, "usual_draws", DRAWS) if draws is None else not_negative("draws", draws)
         x = check_inputs(self, x)  # type: ignore[arg-type]
         shown = score or self.score
         check_choice(f"score of method {self.method.name!r}", shown, self.method.scores)
@@ -80,7 +75,7 @@ class Trained:
         device = next((parameter.device for parameter in self.network.parameters()), x.device)
         with torch.inference_mode(), evaluating(self.network):
             prediction = self.method.predict(self.network, x.to(device), draws, number)
-        if shown in SCORES and SCORES[shown].statistics and prediction.distance is None:
+        if shown in SCORES and SCORES[shown].statistics and prediction.combined is None:
             raise without_statistics(shown)
         return replace(prediction.apply(Tensor.clone), default=shown)  # usable under autograd again
 
@@ -157,10 +152,10 @@ def maker(backbone: Backbone, example: Tensor, classes: int | None, method: Meth
 
 
 def _fill(path: Path, network: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Take the saved tensors, all of them; only statistics that were never gathered may be absent."""
+    """Take the saved tensors, all of them; only a score that was never learnt may be absent."""
     learned = {name for name, _ in network.named_parameters()}  # a network's buffers may hold infinity, as masks do
-    without = not any(name.startswith("distance.") for name in tensors)
-    own = {n: value for n, value in network.state_dict().items() if not (without and n.startswith("distance."))}
+    without = not any(name.startswith(LEARNT) for name in tensors)
+    own = {n: value for n, value in network.state_dict().items() if not (without and n.startswith(LEARNT))}
     fix = "Restore the folder, save the model again, or load it with the backbone that it was trained with."
     check_tensors(path, tensors, own, learned, fix)
     network.load_state_dict(tensors, strict=not without)

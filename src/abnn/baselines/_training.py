@@ -104,12 +104,14 @@ def training_steps(
     trained = _build(method, backbone, example, classes)
     network = trained.network
     fabric.to_device(network)
+    whole = loader
+    loader, held_out = method.hold_out(loader, seed)
     batches = Batches(loader, trained, fabric, seed)
     outlier_maker = choose_outliers(method, outliers, example)
     if outlier_maker is not None:
         layout = outlier_maker.layout_for(trained)
         outlier_maker = outlier_maker.with_range(config.value_range, lambda: batches.value_range(layout), layout)
-    run = Run(network, fabric, batches, outlier_maker, epochs, _count_inputs(loader))
+    run = Run(network, fabric, batches, outlier_maker, epochs, _count_inputs(whole), held_out)
     checkpoint = None if config.checkpoint is None else Path(config.checkpoint)
     identity: dict[str, Any] = {
         "method": method.to_config(),

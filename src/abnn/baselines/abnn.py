@@ -1,8 +1,7 @@
 """Attachments: small Bayesian modules beside the blocks of a network, taught with outliers.
 
-    default   the plain network is trained, then frozen; attachments learn  H(y, p) + H((1 - t) y + t/K, p')  with p the
-              prediction averaged over the draws and t the severity of an outlier; score: margin or entropy of p, and what
-              features say
+    default   the plain network is trained, then frozen; bounded attachments learn to be uncertain on outliers and to say
+              what it says otherwise; score: what held-out data show to count
     paper     Algorithm 1 of "Be Bayesian by Attachments to Catch More Uncertainty", taken literally; score 1 - max_k p_k
     authors   what the authors' code does: a shared chain of Bayesian blocks, 295,936 numbers on their network
 
@@ -11,7 +10,7 @@ The forms of the losses are in :mod:`abnn.tasks.classification`, the three steps
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -20,11 +19,13 @@ from torch import Tensor, nn
 from abnn.attached import Attached, attach
 from abnn.baselines.base import AUTHORS_NOISE, Method, Run, Stage
 from abnn.baselines.options import check_choice, check_positive, check_share, one_of, option
-from abnn.config import PRESETS, AttachConfig, Objective, preset
+from abnn.config import PRESETS, AttachConfig, FitConfig, Objective, preset
 from abnn.errors import InputError, explain
 from abnn.model.views import check_number
 from abnn.outliers import DEFAULT
 from abnn.scores import SCORES
+from abnn.train.combine import learn_score
+from abnn.train.hold_out import hold_out
 from abnn.train.knowledge import warn_if_lost
 from abnn.train.optimizers import OPTIMIZERS, SCHEDULES, make_optimizer
 from abnn.train.steps import Steps
@@ -57,7 +58,7 @@ class Attachments(Method):
     random: ClassVar[bool] = True
     uses_outliers: ClassVar[str] = "may"
 
-    score: str = "gated"
+    score: str = "combined"
     preset: str = option("default", one_of(PRESETS))
     pretrain: float = option(0.5, check_share)
     attachment_lr: float = option(PRESETS["default"].lr, check_positive)
@@ -92,13 +93,13 @@ class Attachments(Method):
         return preset(self.preset).freeze_backbone if self.freeze is None else self.freeze
 
     @property
-    def gathers(self) -> bool:
-        """Whether the score looks at features, whose statistics are gathered in the end."""
-        return preset(self.preset).gathers(self.frozen)
+    def judges(self) -> bool:
+        """Whether the combined score is learnt in the end."""
+        return preset(self.preset).score == "combined" and self.attach.get("kind", "bounded") == "bounded"
 
     @property
     def scores(self) -> tuple[str, ...]:
-        return tuple(SCORES) if self.gathers else super().scores
+        return tuple(SCORES) if self.judges else super().scores
 
     def to_config(self) -> dict[str, Any]:
         config = super().to_config()
@@ -108,6 +109,9 @@ class Attachments(Method):
         options = {"views": self.views, **self.attach}
         own = {name: options.pop(name) for name in ("width", "share", "prior", "init", "views") if name in options}
         return attach(make_backbone(), example, preset=self.preset, config=AttachConfig(**own), **options)
+
+    def hold_out(self, loader: Any, seed: int) -> tuple[Any, Iterable[Any] | None]:
+        return hold_out(loader, FitConfig.hold_out, seed) if self.judges else (loader, None)
 
     def stages(self, run: Run) -> list[Stage]:
         model = run.network
@@ -125,7 +129,7 @@ class Attachments(Method):
 
     def finish(self, run: Run) -> None:
         assert isinstance(run.network, Attached)
-        if self.gathers:
-            run.network.distance.fit(run.batches.once(), run.fabric)
+        run.network.eval()
+        learn_score(run.network, run.batches.once(), run.held_out, run.outliers, run.fabric, run.batches.seed)
         if self.frozen:
             warn_if_lost(run.network, run.batches.once())

@@ -54,6 +54,7 @@ class Run:
     outliers: Outliers | None
     epochs: int
     size: int  # the number of training inputs
+    held_out: Iterable[Any] | None = None  # data that was kept out of the batches
 
     def logits(self, x: Tensor, network: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Return the output of the network, or of a part of it, in the run's precision, as float32."""
@@ -205,6 +206,10 @@ class Method:
             return network.predict(x, draws=draws, seed=seed)
         return Prediction(self.draw_logits(network, x, draws, seed).float().softmax(2), default=self.score)
 
+    def hold_out(self, loader: Any, seed: int) -> tuple[Any, Iterable[Any] | None]:
+        """Return the loader to train with, and one of data that is kept out of it; None: none is."""
+        return loader, None
+
     def make_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         return make_optimizer(self.optimizer, parameters, self.lr)
 
@@ -232,8 +237,12 @@ def check_paper_resnet(network: nn.Module, why: str) -> PaperResNet:
     return network
 
 
+LEARNT = ("combined.", "closed_form.")
+"""What the names of tensors begin with that only a learnt score needs."""
+
+
 def state_of(network: nn.Module) -> dict[str, Any]:
-    """Return all tensors of a network that mean something, where they live; statistics not yet gathered mean nothing."""
-    empty = isinstance(network, Attached) and not network.distance.fitted
+    """Return all tensors of a network that mean something, where they live; a score not yet learnt means nothing."""
+    empty = isinstance(network, Attached) and not network.is_judge
     state = network.state_dict(keep_vars=True)
-    return {name: value for name, value in state.items() if not (empty and name.startswith("distance."))}
+    return {name: value for name, value in state.items() if not (empty and name.startswith(LEARNT))}

@@ -40,7 +40,7 @@ class FitRequest:
     rejected: Annotated[float, Option(help=f"At most this share of good inputs is refused, {ON_AVERAGE}.")] = 0.01
     per_class: Annotated[bool, Option("--per-class", help="Keep these promises within each class.")] = False
     outliers: Annotated[Path | None, Option(help="Images that do not belong: place the upper threshold.")] = None
-    kind: Annotated[str | None, Option(help="Of the attachments: conv, bottleneck, chain.")] = None
+    kind: Annotated[str | None, Option(help="Of the attachments: bounded or chain.")] = None
     last: Annotated[int | None, Option(min=1, help="Attach to the last so many blocks only.")] = None
     draws: Annotated[int, Option(min=1, help="Weight draws for each prediction.")] = 10
     views: Annotated[int | None, Option(help="Views of an image for a prediction; default: see the docs.")] = None

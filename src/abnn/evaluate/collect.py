@@ -92,7 +92,7 @@ def as_result(parts: Sequence[Part], pool: Pool, name: str, tier: str, skipped: 
 def all_scores(prediction: Prediction) -> dict[str, np.ndarray]:
     """Every score that a prediction can give."""
     names = list(SAMPLE_SCORES if len(prediction.samples) > 1 else ONE_DRAW_SCORES)
-    if prediction.distance is not None:
+    if prediction.combined is not None:
         names += [score.name for score in SCORES.values() if score.statistics]
     names += list(prediction.own)
     return {name: prediction.score_by(name).cpu().numpy().astype(np.float32) for name in names}

@@ -22,7 +22,7 @@ from abnn.train.hold_out import hold_out
 from abnn.train.knowledge import recall, warn_if_lost
 from abnn.train.lanes import to_end
 from abnn.train.loop import make_fabric, training
-from abnn.train.loss import attachments_alone, check_model, choose_outliers
+from abnn.train.loss import check_model, choose_outliers
 from abnn.train.optimizers import make_optimizer, name_of
 from abnn.train.randomness import preserved_random_state
 from abnn.train.steps import Steps
@@ -79,7 +79,6 @@ def fit(
         ExitStack() as stack,
     ):
         fabric.to_device(model)
-        stack.enter_context(attachments_alone(model))
         held_out = None
         if model.combined is not None and isinstance(loader, Iterable):
             loader, held_out = hold_out(loader, config.hold_out, seed)

@@ -11,7 +11,7 @@ from abnn.config import Objective
 from abnn.model.blocks import evaluating
 from abnn.model.network import AttachedNetwork
 from abnn.outliers import Outliers
-from abnn.train.loss import Losses, touching
+from abnn.train.loss import Losses, attachments_alone, touching
 from abnn.train.optimizers import can_follow
 from abnn.train.trainable import Trainable
 
@@ -46,6 +46,10 @@ class Steps(Trainable):
 
     def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         """One iteration; returns the losses before their weights."""
+        with attachments_alone(self.model):
+            return self._step(x, y, generator)
+
+    def _step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         losses: dict[str, Tensor] = {}
         self.model.train(self.backbone_optimizer is not None)
         _clear_gradients(self._all)
