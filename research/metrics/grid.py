@@ -21,7 +21,7 @@ import numpy as np
 from abnn.errors import InputError, explain
 from abnn.metrics import Result
 from abnn.metrics._arrays import ArrayLike, Floats, Ints, as_count, as_scores
-from abnn.metrics.misclassification import split_by_correctness
+from abnn.metrics.detection import split_by_correctness
 
 PAPER_STEPS = 200_000
 

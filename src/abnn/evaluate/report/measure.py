@@ -113,8 +113,13 @@ def mistakes(evaluation: Evaluation, resamples: int) -> dict[Key, Interval]:
     correct = table[:, CORRECT].astype(bool)
     if correct.all() or not correct.any():
         return {}
+
+    def misclassification(wrong: np.ndarray, right: np.ndarray) -> metrics.Result:
+        flags = np.repeat([False, True], [len(wrong), len(right)])
+        return metrics.misclassification(np.concatenate([wrong, right]), flags)
+
     scores = table[:, SCORE]
-    intervals = metrics.bootstrap_rows(metrics.misclassification, scores, correct, strata=correct, resamples=resamples)
+    intervals = metrics.bootstrap(misclassification, scores[~correct], scores[correct], resamples=resamples)
     intervals["misclassification_auroc"] = intervals.pop("auroc")
     return {(metric, ""): intervals[metric] for metric in MISTAKES}
 
@@ -125,8 +130,8 @@ def _of_labelled(table: np.ndarray) -> dict[str, float]:
     return {
         "accuracy": float(correct.mean()),
         **{metric: answered[metric] for metric in SELECTIVE},
-        "ece": metrics.expected_calibration_error(confidence, correct),
-        "adaptive_ece": metrics.adaptive_calibration_error(confidence, correct),
+        "ece": metrics.reliability(confidence, correct).calibration_error,
+        "adaptive_ece": metrics.reliability(confidence, correct, equal_mass=True).calibration_error,
         "brier": float(table[:, BRIER].mean()),
         "nll": float(table[:, NLL].mean()),
     }
@@ -147,7 +152,7 @@ def _together(evaluations: Sequence[Evaluation], resamples: int) -> Numbers:
 
     rows: list[dict[Key, Interval]] = [{} for _ in range(len(evaluations) + 1)]
     # a lone set without labels has scores to draw but no number to give
-    intervals = metrics.bootstrap_groups(statistic, *groups, resamples=resamples) if statistic(*groups) else {}
+    intervals = metrics.bootstrap(statistic, *groups, resamples=resamples) if statistic(*groups) else {}
     for (number, key), interval in intervals.items():
         rows[number][key] = interval
     *by_model, difference = rows
