@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from abnn.errors import FileFormatError, InputError, explain
-from abnn.evaluate.records import NoArraysError, Record, find_records, read_record
+from abnn.evaluate.records import Record, find_records, read_record
 from abnn.files import check_writable
 from research.records import disagreements, looks_like_record
 from research.tables import PRESETS, columns_from, render, render_paired, update_between_markers
@@ -102,11 +102,11 @@ def recompute(
         checked += 1
         try:
             one = read_record(path)
+            if not one.arrays_file:
+                checked, bare = checked - 1, bare + 1
+                typer.echo(f"{path}: passed over, it holds numbers alone")
+                continue
             wrong = disagreements(one, tolerance)
-        except NoArraysError:
-            checked, bare = checked - 1, bare + 1
-            typer.echo(f"{path}: passed over, it holds numbers alone")
-            continue
         except FileFormatError as error:
             failed += 1
             typer.echo(f"cannot be read: {error}")

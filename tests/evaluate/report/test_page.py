@@ -15,8 +15,7 @@ import pytest
 from abnn.errors import InputError
 from abnn.evaluate.evaluation import Evaluation
 from abnn.evaluate.report import measure, write_report
-from abnn.evaluate.report.numbers import judge, shown
-from abnn.evaluate.report.texts import METRICS
+from abnn.evaluate.report.numbers import METRICS, judge, shown
 
 from .samples import make_evaluation, make_pair
 
@@ -223,4 +222,4 @@ def test_numbers_are_printed_with_sign_and_unit() -> None:
 def test_a_difference_is_judged_by_its_interval(metric: str, low: float, high: float, word: str) -> None:
     from abnn.metrics import Interval
 
-    assert judge(Interval(float(np.mean([low, high])), low, high, 0.95), METRICS[metric])[0] == word
+    assert judge(Interval(float(np.mean([low, high])), low, high, 0.95), METRICS[metric]) == word

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from abnn import metrics
 from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
-from abnn.evaluate.report.texts import DETECTION, MISTAKES, SELECTIVE
+from abnn.evaluate.report.numbers import DETECTION, METRICS, MISTAKES, SELECTIVE, Metric
 from abnn.metrics import Interval
 from abnn.metrics.calibration import LEAST_PROBABILITY
 
@@ -34,6 +35,17 @@ class Numbers:
     by_model: tuple[Mapping[Key, Interval], ...]
     difference: Mapping[Key, Interval]
     resamples: int
+
+    def rows(self, metrics: Sequence[str], name: str = "") -> list[dict[str, Any]]:
+        """The rows of a table, for the numbers that any model has; ``best``: places of the best models in the row."""
+        rows = []
+        for metric in metrics:
+            intervals = [numbers.get((metric, name)) for numbers in self.by_model]
+            if any(intervals):
+                words, difference = METRICS[metric], self.difference.get((metric, name))
+                row = {"metric": words, "intervals": intervals, "difference": difference}
+                rows.append({**row, "best": _best(intervals, words)})
+        return rows
 
 
 def measure(evaluations: Sequence[Evaluation]) -> Numbers:
@@ -122,6 +134,13 @@ def mistakes(evaluation: Evaluation, resamples: int) -> dict[Key, Interval]:
     intervals = metrics.bootstrap(misclassification, scores[~correct], scores[correct], resamples=resamples)
     intervals["misclassification_auroc"] = intervals.pop("auroc")
     return {(metric, ""): intervals[metric] for metric in MISTAKES}
+
+
+def _best(intervals: Sequence[Interval | None], metric: Metric) -> set[int]:
+    """Places of the best of several values, as they are printed; nobody is best where all agree."""
+    printed = {place: float(f"{each.estimate:.3f}") for place, each in enumerate(intervals) if each is not None}
+    best = (max if metric.higher else min)(printed.values())
+    return {place for place, value in printed.items() if value == best} if len(set(printed.values())) > 1 else set()
 
 
 def _of_labelled(table: np.ndarray) -> dict[str, float]:
