@@ -140,7 +140,8 @@ def run_compare(
             record(display_name(method), seed, task.config(method, count), run)
         threshold = task.method("threshold")
         count = task.epochs_of(threshold) if epochs is None else epochs
-        network = cache(partial(_trained, task, threshold, count, seed, progress))
+        data_and_epochs = (task.backbone, task.loader(), count)
+        network = cache(partial(train_method, threshold, *data_and_epochs, seed=seed, progress=progress))
         for name in scores:
             config = {**task.config(threshold, count), "posthoc": POSTHOC[name]().settings}
             record(f"{name} (post-hoc)", seed, config, partial(run_posthoc, task, name, network, count, seed))
@@ -149,10 +150,6 @@ def run_compare(
 
 def _evaluated(task: Task, method: Method, epochs: int, seed: int, progress: bool) -> Evaluation:
     return run_method(task, method, epochs, seed, progress)[0]
-
-
-def _trained(task: Task, method: Method, epochs: int, seed: int, progress: bool) -> Trained:
-    return train_method(method, task.backbone, task.loader(), epochs, seed=seed, progress=progress)
 
 
 def _split(text: str) -> tuple[str, str]:

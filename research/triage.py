@@ -201,17 +201,12 @@ def guarantee_table(folder: Path) -> str:
     """One line for each check in a folder: the share of good inputs not accepted, mean and standard error over splits."""
     head = ["data", "model", "calibrated on", "counted on", *(f"at most {100 * share:.0f} %" for share in SHARES)]
     rows = []
-    for path in sorted(folder.glob("*.json")):
-        content = read_json(path)
-        if not isinstance(content, dict) or "guarantee" not in content:
-            continue
-        data, checks = content["data"], {check["bound"]: check for check in content["guarantee"]}
-        measured = [
-            f"{100 * checks[share]['mean']:.2f} ± {100 * checks[share]['standard_error']:.2f} %" for share in SHARES
-        ]
-        first = checks[SHARES[0]]
-        cells = [data["name"], content["model"], f"{first['calibration']:,}", f"{first['test']:,}", *measured]
-        rows.append(cells)
+    for content in _checks(folder, "guarantee"):
+        checks = {check["bound"]: check for check in content["guarantee"]}
+        shares = [(100 * checks[share]["mean"], 100 * checks[share]["standard_error"]) for share in SHARES]
+        counts = [f"{checks[SHARES[0]][name]:,}" for name in ("calibration", "test")]
+        measured = (f"{mean:.2f} ± {error:.2f} %" for mean, error in shares)
+        rows.append([content["data"]["name"], content["model"], *counts, *measured])
     return markdown_table(head, rows, left=2)
 
 
@@ -219,15 +214,17 @@ def stated_table(folder: Path) -> str:
     """One line for each check in a folder: how far stated probabilities are from what comes true, without and with T."""
     head = ["data", "model", "T chosen on", "counted on", "T", "gap as the model gives them", "gap as stated"]
     rows = []
-    for path in sorted(folder.glob("*.json")):
-        content = read_json(path)
-        found = content.get("probabilities") if isinstance(content, dict) else None
-        if found is not None:
-            counts = [f"{found[name]:,}" for name in ("calibration", "test")]
-            gaps = [f"{100 * found[name]:.2f} %" for name in ("gap_before", "gap_after")]
-            cells = [content["data"]["name"], content["model"], *counts, f"{found['temperature']:.2f}", *gaps]
-            rows.append(cells)
+    for content in _checks(folder, "probabilities"):
+        check = content["probabilities"]
+        counts = [f"{check[name]:,}" for name in ("calibration", "test")]
+        gaps = [f"{100 * check[name]:.2f} %" for name in ("gap_before", "gap_after")]
+        rows.append([content["data"]["name"], content["model"], *counts, f"{check['temperature']:.2f}", *gaps])
     return markdown_table(head, rows, left=2)
+
+
+def _checks(folder: Path, what: str) -> list[dict[str, Any]]:
+    contents = [read_json(path) for path in sorted(folder.glob("*.json"))]
+    return [each for each in contents if isinstance(each, dict) and each.get(what) is not None]
 
 
 def train_on_mnist(

@@ -125,15 +125,9 @@ def mistakes(evaluation: Evaluation, resamples: int) -> dict[Key, Interval]:
     correct = table[:, CORRECT].astype(bool)
     if correct.all() or not correct.any():
         return {}
-
-    def misclassification(wrong: np.ndarray, right: np.ndarray) -> metrics.Result:
-        flags = np.repeat([False, True], [len(wrong), len(right)])
-        return metrics.misclassification(np.concatenate([wrong, right]), flags)
-
-    scores = table[:, SCORE]
-    intervals = metrics.bootstrap(misclassification, scores[~correct], scores[correct], resamples=resamples)
-    intervals["misclassification_auroc"] = intervals.pop("auroc")
-    return {(metric, ""): intervals[metric] for metric in MISTAKES}
+    groups = table[~correct, SCORE], table[correct, SCORE]
+    intervals = metrics.bootstrap(lambda wrong, right: metrics.detection(right, wrong), *groups, resamples=resamples)
+    return {(name, ""): intervals[metric] for name, metric in MISTAKES.items()}
 
 
 def _best(intervals: Sequence[Interval | None], metric: Metric) -> set[int]:

@@ -31,7 +31,12 @@ HEADLINE = (
 DETECTION = (
     *("auroc", "tnr_at_tpr95_id_positive", "fpr_at_tpr95_ood_positive", "detection_accuracy", "aupr_in", "aupr_out"),
 )
-MISTAKES = ("misclassification_auroc", "fpr_at_tpr95_error_positive", "aupr_error")
+MISTAKES = {
+    "misclassification_auroc": "auroc",
+    "fpr_at_tpr95_error_positive": "fpr_at_tpr95_ood_positive",
+    "aupr_error": "aupr_out",
+}
+"""Each as detection with the model's own errors as outliers has it."""
 SELECTIVE = ("error_rate", "aurc", "excess_aurc", "augrc")
 CALIBRATION = ("ece", "adaptive_ece", "brier", "nll")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import numpy as np
@@ -64,7 +64,8 @@ def write_report(
                 figures={
                     kind: [(inlined[id(each)], each.caption) for each in several] for kind, several in drawings.items()
                 },
-                matrices=_matrices(models),
+                verdicts={e.name: {tier: e.verdict_counts(tier) for tier in e.tiers} for e in models if e.thresholds},
+                groups={e.name: _three_groups(e) for e in models if len(e.tiers) == len(TIERS)},
                 pictures={each.name: gallery(models, each, aligned) for each in (models[-1], *models[:-1])},
             )
         )
@@ -114,13 +115,10 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(percent=words.percent, short=short, shown=words.shown, judge=words.judge, json=_as_json)
+    as_json = partial(json.dumps, indent=2, sort_keys=True, ensure_ascii=False)
+    environment.filters.update(percent=words.percent, short=short, shown=words.shown, judge=words.judge, json=as_json)
     environment.globals.update(TIERS=TIERS, VERDICTS=VERDICTS, words=words)
     return environment
-
-
-def _as_json(config: dict[str, Any]) -> str:
-    return json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
 
 
 def _drawings(models: Sequence[Evaluation]) -> dict[str, list[Drawing]]:
@@ -150,19 +148,6 @@ def _outlier_sets(models: Sequence[Evaluation]) -> list[str]:
     return list(dict.fromkeys(s.name for e in models if e.tier("id") for s in e.sets if s.tier != "id"))
 
 
-def _matrices(models: Sequence[Evaluation]) -> dict[str, list[dict[str, Any]]]:
-    """Three-way confusion matrices: counts by tier and verdict, and by tier and the best three groups of all scores."""
-    groups, verdicts = [], []
-    for each in models:
-        tiers = each.tiers
-        if each.thresholds:
-            rows = {tier: each.verdict_counts(tier) for tier in tiers}
-            shares = [counts[TIERS.index(tier)] / counts.sum() for tier, counts in rows.items()]
-            mean = float(np.mean(shares)) if len(tiers) == len(TIERS) else None
-            verdicts.append({"caption": f"{each.name}: verdicts", "rows": rows, "balanced": mean})
-        if len(tiers) == len(TIERS):
-            clusters = cluster_confusion(*map(each.scores, TIERS))
-            counts = dict(zip(TIERS, map(np.array, clusters.matrix)))
-            mean = clusters.balanced_accuracy
-            groups.append({"caption": f"{each.name}: three groups", "rows": counts, "balanced": mean})
-    return {"verdicts": verdicts, "groups": groups}
+def _three_groups(evaluation: Evaluation) -> dict[str, np.ndarray]:
+    """Counts by tier and the best three groups of all scores."""
+    return dict(zip(TIERS, np.array(cluster_confusion(*map(evaluation.scores, TIERS)).matrix)))
