@@ -86,7 +86,7 @@ def run_demo(seed: int = 0, progress: bool = True) -> Demo:
             sets = tuple(evaluate_set(each, part, title, tier, DRAWS, stated=stated) for title, tier, part in loaders)
         config = _config(model if each is model else None, data)
         evaluations.append(Evaluation(name, each.score, sets, (limits.notice, limits.reject), seed, config, spent))
-    return Demo(*evaluations, model, triage)
+    return Demo(evaluations[0], evaluations[1], model, triage)
 
 
 def demo_model(quiet: bool = False) -> tuple[Attached, Path]:

@@ -33,7 +33,6 @@ def evaluate_set(
     seed: int = 0,
     shown: int = 8,
     picture: Picture | None = None,
-    on_batch: Callable[[int], None] = lambda count: None,
     stated: Stated | None = None,
 ) -> SetResult:
     """Predict every input of ``batches``, pairs of inputs and labels (-1: no class), and keep all its scores.
@@ -41,7 +40,6 @@ def evaluate_set(
     model     anything with ``predict(x, draws=..., seed=...)``: attached, plain, or of another method
     shown     keep pictures of so many of the most and the least uncertain inputs, and of as many at random
     picture   turns a batch into uint8 pictures [B, H, W] or [B, H, W, 3]; None: see :func:`as_pictures`
-    on_batch  called with the number of inputs after each batch
     stated    the probabilities to keep; None: those of the model, averaged over its draws
     """
     parts, pool = [], Pool(shown, seed)
@@ -49,7 +47,6 @@ def evaluate_set(
         prediction = model.predict(x, draws=draws, seed=seed)
         parts.append(rows_of(prediction, x, y, stated))
         pool.add(prediction.score.cpu().numpy(), x, picture or as_pictures)
-        on_batch(len(x))
     return as_result(parts, pool, name, tier)
 
 

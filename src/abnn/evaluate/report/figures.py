@@ -80,7 +80,7 @@ def roc(name: str, pairs: Sequence[tuple[Evaluation, SetResult]], models: Sequen
     areas = {model: auroc(*each) for model, each in scores.items()}
     axes.set(xlabel="id inputs refused (false alarms)", ylabel="outliers caught")
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    _draw_curves(axes, {model: (each.fpr, each.tpr) for model, each in curves.items()}, areas, "AUROC", models)
+    _draw_curves(figure, {model: (each.fpr, each.tpr) for model, each in curves.items()}, areas, "AUROC", models)
     return _drawing("roc", name, ", ".join(f"{model} {area:.1%}" for model, area in areas.items()), figure)
 
 
@@ -94,7 +94,7 @@ def risk_over_coverage(
         scores = np.concatenate([result.scores[each.score] for result in sets])
         correct = np.concatenate([result.correct for result in sets])
         curves[each.name], areas[each.name] = risk_coverage(scores, correct), selective(scores, correct).aurc
-    _draw_curves(axes, {model: (each.coverage, each.risk) for model, each in curves.items()}, areas, "AURC", models)
+    _draw_curves(figure, {model: (each.coverage, each.risk) for model, each in curves.items()}, areas, "AURC", models)
     axes.set(xlabel="inputs answered, most certain first", ylabel="wrong answers among them", xlim=(0, 1))
     axes.set_ylim(bottom=0)
     facts = [f"{m} {area:.1%}, all answered {curves[m].risk[-1]:.1%} wrong" for m, area in areas.items()]
@@ -162,20 +162,20 @@ def _drawing(kind: str, name: str, facts: str, figure: Figure, about: str = "") 
 
 
 def _draw_curves(
-    axes: Axes,
+    figure: Figure,
     curves: Mapping[str, tuple[np.ndarray, np.ndarray]],
     areas: Mapping[str, float],
     word: str,
     models: Sequence[str],
 ) -> None:
     """One line for each model, with its area in the legend."""
-    labels = []
+    axes, labels = figure.axes[0], []
     for model, (x, y) in curves.items():
         keep, look = _thinned(len(x)), drawing.model_look(models.index(model))
         axes.plot(x[keep], y[keep], color=look[0], linestyle=look[1])
         labels.append((look, f"{short(model, 40)}: {word} {100 * areas[model]:.1f} %"))
     drawing.percent_axes(axes)
-    drawing.add_legend(axes.figure, labels)
+    drawing.add_legend(figure, labels)
 
 
 def _score_label(evaluation: Evaluation) -> str:
