@@ -137,6 +137,7 @@ def test_hostile_strings_stay_text(tmp_path: Path) -> None:
     check_self_contained(page)
     assert not any(image.get("src", "").startswith("http") for image in page.all("img"))  # type: ignore[union-attr]
     assert "<script>alert('x')</script>" in page.text
+    assert "says <script>alert('x')</scr" in page.text and "&amp;lt;" not in page.source  # escaped once
 
 
 def test_one_model(tmp_path: Path) -> None:

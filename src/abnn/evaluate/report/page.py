@@ -57,7 +57,7 @@ def write_report(
                 intro=[part.strip() for part in re.split(r"\n\s*\n", intro) if part.strip()],
                 version=__version__,
                 models=models,
-                class_names=class_names or (),
+                class_name=lambda number: class_names[number] if class_names else f"class {number}",
                 numbers=measure(models),
                 outlier_sets=_outlier_sets(models),
                 labelled_sets=dict.fromkeys(s.name for each in models for s in each.sets if s.labelled),
