@@ -34,7 +34,7 @@ def calibration_error_by_loop(confidence: np.ndarray, correct: np.ndarray, bins:
     return error
 
 
-@examples(150)
+@examples(60)
 @given(predicted_rows(), st.sampled_from((1, 2, 10, 15, 100)))
 def test_ece_agrees_with_torchmetrics(sample: Pair, bins: int) -> None:
     vision.torchvision()  # torchmetrics imports it, and fails beside a torchvision of another build otherwise
@@ -49,7 +49,7 @@ def test_ece_agrees_with_torchmetrics(sample: Pair, bins: int) -> None:
     assert m.calibration(probs, labels, bins).ece == pytest.approx(float(reference), abs=rounding)
 
 
-@examples(200)
+@examples(80)
 @given(st.integers(0, 2**32 - 1), st.sampled_from((1, 5, 60, 500)), st.sampled_from((1, 4, 10, 15)))
 def test_ece_agrees_with_a_loop_on_the_edges_of_bins(seed: int, size: int, bins: int) -> None:
     rng = generator(seed)
@@ -58,7 +58,7 @@ def test_ece_agrees_with_a_loop_on_the_edges_of_bins(seed: int, size: int, bins:
     assert m.reliability(confidence, correct, bins).calibration_error == pytest.approx(expected, abs=1e-12)
 
 
-@examples(150)
+@examples(60)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.integers(1, 7), st.sampled_from((1, 2, 5)))
 def test_adaptive_bins_are_equal_runs_averaged_over_every_order(seed: int, size: int, bins: int, levels: int) -> None:
     rng = generator(seed)
@@ -80,7 +80,7 @@ def test_adaptive_bins_are_equal_runs_averaged_over_every_order(seed: int, size:
     )
 
 
-@examples(150)
+@examples(60)
 @given(predicted_rows())
 def test_proper_scores(sample: Pair) -> None:
     probs, labels = sample
@@ -97,7 +97,7 @@ def test_proper_scores(sample: Pair) -> None:
     assert result.adaptive_ece == m.reliability(confidence, correct, equal_mass=True).calibration_error
 
 
-@examples(100)
+@examples(40)
 @given(predicted_rows(sizes=(60, 1000)), st.booleans())
 def test_the_diagram_holds_every_input_once(sample: Pair, equal_mass: bool) -> None:
     confidence, correct = top_label(*sample)

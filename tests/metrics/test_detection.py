@@ -46,7 +46,7 @@ def fpr_by_counting(id_scores: np.ndarray, ood_scores: np.ndarray, tpr: Fraction
     return share(id_scores >= max(allowed))
 
 
-@examples(400)
+@examples(160)
 @given(groups(2))
 def test_areas_agree_with_scikit_learn(sets: Pair) -> None:
     result = m.detection(*sets)
@@ -56,7 +56,7 @@ def test_areas_agree_with_scikit_learn(sets: Pair) -> None:
     assert result.aupr_in == pytest.approx(average_precision_score(1 - is_ood, -scores), abs=1e-12)
 
 
-@examples(400)
+@examples(160)
 @given(groups(2, (1, 2, 7, 20, 60)))
 def test_thresholded_metrics_agree_with_counting(sets: Pair) -> None:
     tpr, result = Fraction(95, 100), m.detection(*sets)
@@ -65,7 +65,7 @@ def test_thresholded_metrics_agree_with_counting(sets: Pair) -> None:
     assert result.fpr_at_tpr95_ood_positive == pytest.approx(float(fpr_by_counting(*sets, tpr)), abs=1e-15)
 
 
-@examples(300)
+@examples(120)
 @given(ANY_FLOATS, ANY_FLOATS)
 def test_any_finite_floats(id_scores: list[float], ood_scores: list[float]) -> None:
     result = m.detection(id_scores, ood_scores)
@@ -76,7 +76,7 @@ def test_any_finite_floats(id_scores: list[float], ood_scores: list[float]) -> N
     assert all(0 <= value <= 1 for value in result.numbers().values())
 
 
-@examples(200)
+@examples(80)
 @given(groups(2))
 def test_invariances(sets: Pair) -> None:
     id_scores, ood_scores = sets
@@ -92,7 +92,7 @@ def test_invariances(sets: Pair) -> None:
     assert mirrored.tnr_at_tpr95_id_positive == pytest.approx(1 - result.fpr_at_tpr95_ood_positive, abs=1e-15)
 
 
-@examples(150)
+@examples(60)
 @given(groups(2))
 def test_roc_curve_holds_the_points_of_scikit_learn_and_the_area(sets: Pair) -> None:
     curve = m.roc_curve(*sets)

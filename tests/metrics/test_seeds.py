@@ -13,7 +13,7 @@ from abnn import metrics as m
 from .samples import examples
 
 
-@examples(150)
+@examples(60)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
 def test_mean_and_sample_std(values: list[float]) -> None:
     summary = m.over_seeds(values)

@@ -22,7 +22,7 @@ def risks_in_order(correct: np.ndarray) -> np.ndarray:
     return np.array(risks)
 
 
-@examples(150)
+@examples(60)
 @given(scored_predictions(sizes=(2, 3, 4, 5), both=False))
 def test_ties_are_the_average_over_every_order(sample: Pair) -> None:
     scores, correct = sample
@@ -38,7 +38,7 @@ def test_ties_are_the_average_over_every_order(sample: Pair) -> None:
     assert m.selective(scores, correct).aurc == pytest.approx(expected.mean(), abs=1e-12)
 
 
-@examples(200)
+@examples(80)
 @given(scored_predictions(both=False))
 def test_areas(sample: Pair) -> None:
     scores, correct = sample
@@ -54,7 +54,7 @@ def test_areas(sample: Pair) -> None:
     assert m.selective(scores[order], correct[order]) == result
 
 
-@examples(200)
+@examples(80)
 @given(scored_predictions())
 def test_generalised_risk_follows_from_accuracy_and_auroc(sample: Pair) -> None:
     scores, correct = sample

@@ -24,7 +24,7 @@ def predicted_tiers(sets: Triple, thresholds: m.TierThresholds) -> tuple[list[in
     return true, [sum(score > bound for bound in bounds) for group in sets for score in group]
 
 
-@examples(200)
+@examples(80)
 @given(groups(3, SMALL))
 def test_ordered_triples_is_the_average_over_random_tie_breaking(sets: Triple) -> None:
     tie_breaks = list(itertools.permutations(range(3)))
@@ -35,7 +35,7 @@ def test_ordered_triples_is_the_average_over_random_tie_breaking(sets: Triple) -
     assert m.ordered_triples(*sets) == pytest.approx(expected, abs=1e-12)
 
 
-@examples(200)
+@examples(80)
 @given(groups(3))
 def test_record(sets: Triple) -> None:
     result = m.tiers(*sets)
@@ -51,7 +51,7 @@ def test_record(sets: Triple) -> None:
     assert m.tiers(id_scores[::-1], np.sort(semi_scores), full_scores[::-1]) == result
 
 
-@examples(200)
+@examples(80)
 @given(groups(3))
 def test_confusion_agrees_with_scikit_learn(sets: Triple) -> None:
     thresholds = m.TierThresholds(*np.quantile(np.concatenate(sets), [0.4, 0.7]))

@@ -82,6 +82,7 @@ def test_both_models_speak_only_about_the_same_inputs() -> None:
             assert cards and all([say["model"] for say in card["words"]] == speakers for card in cards)
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_the_page_shows_the_cards(tmp_path: Path) -> None:
     evaluation = make_evaluation(tiers=("id",), thresholds=(0.0, 1.0))
     result = evaluation.sets[0]
@@ -105,6 +106,7 @@ def test_scores_on_a_limit_get_the_milder_verdict() -> None:
     np.testing.assert_array_equal(Evaluation("net", "entropy", (result,), (0.5, 1.0)).levels(result), [0, 0, 1, 1, 2])
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_page_uses_the_thresholds_of_the_predicted_class(tmp_path: Path) -> None:
     evaluation = make_evaluation(classes=2)
     by_class = replace(evaluation, class_thresholds=((-2.0, -1.0), (2.0, 3.0)))

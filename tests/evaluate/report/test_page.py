@@ -126,6 +126,7 @@ def test_same_input_same_bytes(tmp_path: Path) -> None:
     assert sorted(first)[:2] == ["page.html", "page_figures/01-ordered-uncertainty-attached-network.png"]
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_hostile_strings_stay_text(tmp_path: Path) -> None:
     evaluation = make_evaluation()
     sets = tuple(replace(s, name=f"{s.tier} {EVIL}", skipped=(EVIL,), data_hash=EVIL) for s in evaluation.sets)
@@ -147,6 +148,7 @@ def test_one_model(tmp_path: Path) -> None:
     assert len(page.all("svg")) == 1 + 1 + 1 + 2 + 2 + 1
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_without_thresholds_there_are_no_verdicts(tmp_path: Path) -> None:
     page = write(tmp_path, [make_evaluation(thresholds=None)])
     check_structure(page)
@@ -155,6 +157,7 @@ def test_without_thresholds_there_are_no_verdicts(tmp_path: Path) -> None:
     assert "the best three groups" in page.text
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_id_alone(tmp_path: Path) -> None:
     page = write(tmp_path, [make_evaluation(tiers=("id",))])
     check_structure(page)
@@ -164,6 +167,7 @@ def test_id_alone(tmp_path: Path) -> None:
     assert "AUROC id / semi" not in page.text and "Accuracy on id" in page.text
 
 
+@pytest.mark.usefixtures("one_figure")
 @pytest.mark.parametrize("tiers", [("full",), ("semi", "full")])
 def test_any_choice_of_tiers(tiers: tuple[str, ...], tmp_path: Path) -> None:
     page = write(tmp_path, [make_evaluation(tiers=tiers)])
@@ -171,18 +175,21 @@ def test_any_choice_of_tiers(tiers: tuple[str, ...], tmp_path: Path) -> None:
     assert "are left out" in page.text
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_models_on_different_sets(tmp_path: Path) -> None:
     page = write(tmp_path, [make_evaluation("a", tiers=("id",)), make_evaluation("b", tiers=("id", "full"))])
     check_structure(page)
     assert "Difference" not in page.text and "not defined here" in page.source
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_a_thousand_classes(tmp_path: Path) -> None:
     page = write(tmp_path, [make_evaluation(classes=1000)], class_names=[f"kind {n}" for n in range(1000)])
     check_structure(page)
     assert re.search(r"says kind \d{3}", page.text)
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_skipped_inputs_are_counted_and_named(tmp_path: Path) -> None:
     evaluation = make_evaluation()
     lines = ("a/broken.png: truncated", "b/text.png: no image")
@@ -192,6 +199,7 @@ def test_skipped_inputs_are_counted_and_named(tmp_path: Path) -> None:
     assert all(line in page.text for line in lines)
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_an_error_keeps_the_old_page(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     write_report([make_evaluation()], page, "A title")
