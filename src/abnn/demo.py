@@ -39,7 +39,7 @@ FOLDER = Path("demo") / "model"
 BACKBONE: dict[str, Any] = {"width": 32, "blocks": 3, "stem": "small", "kaiming": False}
 BACKBONE_EPOCHS, BACKBONE_LR = 25, 1e-2
 EPOCHS, BATCH = 20, 64
-DRAWS = 10
+DRAWS = TriageConfig().draws
 COLUMNS = {
     "accuracy": "accuracy.handwritten digits",
     "AUROC id/semi": "tiers.auroc_id_below_semi",

@@ -29,7 +29,7 @@ def evaluate_set(
     batches: Iterable[Batch],
     name: str,
     tier: str,
-    draws: int = 10,
+    draws: int | None = None,
     seed: int = 0,
     shown: int = 8,
     picture: Picture | None = None,
@@ -38,13 +38,14 @@ def evaluate_set(
     """Predict every input of ``batches``, pairs of inputs and labels (-1: no class), and keep all its scores.
 
     model     anything with ``predict(x, draws=..., seed=...)``: attached, plain, or of another method
+    draws     of each prediction; None: as many as the model makes when it is not told
     shown     keep pictures of so many of the most and the least uncertain inputs, and of as many at random
     picture   turns a batch into uint8 pictures [B, H, W] or [B, H, W, 3]; None: see :func:`as_pictures`
     stated    the probabilities to keep; None: those of the model, averaged over its draws
     """
     parts, pool = [], Pool(shown, seed)
     for x, y in batches:
-        prediction = model.predict(x, draws=draws, seed=seed)
+        prediction = model.predict(x, seed=seed, **({} if draws is None else {"draws": draws}))
         parts.append(rows_of(prediction, x, y, stated))
         pool.add(prediction.score.cpu().numpy(), x, picture or as_pictures)
     return as_result(parts, pool, name, tier)
