@@ -195,9 +195,9 @@ def _group(records: Sequence[Record], columns: Sequence[Column], rows: Sequence[
     for name, group in named.items():
         for one, other in itertools.pairwise(group):
             if one.seed == other.seed:
-                given = f"{one.path} and {other.path}, both {name!r} with seed {one.seed}"
+                fault = f"{one.path} and {other.path}, both {name!r} with seed {one.seed}"
                 fix = "Filter by experiment or name."
-                raise InputError(explain("records", given, "one record for each row and seed", fix))
+                raise InputError(explain("records", fault, "one record for each row and seed", fix))
     for row in rows or ():
         if row not in named:
             raise unknown("rows", row, named)
@@ -224,9 +224,9 @@ def _column_entries(column: Column, groups: Groups) -> list[str]:
 def _paired_entry(column: Column, groups: Groups, name: str, against: str) -> str:
     ours, theirs = ({each.seed: each.numbers.get(column.path) for each in groups[row]} for row in (name, against))
     if ours.keys().isdisjoint(theirs):
-        given = f"{name!r} with the seeds {sorted(ours)}, {against!r} with {sorted(theirs)}"
+        fault = f"{name!r} with the seeds {sorted(ours)}, {against!r} with {sorted(theirs)}"
         fix = "Run both with the same seeds."
-        raise InputError(explain("records", given, "at least one seed that both have", fix))
+        raise InputError(explain("records", fault, "at least one seed that both have", fix))
     seeds = [seed for seed in sorted(ours) if ours[seed] is not None and theirs.get(seed) is not None]
     if not seeds:
         return MISSING
@@ -255,8 +255,8 @@ def update_between_markers(path: str | Path, marker: str, text: str) -> bool:
         raise FileFormatError(f"{path} is not UTF-8 text ({error}); convert it first.") from None
     number = content.count(start)
     if number != 1:
-        found = ", ".join(re.findall(r"<!-- abnn:table (.+?) -->", content)) or "none"
-        fix = f"Put the lines {start} and {end} where the table belongs, once. Markers in the file: {found}."
+        markers = ", ".join(re.findall(r"<!-- abnn:table (.+?) -->", content)) or "none"
+        fix = f"Put the lines {start} and {end} where the table belongs, once. Markers in the file: {markers}."
         raise InputError(explain("marker", f"{marker!r}, {number} times in {path}", "a marker that is there once", fix))
     before, after = content.split(start)
     old, closing, rest = after.partition(end)

@@ -91,8 +91,8 @@ def run_demo(seed: int = 0, progress: bool = True) -> Demo:
 
 def demo_model(quiet: bool = False) -> tuple[Attached, Path]:
     """Return the embedded digit reader and its folder: from ./demo/model, from the user's cache, or trained now and kept there."""
-    kept = cache_folder() / f"digits-{__version__}"
-    for folder in (FOLDER, kept):
+    cache = cache_folder() / f"digits-{__version__}"
+    for folder in (FOLDER, cache):
         if (folder / "abnn.json").exists():
             # Of an older form, whose thresholds are left out, or damaged: train again.
             with contextlib.suppress(AbnnError, AbnnWarning), warnings.catch_warnings():
@@ -101,7 +101,7 @@ def demo_model(quiet: bool = False) -> tuple[Attached, Path]:
     print("Training the embedded digit reader once; this takes about a minute.")
     result = run_demo(progress=not quiet)
     extra = {"class_names": [str(digit) for digit in range(10)]}
-    return load(result.model.save(kept, backbone=True, triage=result.triage, extra=extra)), kept
+    return load(result.model.save(cache, backbone=True, triage=result.triage, extra=extra)), cache
 
 
 def cache_folder() -> Path:

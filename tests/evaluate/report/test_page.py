@@ -15,7 +15,7 @@ import pytest
 from abnn.errors import InputError
 from abnn.evaluate.evaluation import Evaluation
 from abnn.evaluate.report import measure, write_report
-from abnn.evaluate.report.numbers import METRICS, judge, shown
+from abnn.evaluate.report.numbers import METRICS, as_text, judge
 
 from .samples import make_evaluation, make_pair
 
@@ -112,7 +112,7 @@ def test_a_comparison_has_everything(tmp_path: Path) -> None:
 
     for numbers in measure.measure(pair).by_model:
         for metric in ("accuracy_id", "auroc_id_semi", "auroc_semi_full", "auroc_id_full", "accuracy_semi"):
-            assert shown(numbers[metric, ""].estimate, METRICS[metric]) in page.source
+            assert as_text(numbers[metric, ""].estimate, METRICS[metric]) in page.source
 
 
 def test_same_input_same_bytes(tmp_path: Path) -> None:
@@ -211,10 +211,10 @@ def test_an_error_keeps_the_old_page(tmp_path: Path) -> None:
 
 def test_numbers_are_printed_with_sign_and_unit() -> None:
     percent, plain = METRICS["auroc"], METRICS["brier"]
-    assert shown(0.9764, percent) == "97.6\u202f%"
-    assert shown(-0.0004, percent, signed=True) == "0.0\u202fpoints"
-    assert shown(-0.021, percent, signed=True) == "\u22122.1\u202fpoints"
-    assert shown(0.021, plain, signed=True) == "+0.021"
+    assert as_text(0.9764, percent) == "97.6\u202f%"
+    assert as_text(-0.0004, percent, signed=True) == "0.0\u202fpoints"
+    assert as_text(-0.021, percent, signed=True) == "\u22122.1\u202fpoints"
+    assert as_text(0.021, plain, signed=True) == "+0.021"
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ SELECTIVE = ("error_rate", "aurc", "excess_aurc", "augrc")
 CALIBRATION = ("ece", "adaptive_ece", "brier", "nll")
 
 
-def shown(value: float, metric: Metric, signed: bool = False, unit: bool = True) -> str:
+def as_text(value: float, metric: Metric, signed: bool = False, unit: bool = True) -> str:
     """97.6 % or 0.123; a sign in front where the number is a difference."""
     number = f"{100 * value:.1f}" if metric.percent else f"{value:.3f}"
     size = number.lstrip("-")

@@ -46,8 +46,8 @@ def write_report(
     aligned = same_inputs(models)
     with style():
         drawings = _drawings(models)
-        numbered = enumerate((each for several in drawings.values() for each in several), start=1)
-        inlined = {id(each): Markup(inline(each, number)) for number, each in numbered}
+        flat = list(enumerate((each for several in drawings.values() for each in several), start=1))
+        svg_of = {id(each): Markup(inline(each, number)) for number, each in flat}
         page = (
             _environment()
             .get_template("page.html")
@@ -62,7 +62,7 @@ def write_report(
                 outlier_sets=_outlier_sets(models),
                 labelled_sets=dict.fromkeys(s.name for each in models for s in each.sets if s.labelled),
                 figures={
-                    kind: [(inlined[id(each)], each.caption) for each in several] for kind, several in drawings.items()
+                    kind: [(svg_of[id(each)], each.caption) for each in several] for kind, several in drawings.items()
                 },
                 verdicts={e.name: {tier: e.verdict_counts(tier) for tier in e.tiers} for e in models if e.thresholds},
                 groups={e.name: _three_groups(e) for e in models if len(e.tiers) == len(TIERS)},
@@ -71,7 +71,7 @@ def write_report(
         )
         if figures:
             with writing_directory(path.parent / f"{path.stem}_figures") as scratch:
-                for number, each in enumerate((each for several in drawings.values() for each in several), start=1):
+                for number, each in flat:
                     write_bytes(scratch / f"{number:02d}-{each.name}.svg", svg_file(each))
                     write_bytes(scratch / f"{number:02d}-{each.name}.png", png_file(each))
     write_text(path, page)
@@ -116,7 +116,9 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     as_json = partial(json.dumps, indent=2, sort_keys=True, ensure_ascii=False)
-    environment.filters.update(percent=words.percent, short=short, shown=words.shown, judge=words.judge, json=as_json)
+    environment.filters.update(
+        percent=words.percent, short=short, as_text=words.as_text, judge=words.judge, json=as_json
+    )
     environment.globals.update(TIERS=TIERS, VERDICTS=VERDICTS, words=words)
     return environment
 
