@@ -125,10 +125,10 @@ def run_compare(
 
     def record(name: str, seed: int, config: dict[str, Any], run: Callable[[], Evaluation]) -> None:
         path = record_path(output, experiment, name, seed)
-        known = known_record(path, config)
-        if not known:
+        exists = has_record(path, config)
+        if not exists:
             write_record(rounded(run(), 16), output, experiment, images=False, summary=summarise)
-        note(f"seed {seed}: {name}" + (f" (recorded before in {path})" if known else ""))
+        note(f"seed {seed}: {name}" + (f" (recorded before in {path})" if exists else ""))
         paths.append(path)
 
     for seed in seeds:
@@ -158,7 +158,7 @@ def _split(text: str) -> tuple[str, str]:
     return name, variant or "reference"
 
 
-def known_record(path: Path, config: dict[str, Any]) -> bool:
+def has_record(path: Path, config: dict[str, Any]) -> bool:
     """Whether the run has a record; a damaged one counts as none."""
     if not path.exists():
         return False

@@ -98,7 +98,7 @@ def recompute(
     """Compute every number again from the saved arrays; exit status 1 if any does not agree. Records without arrays are
     passed over."""
     checked = failed = bare = 0
-    for path in (path for given in records for path in _expanded(given)):
+    for path in (path for place in records for path in _expanded(place)):
         checked += 1
         try:
             one = read_record(path)
@@ -120,9 +120,9 @@ def recompute(
         raise typer.Exit(1)
 
 
-def _expanded(given: Path) -> list[Path]:
+def _expanded(place: Path) -> list[Path]:
     """The records below a folder, damaged ones too, so that one of them does not hide the others."""
-    return [path for path in sorted(given.rglob("*.json")) if looks_like_record(path)] if given.is_dir() else [given]
+    return [path for path in sorted(place.rglob("*.json")) if looks_like_record(path)] if place.is_dir() else [place]
 
 
 def _select(results: Path, experiment: str | None, names: list[str] | None, seeds: list[int] | None) -> list[Record]:
