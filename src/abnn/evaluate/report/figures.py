@@ -157,7 +157,8 @@ def _panel(title: str, pad: float = 6, height: float = 3.0) -> tuple[Figure, Axe
 
 
 def _drawing(kind: str, name: str, facts: str, figure: Figure, about: str = "") -> Drawing:
-    alt, caption = (TEXTS[kind][key].format(name=name, facts=facts, about=about) for key in ("alt", "caption"))
+    words = {"name": name, "facts": facts, "about": about, "few": FEW_INPUTS}
+    alt, caption = (TEXTS[kind][key].format(**words) for key in ("alt", "caption"))
     return Drawing(f"{kind}-{slug(name)[:40]}", alt, caption, figure)
 
 

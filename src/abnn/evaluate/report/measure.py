@@ -14,7 +14,7 @@ import numpy as np
 
 from abnn import metrics
 from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
-from abnn.evaluate.report.numbers import DETECTION, METRICS, MISTAKES, SELECTIVE, Metric
+from abnn.evaluate.report.numbers import METRICS, TABLES, Metric
 from abnn.metrics import Interval
 from abnn.metrics.calibration import LEAST_PROBABILITY
 
@@ -26,6 +26,12 @@ RESAMPLED_INPUTS = 2_000_000
 Key = tuple[str, str]
 """(metric, name of a set); the name is "" for numbers about tiers."""
 SCORE, CORRECT, CONFIDENCE, BRIER, NLL = range(5)
+MISTAKES = {
+    "misclassification_auroc": "auroc",
+    "fpr_at_tpr95_error_positive": "fpr_at_tpr95_ood_positive",
+    "aupr_error": "aupr_out",
+}
+"""What detection calls the numbers about mistakes, with the model's own errors as its outliers."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ def point_numbers(sets: Sequence[SetResult], tables: Sequence[np.ndarray]) -> di
             values.update({(metric, result.name): value for metric, value in _of_labelled(table).items()})
         if result.tier != "id" and "id" in score:
             against_id = metrics.detection(score["id"], table[:, SCORE]).numbers()
-            values.update({(metric, result.name): against_id[metric] for metric in DETECTION})
+            values.update({(metric, result.name): against_id[metric] for metric in TABLES["detection"]})
     if ("accuracy_id", "") in values:
         values.update({(metric, ""): value for metric, value in _of_labelled(pooled["id"]).items()})
     return values
@@ -142,7 +148,7 @@ def _of_labelled(table: np.ndarray) -> dict[str, float]:
     answered = metrics.selective(table[:, SCORE], correct).numbers()
     return {
         "accuracy": float(correct.mean()),
-        **{metric: answered[metric] for metric in SELECTIVE},
+        **{metric: answered[metric] for metric in TABLES["selective"]},
         "ece": metrics.reliability(confidence, correct).calibration_error,
         "adaptive_ece": metrics.reliability(confidence, correct, equal_mass=True).calibration_error,
         "brier": float(table[:, BRIER].mean()),

@@ -22,23 +22,10 @@ class Metric:
     percent: bool = True
 
 
-_FILE = files("abnn.evaluate.report").joinpath("metrics.json")
-METRICS = {name: Metric(**words) for name, words in json.loads(_FILE.read_text(encoding="utf-8")).items()}
-HEADLINE = (
-    *("accuracy_id", "auroc_id_semi", "auroc_semi_full", "auroc_id_full", "ordered_triples", "accuracy_semi"),
-    *("misclassification_auroc", "ece"),
-)
-DETECTION = (
-    *("auroc", "tnr_at_tpr95_id_positive", "fpr_at_tpr95_ood_positive", "detection_accuracy", "aupr_in", "aupr_out"),
-)
-MISTAKES = {
-    "misclassification_auroc": "auroc",
-    "fpr_at_tpr95_error_positive": "fpr_at_tpr95_ood_positive",
-    "aupr_error": "aupr_out",
-}
-"""Each as detection with the model's own errors as outliers has it."""
-SELECTIVE = ("error_rate", "aurc", "excess_aurc", "augrc")
-CALIBRATION = ("ece", "adaptive_ece", "brier", "nll")
+_WORDS = json.loads(files("abnn.evaluate.report").joinpath("metrics.json").read_text(encoding="utf-8"))
+METRICS = {name: Metric(**words) for name, words in _WORDS["metrics"].items()}
+TABLES: dict[str, list[str]] = _WORDS["tables"]
+"""The numbers of each table of the page."""
 
 
 def as_text(value: float, metric: Metric, signed: bool = False, unit: bool = True) -> str:

@@ -16,10 +16,10 @@ from abnn._version import __version__
 from abnn.errors import InputError, explain
 from abnn.evaluate.evaluation import TIERS, Evaluation, check_distinct
 from abnn.evaluate.report import figures as draw
-from abnn.evaluate.report import numbers as words
 from abnn.evaluate.report.drawing import Drawing, inline, png_file, printable, short, style, svg_file
 from abnn.evaluate.report.gallery import gallery
 from abnn.evaluate.report.measure import measure, same_inputs
+from abnn.evaluate.report.numbers import TABLES, as_text, judge, percent
 from abnn.files import write_bytes, write_text, writing_directory
 from abnn.metrics import cluster_confusion
 from abnn.predict.verdicts import VERDICTS
@@ -116,10 +116,8 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     as_json = partial(json.dumps, indent=2, sort_keys=True, ensure_ascii=False)
-    environment.filters.update(
-        percent=words.percent, short=short, as_text=words.as_text, judge=words.judge, json=as_json
-    )
-    environment.globals.update(TIERS=TIERS, VERDICTS=VERDICTS, words=words)
+    environment.filters.update(percent=percent, short=short, as_text=as_text, judge=judge, json=as_json)
+    environment.globals.update(TIERS=TIERS, VERDICTS=VERDICTS, TABLES=TABLES)
     return environment
 
 
