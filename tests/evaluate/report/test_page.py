@@ -157,6 +157,11 @@ def test_without_thresholds_there_are_no_verdicts(tmp_path: Path) -> None:
     assert "the best three groups" in page.text
 
 
+def test_a_threshold_that_refuses_nothing_can_be_reported(tmp_path: Path) -> None:
+    page = write(tmp_path, [make_evaluation(tiers=("id",), thresholds=(0.15, float("inf")))])
+    assert "notice above 0.15, reject above inf" in page.text
+
+
 @pytest.mark.usefixtures("one_figure")
 def test_id_alone(tmp_path: Path) -> None:
     page = write(tmp_path, [make_evaluation(tiers=("id",))])
