@@ -125,10 +125,10 @@ def run_compare(
 
     def record(name: str, seed: int, config: dict[str, Any], run: Callable[[], Evaluation]) -> None:
         path = record_path(output, experiment, name, seed)
-        known = known_record(path, config)
-        if not known:
+        exists = has_record(path, config)
+        if not exists:
             write_record(rounded(run(), 16), output, experiment, images=False, summary=summarise)
-        note(f"seed {seed}: {name}" + (f" (recorded before in {path})" if known else ""))
+        note(f"seed {seed}: {name}" + (f" (recorded before in {path})" if exists else ""))
         paths.append(path)
 
     for seed in seeds:
@@ -140,7 +140,8 @@ def run_compare(
             record(display_name(method), seed, task.config(method, count), run)
         threshold = task.method("threshold")
         count = task.epochs_of(threshold) if epochs is None else epochs
-        network = cache(partial(_trained, task, threshold, count, seed, progress))
+        data_and_epochs = (task.backbone, task.loader(), count)
+        network = cache(partial(train_method, threshold, *data_and_epochs, seed=seed, progress=progress))
         for name in scores:
             config = {**task.config(threshold, count), "posthoc": POSTHOC[name]().settings}
             record(f"{name} (post-hoc)", seed, config, partial(run_posthoc, task, name, network, count, seed))
@@ -151,17 +152,13 @@ def _evaluated(task: Task, method: Method, epochs: int, seed: int, progress: boo
     return run_method(task, method, epochs, seed, progress)[0]
 
 
-def _trained(task: Task, method: Method, epochs: int, seed: int, progress: bool) -> Trained:
-    return train_method(method, task.backbone, task.loader(), epochs, seed=seed, progress=progress)
-
-
 def _split(text: str) -> tuple[str, str]:
     name, _, variant = text.partition(":")
     make_method(name, variant or "reference")  # a wrong name is an error now, not after an hour
     return name, variant or "reference"
 
 
-def known_record(path: Path, config: dict[str, Any]) -> bool:
+def has_record(path: Path, config: dict[str, Any]) -> bool:
     """Whether the run has a record; a damaged one counts as none."""
     if not path.exists():
         return False

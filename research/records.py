@@ -9,8 +9,7 @@ import numpy as np
 
 from abnn.errors import FileFormatError, InputError, explain
 from abnn.evaluate.evaluation import Evaluation
-from abnn.evaluate.records import Record
-from abnn.evaluate.records.record import is_record
+from abnn.evaluate.records import Record, is_record
 from abnn.evaluate.summary import flatten
 from abnn.files import read_json
 from research.metrics import summarise
@@ -55,7 +54,7 @@ def disagreements(record: Record, tolerance: float = 1e-9) -> dict[str, tuple[fl
     On the machine that wrote a record all numbers are equal; another processor may add in another order, hence the
     tolerance. Metrics that this version has and the record has not are no disagreement.
     """
-    again = flatten(record.recompute(summarise))
+    again = flatten(summarise(record.evaluation()))
 
     def same(path: str, value: float) -> bool:
         return path in again and abs(again[path] - value) <= tolerance * max(1.0, abs(value))

@@ -182,8 +182,8 @@ def load_task(name: str, seed: int = 0, validation: bool = False, root: str | Pa
     root        where data sets by name are kept; see :mod:`abnn.data.named`
     """
     if name not in TASKS:
-        given = f"{name!r}, for which there is no task"
-        raise InputError(explain("data", given, ", ".join(repr(each) for each in TASKS)))
+        fault = f"{name!r}, for which there is no task"
+        raise InputError(explain("data", fault, ", ".join(repr(each) for each in TASKS)))
     if name == "digits":
         return _digits(seed, validation)
     plan = PLANS[name]

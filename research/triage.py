@@ -133,20 +133,22 @@ def measure_drift(good: np.ndarray, far: np.ndarray, size: int, streams: int, se
 
 def _verdicts(triage: Triage, demo: Demo) -> dict[str, Any]:
     rows = report(triage, demo.attached).sets
-    kept = ("notice", "reject", "noticed", "rejected", "confidence", "by_class", "inputs")
-    return {"triage": {name: getattr(triage, name) for name in kept}, "sets": [asdict(row) for row in rows]}
+    fields = ("notice", "reject", "noticed", "rejected", "confidence", "by_class", "inputs")
+    return {"triage": {name: getattr(triage, name) for name in fields}, "sets": [asdict(row) for row in rows]}
 
 
 def check_record(record: Record, splits: int = SPLITS, seed: int = 0) -> dict[str, Any]:
     """The check for one record, with half of its in-distribution inputs for calibration, as JSON can hold it."""
     sets = [each for each in record.evaluation().sets if each.tier == "id"]
     if not sets:
-        found = ", ".join(f"{each.name} ({each.tier})" for each in record.sets)
-        raise InputError(explain("record", f"{record.path} with {found}", "a record with in-distribution data"))
+        sets_of_record = ", ".join(f"{each.name} ({each.tier})" for each in record.sets)
+        raise InputError(
+            explain("record", f"{record.path} with {sets_of_record}", "a record with in-distribution data")
+        )
     good = np.concatenate([each.scores[record.score] for each in sets])
     checks = [check_guarantee(good, share, splits, seed) for share in SHARES]
     probs, labels = np.concatenate([each.probs for each in sets]), np.concatenate([each.labels for each in sets])
-    kept = ("experiment", "name", "seed", "config", "device", "seconds", "written", "code", "arrays_sha256")
+    fields = ("experiment", "name", "seed", "config", "device", "seconds", "written", "code", "arrays_sha256")
     return {
         "experiment": "guarantee",
         "model": record.name,
@@ -160,7 +162,7 @@ def check_record(record: Record, splits: int = SPLITS, seed: int = 0) -> dict[st
         },
         "guarantee": [{**asdict(check), "holds": check.holds} for check in checks],
         "probabilities": check_probabilities(probs[labels >= 0], labels[labels >= 0], seed=seed),
-        "record": {name: getattr(record, name) for name in kept},
+        "record": {name: getattr(record, name) for name in fields},
         **provenance(),
     }
 
@@ -170,7 +172,7 @@ def check_probabilities(
 ) -> dict[str, Any] | None:
     """Whether stated probabilities come true on one half of the inputs if the temperature was chosen on the other; means over
     random splits. None without labels."""
-    rng, half, found = np.random.default_rng(seed), len(labels) // 2, []
+    rng, half, rows = np.random.default_rng(seed), len(labels) // 2, []
     if not half:
         return None
     for _ in range(splits):
@@ -180,8 +182,8 @@ def check_probabilities(
             temperature = choose_temperature(np.log(probs[chosen]), labels[chosen])
         stated = rescale(torch.from_numpy(probs[counted]).double(), temperature).numpy()
         before, after = (calibration(each, labels[counted]) for each in (probs[counted], stated))
-        found.append((temperature, before.ece, after.ece, before.nll, after.nll))
-    means = (float(f"{value:.6g}") for value in np.mean(found, axis=0))
+        rows.append((temperature, before.ece, after.ece, before.nll, after.nll))
+    means = (float(f"{value:.6g}") for value in np.mean(rows, axis=0))
     names = ("temperature", "gap_before", "gap_after", "nll_before", "nll_after")
     return {"splits": splits, "calibration": half, "test": len(labels) - half, **dict(zip(names, means))}
 
@@ -201,17 +203,12 @@ def guarantee_table(folder: Path) -> str:
     """One line for each check in a folder: the share of good inputs not accepted, mean and standard error over splits."""
     head = ["data", "model", "calibrated on", "counted on", *(f"at most {100 * share:.0f} %" for share in SHARES)]
     rows = []
-    for path in sorted(folder.glob("*.json")):
-        content = read_json(path)
-        if not isinstance(content, dict) or "guarantee" not in content:
-            continue
-        data, checks = content["data"], {check["bound"]: check for check in content["guarantee"]}
-        measured = [
-            f"{100 * checks[share]['mean']:.2f} ± {100 * checks[share]['standard_error']:.2f} %" for share in SHARES
-        ]
-        first = checks[SHARES[0]]
-        cells = [data["name"], content["model"], f"{first['calibration']:,}", f"{first['test']:,}", *measured]
-        rows.append(cells)
+    for content in _checks(folder, "guarantee"):
+        checks = {check["bound"]: check for check in content["guarantee"]}
+        shares = [(100 * checks[share]["mean"], 100 * checks[share]["standard_error"]) for share in SHARES]
+        counts = [f"{checks[SHARES[0]][name]:,}" for name in ("calibration", "test")]
+        measured = (f"{mean:.2f} ± {error:.2f} %" for mean, error in shares)
+        rows.append([content["data"]["name"], content["model"], *counts, *measured])
     return markdown_table(head, rows, left=2)
 
 
@@ -219,15 +216,17 @@ def stated_table(folder: Path) -> str:
     """One line for each check in a folder: how far stated probabilities are from what comes true, without and with T."""
     head = ["data", "model", "T chosen on", "counted on", "T", "gap as the model gives them", "gap as stated"]
     rows = []
-    for path in sorted(folder.glob("*.json")):
-        content = read_json(path)
-        found = content.get("probabilities") if isinstance(content, dict) else None
-        if found is not None:
-            counts = [f"{found[name]:,}" for name in ("calibration", "test")]
-            gaps = [f"{100 * found[name]:.2f} %" for name in ("gap_before", "gap_after")]
-            cells = [content["data"]["name"], content["model"], *counts, f"{found['temperature']:.2f}", *gaps]
-            rows.append(cells)
+    for content in _checks(folder, "probabilities"):
+        check = content["probabilities"]
+        counts = [f"{check[name]:,}" for name in ("calibration", "test")]
+        gaps = [f"{100 * check[name]:.2f} %" for name in ("gap_before", "gap_after")]
+        rows.append([content["data"]["name"], content["model"], *counts, f"{check['temperature']:.2f}", *gaps])
     return markdown_table(head, rows, left=2)
+
+
+def _checks(folder: Path, what: str) -> list[dict[str, Any]]:
+    contents = [read_json(path) for path in sorted(folder.glob("*.json"))]
+    return [each for each in contents if isinstance(each, dict) and each.get(what) is not None]
 
 
 def train_on_mnist(
@@ -242,14 +241,14 @@ def train_on_mnist(
     trained = train_method(method, MNIST["backbone"], loader, MNIST["epochs"], seed=seed, progress=progress)
     seconds = {"training": time.perf_counter() - started}
     started = time.perf_counter()
-    found = evaluate_set(trained, DataLoader(test, batch_size=500), "mnist/test", "id", MNIST["draws"], shown=0)
+    result = evaluate_set(trained, DataLoader(test, batch_size=500), "mnist/test", "id", MNIST["draws"], shown=0)
     seconds["evaluation"] = time.perf_counter() - started
     config = {
         **{name: value for name, value in MNIST.items() if name != "method"},
         "method": method.to_config(),
         "data": {split: source.fingerprint for split, source in sources.items()},
     }
-    evaluation = Evaluation("attached network", trained.score, (found,), None, seed, config, seconds)
+    evaluation = Evaluation("attached network", trained.score, (result,), None, seed, config, seconds)
     return write_record(rounded(evaluation, 16), output, MNIST["name"], images=False, summary=summarise)
 
 
@@ -262,16 +261,16 @@ def _images(source: Source, most: int | None = None) -> TensorDataset:
 
 def tables(folder: Path) -> dict[str, str]:
     """What a document shows, by the marker of its place: all checks, and of the digits, seed 0, verdicts and drift."""
-    found = {"guarantee": guarantee_table(folder), "stated": stated_table(folder)}
+    texts = {"guarantee": guarantee_table(folder), "stated": stated_table(folder)}
     if (folder / "promise.json").exists():
-        found["promise"] = promise_table(read_json(folder / "promise.json"))
+        texts["promise"] = promise_table(read_json(folder / "promise.json"))
     if (folder / "drift.json").exists():
-        found["resets"] = resets_table(read_json(folder / "drift.json"))
+        texts["resets"] = resets_table(read_json(folder / "drift.json"))
     if (folder / "digits-seed0.json").exists():
         digits = read_json(folder / "digits-seed0.json")
         rows = [Row(**each) for each in digits["verdicts"]["default"]["sets"]]
-        found = {"verdicts": rows_as_markdown(rows), **found, "drift": _drift_text(digits["drift"])}
-    return found
+        texts = {"verdicts": rows_as_markdown(rows), **texts, "drift": _drift_text(digits["drift"])}
+    return texts
 
 
 def _drift_text(drift: dict[str, Any]) -> str:

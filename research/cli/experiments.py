@@ -71,8 +71,8 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
     """ "lr=0.01" to {"lr": 0.01}: values are JSON, or else text."""
     settings: dict[str, Any] = {}
     for pair in pairs:
-        name, found, text = pair.partition("=")
-        if not found or not name.strip():
+        name, equals, text = pair.partition("=")
+        if not equals or not name.strip():
             raise InputError(explain("--set", repr(pair), "NAME=VALUE", "For example --set lr=0.01."))
         try:
             settings[name.strip()] = json.loads(text)

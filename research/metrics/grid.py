@@ -21,7 +21,7 @@ import numpy as np
 from abnn.errors import InputError, explain
 from abnn.metrics import Result
 from abnn.metrics._arrays import ArrayLike, Floats, Ints, as_count, as_scores
-from abnn.metrics.misclassification import split_by_correctness
+from abnn.metrics.detection import split_by_correctness
 
 PAPER_STEPS = 200_000
 
@@ -68,9 +68,9 @@ def _scan(positive: Floats, negative: Floats, steps: int) -> tuple[float, float,
     with np.errstate(over="ignore"):
         gap = (end - start) / steps
     if not 0 < gap < np.inf:
-        given = f"scores from {-end:g} to {-start:g}"
+        fault = f"scores from {-end:g} to {-start:g}"
         fix = "The paper's grid does not exist here; use the exact metrics of abnn.metrics.detection."
-        raise InputError(explain("scores", given, f"a range that can be cut into {steps} steps", fix))
+        raise InputError(explain("scores", fault, f"a range that can be cut into {steps} steps", fix))
     rising = np.arange(start, end, gap)
     falling = np.arange(end, start, -gap)
 

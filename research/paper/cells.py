@@ -30,7 +30,7 @@ from abnn.evaluate.records import record_path, slug, write_record
 from abnn.files import read_json
 from abnn.predict import Plain
 from abnn.train.loop import make_fabric
-from research.compare import known_record, read_back
+from research.compare import has_record, read_back
 from research.data import open_source
 from research.metrics import summarise
 from research.records import rounded
@@ -152,12 +152,12 @@ class Runner:
     def networks(self, cell: Cell, seeds: Sequence[int]) -> list[Trained]:
         """The trained networks of a cell, from the work folder where they are there."""
         config = self.config(cell)
-        wanted = [seed for seed in seeds if not self._kept(cell, seed, config)]
-        if wanted:
+        new_seeds = [seed for seed in seeds if not self._kept(cell, seed, config)]
+        if new_seeds:
             task = self.task(cell.task)
             backbone: Any = cell.backbone or task.backbone
             if cell.start is not None:
-                backbone = [each.network.cpu() for each in self.networks(cell.start, wanted)]
+                backbone = [each.network.cpu() for each in self.networks(cell.start, new_seeds)]
             checkpoint = self._folder(cell, 0).with_name(f"{slug(cell.name)}.safetensors")
             checkpoint.parent.mkdir(parents=True, exist_ok=True)
             started = time.perf_counter()
@@ -166,7 +166,7 @@ class Runner:
                 backbone,
                 task.loader(),
                 self._epochs(cell),
-                seeds=wanted,
+                seeds=new_seeds,
                 outliers="preset" if cell.outliers is None else self._outliers(cell)[0],
                 progress=self.progress,
                 config=TrainConfig(
@@ -177,12 +177,12 @@ class Runner:
                     checkpoint=checkpoint,
                 ),
             )
-            seconds = {"training, all seeds at once": time.perf_counter() - started, "seeds at once": len(wanted)}
-            for seed, each in zip(wanted, trained):
+            seconds = {"training, all seeds at once": time.perf_counter() - started, "seeds at once": len(new_seeds)}
+            for seed, each in zip(new_seeds, trained):
                 each.extra |= {"config": config, "seconds": {**seconds, **each.again}, "device": self.device_name}
                 each.recipe = each.recipe or dict(cell.backbone or task.backbone)
                 each.save(self._folder(cell, seed))
-            for seed in wanted:
+            for seed in new_seeds:
                 own = f"{slug(cell.name)}-seed{seed}"
                 for pattern in (f"{own}.safetensors", f"{own}-*.safetensors"):
                     for file in checkpoint.parent.glob(pattern):
@@ -206,19 +206,19 @@ class Runner:
         start = cells[0].start
         assert start is not None
         for seed in self.seeds:
-            wanted = [cell for cell in cells if seed in self._missing(cell)]
-            if not wanted:
+            new_cells = [cell for cell in cells if seed in self._missing(cell)]
+            if not new_cells:
                 continue
             task, trained = self.task(start.task), self.networks(start, [seed])[0]
             started = time.perf_counter()
             example = task.train.x[:1].to(self.device)
-            model = PostHocModel(Plain(trained.network, example), [str(cell.posthoc) for cell in wanted])
+            model = PostHocModel(Plain(trained.network, example), [str(cell.posthoc) for cell in new_cells])
             model.fit(task.loader())
-            seconds = {"fitting, all scores at once": time.perf_counter() - started, "scores at once": len(wanted)}
+            seconds = {"fitting, all scores at once": time.perf_counter() - started, "scores at once": len(new_cells)}
             started = time.perf_counter()
             sets = task.evaluate(model)
             seconds["evaluation"] = time.perf_counter() - started
-            for cell in wanted:
+            for cell in new_cells:
                 self._write(cell, seed, str(cell.posthoc), sets, seconds, self.device_name)
 
     def _missing(self, cell: Cell) -> list[int]:
@@ -226,15 +226,15 @@ class Runner:
         paths = {seed: record_path(self.output, cell.experiment, cell.name, seed) for seed in self.seeds}
         if cell.ensemble:
             first = self.seeds[0]
-            return [] if self._known_ensemble(paths[first], self.config(cell)) else [first]
-        return [seed for seed, path in paths.items() if not (path.exists() and known_record(path, self.config(cell)))]
+            return [] if self._has_ensemble(paths[first], self.config(cell)) else [first]
+        return [seed for seed, path in paths.items() if not (path.exists() and has_record(path, self.config(cell)))]
 
-    def _known_ensemble(self, path: Path, config: dict[str, Any]) -> bool:
+    def _has_ensemble(self, path: Path, config: dict[str, Any]) -> bool:
         """Whether there is an ensemble of these networks, or of more; one of fewer is made again, which trains nothing."""
         if not path.exists():
             return False
         members = read_json(path).get("config", {}).get("members", [])
-        return known_record(path, {**config, "members": members}) and set(self.seeds) <= set(members)
+        return has_record(path, {**config, "members": members}) and set(self.seeds) <= set(members)
 
     def _record(self, cell: Cell, seed: int, model: Any, score: str, notes: Mapping[str, Any] = NOTHING) -> None:
         """Evaluate and write; a network that was trained on another device says so."""

@@ -31,7 +31,7 @@ from abnn.files import write_bytes
 from research.paper.cells import Cell
 from research.paper.published import TABLES
 from research.paper.rows import methods
-from research.paper.table import Found, parse
+from research.paper.table import Archive, parse
 
 POINTS = np.linspace(0, 1, 21)
 SECOND_LOOK: dict[str, Look] = {
@@ -51,22 +51,22 @@ PANELS = {
 }
 
 
-def write_figures(found: Found, folder: Path) -> dict[str, Drawing]:
+def write_figures(archive: Archive, folder: Path) -> dict[str, Drawing]:
     """Write the figures that have records, as SVG, and return them by the name of the table they belong to."""
     drawings = {}
     with style():
-        makers = {"table1": lambda: tiers(found, "mnist"), "table2": lambda: tiers(found, "cat-dog")}
-        for name, make in {**makers, "table7": lambda: alpha(found)}.items():
+        makers = {"table1": lambda: tiers(archive, "mnist"), "table2": lambda: tiers(archive, "cat-dog")}
+        for name, make in {**makers, "table7": lambda: alpha(archive)}.items():
             if (drawing := make()) is not None:
                 drawings[name] = drawing
                 write_bytes(folder / f"{drawing.name}.svg", svg_file(drawing))
     return drawings
 
 
-def tiers(found: Found, task: str) -> Drawing | None:
+def tiers(archive: Archive, task: str) -> Drawing | None:
     """One panel for each method: the sorted scores of every set; nothing where no method was run."""
     cells = {cell.name: cell for cell in methods(task)}
-    records = {title: found.of(cells[name]) for title, name in PANELS.items()}
+    records = {title: archive.of(cells[name]) for title, name in PANELS.items()}
     known = next((each[0] for each in records.values() if each), None)
     if known is None:
         return None
@@ -93,11 +93,11 @@ def tiers(found: Found, task: str) -> Drawing | None:
     return Drawing(f"tiers-{task}", alt, caption, figure)
 
 
-def alpha(found: Found) -> Drawing | None:
+def alpha(archive: Archive) -> Drawing | None:
     """Detection over the weight of the outlier step: in print, in the logs, and here."""
     section = TABLES["table7"].sections[0]
     cells = [row.cell for row in section.rows if row.cell is not None]
-    if not any(found.of(cell) for cell in cells):
+    if not any(archive.of(cell) for cell in cells):
         return None
     values = [float(row.label.rpartition(" ")[2]) for row in section.rows]
     figure = new_figure(9.2, 3.0)
@@ -115,7 +115,7 @@ def alpha(found: Found) -> Drawing | None:
         }
         for name, numbers in texts.items():
             _curve(axes, values, [parse(number) for number in numbers], looks[name])
-        here = [_percent(found, cell, column.path) for cell in cells]
+        here = [_percent(archive, cell, column.path) for cell in cells]
         _curve(axes, values, here, looks["here"])
         means = ", ".join(f"{at:g}: {each[0]:.1f}" for at, each in zip(values, here) if each is not None)
         told.append(f"{column.header} here, by α: {means}")
@@ -163,8 +163,8 @@ def _sorted_scores(axes: Axes, runs: Sequence[Record], looks: dict[str, Look]) -
     return ", ".join(medians)
 
 
-def _percent(found: Found, cell: Cell, path: str) -> tuple[float, float] | None:
-    summary = found.over_seeds(cell, path)
+def _percent(archive: Archive, cell: Cell, path: str) -> tuple[float, float] | None:
+    summary = archive.over_seeds(cell, path)
     return None if summary is None else (100 * summary.mean, 100 * (summary.std or 0.0))
 
 

@@ -13,7 +13,7 @@ from abnn.metrics import SeedSummary
 from research.paper.cells import Cell
 from research.paper.columns import accuracy, detection, misclassification
 from research.paper.rows import authors, methods, ours, posthoc, threshold
-from research.paper.table import Found
+from research.paper.table import Archive
 from research.tables import MISSING, Column, markdown_table, mean_text
 
 TASKS = ("mnist", "svhn")
@@ -60,18 +60,18 @@ MEASURES = (
 )
 
 
-def summary_table(found: Found) -> str:
+def summary_table(archive: Archive) -> str:
     """Every measure for the plain network, the authors' attachments, the best of all others, and ours."""
     body = []
     for measure in MEASURES:
         own = [threshold(measure.task), authors(measure.task), ours(measure.task)]
         others = [cell for cell in methods(measure.task) if cell.name not in [each.name for each in own]]
         choices = [[own[0]], [own[1]], others, posthoc(measure.task), [own[2]]]
-        best = [_best(found, measure, cells) for cells in choices]
+        best = [_best(archive, measure, cells) for cells in choices]
         shown = [None if each is None else mean_text(each[1], measure.column) for each in best]
         top = max((float(text.split(" ")[0]) for text in shown if text is not None), default=0.0)
         body.append([measure.label, *(_summary_cell(best[n], shown[n], top, len(choices[n]) > 1) for n in range(5))])
-    seeds = [" / ".join(str(len(found.of(cell(task)))) for task in TASKS) for cell in (threshold, authors, ours)]
+    seeds = [" / ".join(str(len(archive.of(cell(task)))) for task in TASKS) for cell in (threshold, authors, ours)]
     body.append(["seeds (MNIST / SVHN)", seeds[0], seeds[1], "", "", seeds[2]])
     heads = [
         "",
@@ -84,10 +84,10 @@ def summary_table(found: Found) -> str:
     return markdown_table(heads, body)
 
 
-def rank_table(found: Found) -> str:
+def rank_table(archive: Archive) -> str:
     """Mean ranks (1 is best, ties share theirs) in each discipline, and their mean: each discipline counts the same."""
     names = [cell.name for cell in _all(TASKS[0])]
-    known = [(measure, _means(found, measure)) for measure in MEASURES if measure.group]
+    known = [(measure, _means(archive, measure)) for measure in MEASURES if measure.group]
     used = [(measure, means) for measure, means in known if len(means) > 1]
     ranked = [name for name in names if used and all(name in means for _, means in used)]
     if len(ranked) < 2:
@@ -115,9 +115,9 @@ def _all(task: str) -> tuple[Cell, ...]:
     return (*methods(task), *posthoc(task))
 
 
-def _means(found: Found, measure: Measure) -> dict[str, float]:
+def _means(archive: Archive, measure: Measure) -> dict[str, float]:
     """By the name of the cell, with the digits that are shown: beyond them, equal predictions may differ by an input."""
-    summaries = {cell.name: found.over_seeds(cell, measure.column.path) for cell in _all(measure.task)}
+    summaries = {cell.name: archive.over_seeds(cell, measure.column.path) for cell in _all(measure.task)}
     return {
         name: round(each.mean * measure.column.scale, measure.column.digits)
         for name, each in summaries.items()
@@ -125,9 +125,9 @@ def _means(found: Found, measure: Measure) -> dict[str, float]:
     }
 
 
-def _best(found: Found, measure: Measure, cells: Sequence[Cell]) -> tuple[str, SeedSummary] | None:
+def _best(archive: Archive, measure: Measure, cells: Sequence[Cell]) -> tuple[str, SeedSummary] | None:
     """The best cell's mean, and its name; nobody's where several share it, as post-hoc scores share predictions."""
-    summaries = [(cell.name, found.over_seeds(cell, measure.column.path)) for cell in cells]
+    summaries = [(cell.name, archive.over_seeds(cell, measure.column.path)) for cell in cells]
     known = [(name, each) for name, each in summaries if each is not None]
     if not known:
         return None

@@ -26,7 +26,7 @@ ABOVE, BELOW = "▲", "▼"
 SOURCES = ("logs", "paper")
 
 
-class Found:
+class Archive:
     """What has been recorded so far below a folder."""
 
     def __init__(self, folder: str | Path) -> None:
@@ -53,9 +53,9 @@ class Found:
         records = sorted((read_record(path) for path in paths), key=lambda record: record.seed)
         for record in records[1:]:
             if record.config != records[0].config:
-                given = f"{records[0].path} and {record.path}, made with different settings"
+                fault = f"{records[0].path} and {record.path}, made with different settings"
                 fix = "Delete the older ones, or run them again."
-                raise InputError(explain("results", given, "the same settings for all seeds of a row", fix))
+                raise InputError(explain("results", fault, "the same settings for all seeds of a row", fix))
         return tuple(records)
 
 
@@ -109,8 +109,8 @@ class Section:
         for row in self.rows:
             for source, numbers in row.published:
                 if len(numbers) != len(self.columns):
-                    given = f"{len(numbers)} numbers of {row.label!r} ({source}) in {self.title!r}"
-                    raise InputError(explain(source, given, f"{len(self.columns)}, one for each column"))
+                    fault = f"{len(numbers)} numbers of {row.label!r} ({source}) in {self.title!r}"
+                    raise InputError(explain(source, fault, f"{len(self.columns)}, one for each column"))
 
 
 @dataclass(frozen=True)
@@ -137,14 +137,14 @@ class Table:
         rows = [row for section in self.sections for row in section.rows]
         return tuple({(row.cell.task, row.cell.name): row.cell for row in rows if row.cell is not None}.values())
 
-    def markdown(self, results: str | Path | Found) -> str:
-        found = results if isinstance(results, Found) else Found(results)
+    def markdown(self, results: str | Path | Archive) -> str:
+        archive = results if isinstance(results, Archive) else Archive(results)
         parts = [f"### {self.title}", self.about]
         for section in self.sections:
-            parts += [f"**{section.title}**", section.about, render(section, found)]
+            parts += [f"**{section.title}**", section.about, render(section, archive)]
         return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
-    def tally(self, found: Found) -> Counter[str]:
+    def tally(self, archive: Archive) -> Counter[str]:
         """How many published values were reproduced ("within"), missed (above, below) and not tried ("not run")."""
         count: Counter[str] = Counter()
         for section in self.sections:
@@ -152,15 +152,15 @@ class Table:
                 for place, column in enumerate(section.columns):
                     if row.cell is None or column.better == "neither" or row.expected(place) is None:
                         continue
-                    here = found.over_seeds(row.cell, column.path)
+                    here = archive.over_seeds(row.cell, column.path)
                     count["not run" if here is None else deviation(row, place, column, here) or "within"] += 1
         return count
 
 
-def render(section: Section, found: Found) -> str:
+def render(section: Section, archive: Archive) -> str:
     """A table with up to three lines for each row: paper, logs, and here."""
-    best = [_best(column, section.rows, found) for column in section.columns]
-    lines = [line for row in section.rows for line in _lines(row, section.columns, best, found)]
+    best = [_best(column, section.rows, archive) for column in section.columns]
+    lines = [line for row in section.rows for line in _lines(row, section.columns, best, archive)]
     return markdown_table(["method", "source", *(with_arrow(column) for column in section.columns)], lines, left=2)
 
 
@@ -183,33 +183,33 @@ def deviation(row: Row, place: int, column: Column, here: SeedSummary) -> str:
     return "" if abs(difference) <= allowed else ABOVE if difference > 0 else BELOW
 
 
-def _lines(row: Row, columns: Sequence[Column], best: Sequence[str], found: Found) -> Iterator[list[str]]:
+def _lines(row: Row, columns: Sequence[Column], best: Sequence[str], archive: Archive) -> Iterator[list[str]]:
     labels = [row.label]
     for source, numbers in row.published:
         yield [labels.pop() if labels else "", source, *(number.replace("±", " ± ") for number in numbers)]
     if row.cell is None:
         return
-    runs = len(found.of(row.cell))
+    runs = len(archive.of(row.cell))
     noun = "ensemble" if row.cell.ensemble else "seed" if runs == 1 else "seeds"
     source = f"here, {runs} {noun}" if runs else "here: not run"
-    texts = [_here(row, place, columns[place], best[place], found) for place in range(len(columns))]
+    texts = [_here(row, place, columns[place], best[place], archive) for place in range(len(columns))]
     yield [labels.pop() if labels else "", source, *(texts if runs else [""] * len(columns))]
 
 
-def _here(row: Row, place: int, column: Column, best: str, found: Found) -> str:
+def _here(row: Row, place: int, column: Column, best: str, archive: Archive) -> str:
     assert row.cell is not None
-    summary = found.over_seeds(row.cell, column.path)
+    summary = archive.over_seeds(row.cell, column.path)
     if summary is None:
         return MISSING
     text = mean_text(summary, column)
-    fewer = f" (n={summary.n})" if summary.n < len(found.of(row.cell)) else ""
+    fewer = f" (n={summary.n})" if summary.n < len(archive.of(row.cell)) else ""
     bold = f"**{text}**" if text.split(" ")[0] == best else text
     return " ".join(part for part in (bold + fewer, deviation(row, place, column, summary)) if part)
 
 
-def _best(column: Column, rows: Sequence[Row], found: Found) -> str:
+def _best(column: Column, rows: Sequence[Row], archive: Archive) -> str:
     """The best mean of our lines as it is shown; nothing where there are fewer than two."""
-    summaries = [found.over_seeds(row.cell, column.path) for row in rows if row.cell is not None]
+    summaries = [archive.over_seeds(row.cell, column.path) for row in rows if row.cell is not None]
     shown = [mean_text(each, column).split(" ")[0] for each in summaries if each is not None]
     if len(shown) < 2 or column.better == "neither":
         return ""

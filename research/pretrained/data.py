@@ -92,8 +92,8 @@ class Images:
         folders = [each for each in _folder(self.root / "imagenet-val").iterdir() if each.is_dir()]
         self.folders = sorted(folders, key=lambda each: (each.name.zfill(9), each.name))
         if len(self.folders) != classes:
-            given = f"{len(self.folders)} folders in {self.root / 'imagenet-val'}"
-            raise InputError(explain("data", given, f"{classes}, one for each class of the network"))
+            fault = f"{len(self.folders)} folders in {self.root / 'imagenet-val'}"
+            raise InputError(explain("data", fault, f"{classes}, one for each class of the network"))
         self.textures = cache(lambda: self._read(_files(self.root / "textures"), CROP))
         self.photographs = cache(lambda number: self._read(_files(self.folders[number]), CROP))
 

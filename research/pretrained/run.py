@@ -40,7 +40,7 @@ from abnn.evaluate.records import find_records, record_path, write_record
 from abnn.evaluate.summary import Numbers
 from abnn.metrics import auroc
 from abnn.predict import Plain, Prediction
-from research.compare import known_record
+from research.compare import has_record
 from research.pretrained.data import Images, ImageSet, Split
 from research.pretrained.networks import NETWORKS, Pretrained
 from research.records import rounded
@@ -84,7 +84,7 @@ def run(
         if ATTACHED in configs:
             configs[ATTACHED] = {**common, "preset": "default", "epochs": epochs, "batch": FIT_BATCH}
         places = {row: record_path(output, network.name, row, number) for row in rows}
-        missing = [row for row in rows if not known_record(places[row], configs[row])]
+        missing = [row for row in rows if not has_record(places[row], configs[row])]
         paths += list(places.values())
         if not missing:
             note(f"{network.name}, split {number}: recorded before")
@@ -171,7 +171,7 @@ def columns(evaluation: Evaluation, by_score: bool = True) -> Numbers:
     semi = [each.name for each in evaluation.tier("semi")]
     far = [each.name for each in evaluation.tier("full") if each.name != "near"]
     accuracy = {each.name: float(each.correct.mean()) for each in evaluation.sets if each.labelled}
-    found = {
+    numbers = {
         "near": auroc(good, scores["near"]),
         "far": float(np.mean([auroc(good, scores[each]) for each in far])),
         "semi < near": float(np.mean([auroc(scores[each], scores["near"]) for each in semi])),
@@ -181,7 +181,7 @@ def columns(evaluation: Evaluation, by_score: bool = True) -> Numbers:
         "accuracy on semi": float(np.mean([accuracy[each] for each in semi])),
     }
     detection = {name: auroc(good, values) for name, values in scores.items() if name != ordinary.name}
-    return {"columns": found, "accuracy": accuracy, "detection": detection}
+    return {"columns": numbers, "accuracy": accuracy, "detection": detection}
 
 
 def loader(images: ImageSet, batch: int, shuffled_by: torch.Generator | None = None) -> DataLoader[Any]:

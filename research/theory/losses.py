@@ -102,8 +102,8 @@ def graded(seed: int = 0, classes: int = 10, draws: int = 4, levels: int = 20, s
     t = torch.linspace(0, 1, levels + 1, dtype=torch.float64)[1:]
     target = graded_target(F.one_hot(torch.zeros(levels, dtype=torch.long), classes), t).double()
     start = torch.randn(draws, levels, classes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    found = log_mean_prediction(_walk(mean_cross_entropy, start, target, steps, torch.optim.Adam, -0.05)).exp()
-    error = (found - target).abs().amax().item()
+    prediction = log_mean_prediction(_walk(mean_cross_entropy, start, target, steps, torch.optim.Adam, -0.05)).exp()
+    error = (prediction - target).abs().amax().item()
     entropies = [target_entropy(each, classes) for each in t.tolist()]
     rising = all(low < high for low, high in itertools.pairwise(entropies))
     return Check(
@@ -111,7 +111,7 @@ def graded(seed: int = 0, classes: int = 10, draws: int = 4, levels: int = 20, s
         {
             f"{classes} classes, severity {t[0]:g} to 1": error < 1e-3
             and rising
-            and bool((entropy(found[None]).diff() > 0).all())
+            and bool((entropy(prediction[None]).diff() > 0).all())
         },
         f"free logits of {draws} draws: mean prediction within {error:.0e} of its target; entropy {entropies[0]:.2f} at "
         f"severity {t[0]:g}, {target_entropy(0.5, classes):.2f} at 0.5, {entropies[-1]:.2f} at 1",

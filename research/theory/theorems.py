@@ -166,10 +166,10 @@ def noise_and_cross_entropy(
     1/2 + Phi(-sqrt 2 |gap| / sigma): 1 for large sigma, but 1/2, not 0, for small ones. What rises is each draw's confidence.
     """
     noise = torch.randn(draws, 2, generator=_generator(seed), dtype=torch.float64)
-    found = {
+    rises = {
         s: (half_cross_entropy(gap + s * (noise[:, 0] - noise[:, 1])) > half_cross_entropy(gap)) for s in (small, large)
     }
-    low, high = (found[s].double().mean().item() for s in (small, large))
+    low, high = (rises[s].double().mean().item() for s in (small, large))
     return Check(
         "Theorem 3, its proof: noise raises the cross-entropy to the uniform label with a probability that tends to …",
         {"1 for large sigma": high > 0.99, "0 for small sigma": low < 0.01},

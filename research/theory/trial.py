@@ -117,9 +117,9 @@ def run_goal(backbone: nn.Module, data: DigitsData, goal: Goal, seed: int, epoch
     model = attach(backbone, data.train.x[:1], at=linear, seed=seed, **goal.options)
     maker = make_outliers(PRESETS[goal.outliers].outliers, **PRESETS[goal.outliers].outlier_options)
     maker.prepare(0.0, 1.0)
-    made = maker(*data.test, torch.Generator().manual_seed(seed)).x
+    made_up = maker(*data.test, torch.Generator().manual_seed(seed)).x
     means, sigmas = _posterior(model)
-    before = {f"{name}_before": _confidence(model, x) for name, x in (("made_up", made), ("outliers", data.full.x))}
+    before = {f"{name}_before": _confidence(model, x) for name, x in (("made_up", made_up), ("outliers", data.full.x))}
     fit(
         model,
         DataLoader(TensorDataset(*data.train), BATCH, shuffle=True),
@@ -140,7 +140,7 @@ def run_goal(backbone: nn.Module, data: DigitsData, goal: Goal, seed: int, epoch
     return {
         **describe(id_samples, outlier_samples, data.test.y),
         **before,
-        "made_up_after": _confidence(model, made),
+        "made_up_after": _confidence(model, made_up),
         "sigma_before": sigmas.mean().item(),
         "sigma_after": new_sigmas.mean().item(),
         "sigma_ratio": (new_sigmas.mean() / sigmas.mean()).item(),

@@ -27,7 +27,7 @@ from abnn.config import preset
 from abnn.data.digits import DigitsData, Labelled, load_digits
 from abnn.errors import AbnnError, AbnnWarning
 from abnn.evaluate.collect import evaluate_set
-from abnn.evaluate.evaluation import Evaluation
+from abnn.evaluate.evaluation import TIERS, Evaluation
 from abnn.networks.by_name import build_backbone
 from abnn.predict import Plain
 from abnn.train.fit import fit
@@ -39,7 +39,7 @@ FOLDER = Path("demo") / "model"
 BACKBONE: dict[str, Any] = {"width": 32, "blocks": 3, "stem": "small", "kaiming": False}
 BACKBONE_EPOCHS, BACKBONE_LR = 25, 1e-2
 EPOCHS, BATCH = 20, 64
-DRAWS = 10
+DRAWS = TriageConfig().draws
 COLUMNS = {
     "accuracy": "accuracy.handwritten digits",
     "AUROC id/semi": "tiers.auroc_id_below_semi",
@@ -60,46 +60,39 @@ class Demo:
     triage: Triage
 
 
-def run_demo(seed: int = 0, progress: bool = True, validation: bool = False) -> Demo:
-    """The whole example for one seed; ``validation`` evaluates on the sets for choosing settings instead of the tests."""
-    started = time.perf_counter()
-    data = load_digits(seed)
-    seconds = {"data": time.perf_counter() - started}
+def run_demo(seed: int = 0, progress: bool = True) -> Demo:
+    """The whole example for one seed."""
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "data"):
+        data = load_digits(seed)
     backbone = build_backbone("paper-resnet", 10, 1, **BACKBONE)
     with _timed(seconds, "backbone"):
         train_backbone(backbone, data, seed, progress)
-    model = attach(backbone, data.train.x[:1], seed=seed)
+    plain, model = Plain(backbone, data.train.x[:1]), attach(backbone, data.train.x[:1], seed=seed)
+    before = {**seconds}
     with _timed(seconds, "attachments"):
         fit(model, _loader(data.train, shuffle=True), epochs=EPOCHS, seed=seed, progress=progress)
-    plain = Plain(backbone, data.train.x[:1])
-    held_out = _loader(data.val)
-    triage = calibrate(model, held_out, TriageConfig(draws=DRAWS), progress=progress)
-    plain_triage = calibrate(plain, held_out, progress=False)
-    evaluations = {}
-    for name, each, thresholds in (("plain network", plain, plain_triage), ("attached network", model, triage)):
-        spent: dict[str, float] = {"data": seconds["data"], "backbone": seconds["backbone"]}
-        if each is model:
-            spent["attachments"] = seconds["attachments"]
+    triage = calibrate(model, _loader(data.val), TriageConfig(draws=DRAWS), progress=progress)
+    plain_triage = calibrate(plain, _loader(data.val), progress=False)
+    tests = zip(("handwritten digits", "printed digits", "photographs"), TIERS, (data.test, data.semi, data.full))
+    loaders = [(title, tier, _loader(part)) for title, tier, part in tests]
+    evaluations = []
+    for name, each, limits, spent in (
+        ("plain network", plain, plain_triage, before),
+        ("attached network", model, triage, seconds),
+    ):
         with _timed(spent, "evaluation"):
-            sets = _sets(data, validation)
-            stated = thresholds.probabilities
-            results = [evaluate_set(each, _loader(s), title, tier, DRAWS, stated=stated) for title, tier, s in sets]
-        evaluations[name] = Evaluation(
-            name,
-            each.score,
-            tuple(results),
-            (thresholds.notice, thresholds.reject),
-            seed,
-            _config(model if each is model else None, data),
-            spent,
-        )
-    return Demo(evaluations["plain network"], evaluations["attached network"], model, triage)
+            stated = limits.probabilities
+            sets = tuple(evaluate_set(each, part, title, tier, DRAWS, stated=stated) for title, tier, part in loaders)
+        config = _config(model if each is model else None, data)
+        evaluations.append(Evaluation(name, each.score, sets, (limits.notice, limits.reject), seed, config, spent))
+    return Demo(evaluations[0], evaluations[1], model, triage)
 
 
 def demo_model(quiet: bool = False) -> tuple[Attached, Path]:
     """Return the embedded digit reader and its folder: from ./demo/model, from the user's cache, or trained now and kept there."""
-    kept = cache_folder() / f"digits-{__version__}"
-    for folder in (FOLDER, kept):
+    cache = cache_folder() / f"digits-{__version__}"
+    for folder in (FOLDER, cache):
         if (folder / "abnn.json").exists():
             # Of an older form, whose thresholds are left out, or damaged: train again.
             with contextlib.suppress(AbnnError, AbnnWarning), warnings.catch_warnings():
@@ -108,7 +101,7 @@ def demo_model(quiet: bool = False) -> tuple[Attached, Path]:
     print("Training the embedded digit reader once; this takes about a minute.")
     result = run_demo(progress=not quiet)
     extra = {"class_names": [str(digit) for digit in range(10)]}
-    return load(result.model.save(kept, backbone=True, triage=result.triage, extra=extra)), kept
+    return load(result.model.save(cache, backbone=True, triage=result.triage, extra=extra)), cache
 
 
 def cache_folder() -> Path:
@@ -143,20 +136,6 @@ def _loader(part: Labelled, shuffle: bool = False) -> DataLoader:
     return DataLoader(TensorDataset(*part), batch_size=BATCH if shuffle else 256, shuffle=shuffle)
 
 
-def _sets(data: DigitsData, validation: bool) -> list[tuple[str, str, Labelled]]:
-    if validation:
-        return [
-            ("handwritten digits", "id", data.val),
-            ("printed digits", "semi", data.val_semi),
-            ("patterns", "full", data.val_full),
-        ]
-    return [
-        ("handwritten digits", "id", data.test),
-        ("printed digits", "semi", data.semi),
-        ("photographs", "full", data.full),
-    ]
-
-
 def _config(model: Attached | None, data: DigitsData) -> dict[str, Any]:
     config: dict[str, Any] = {
         "data": {"name": "digits", "sha256": data.hash()},
@@ -164,16 +143,9 @@ def _config(model: Attached | None, data: DigitsData) -> dict[str, Any]:
     }
     if model is not None:
         chosen = preset(model.preset)
-        config["attachments"] = {
-            "preset": model.preset,
-            "kind": model.spec.kind,
-            "at": model.block_names,
-            "size": model.attachment_size,
-            "epochs": EPOCHS,
-            "lr": chosen.lr,
-            "schedule": chosen.schedule,
-            "draws": DRAWS,
-        }
+        what = {"preset": model.preset, "kind": model.spec.kind, "at": model.block_names, "size": model.attachment_size}
+        how = {"epochs": EPOCHS, "lr": chosen.lr, "schedule": chosen.schedule, "draws": DRAWS}
+        config["attachments"] = {**what, **how}
     return config
 
 

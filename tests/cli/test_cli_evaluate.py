@@ -229,7 +229,7 @@ class Killed(BaseException):
 def kill_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """The process dies in the batch after so many: nothing is written from then on."""
     left = [10**9]
-    predict, add, finish = Attached.predict, resume._SetFiles.add, resume._SetFiles.finish
+    predict = Attached.predict
 
     def dying(self: Attached, x: Any, *arguments: Any, **options: Any) -> Any:
         if len(x) > 1 or x.any():
@@ -247,8 +247,7 @@ def kill_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         return guarded
 
     monkeypatch.setattr(Attached, "predict", dying)
-    monkeypatch.setattr(resume._SetFiles, "add", alive(add))
-    monkeypatch.setattr(resume._SetFiles, "finish", alive(finish))
+    monkeypatch.setattr(resume, "_write_part", alive(resume._write_part))
     monkeypatch.setattr(resume, "BATCHES_PER_PART", 2)
 
     def set_left(batches: int) -> None:
@@ -287,7 +286,6 @@ def test_killed_evaluation_goes_on(
         run(checkpoint, *tiers, "--output", tmp_path)
     assert sum(sizes) == 54 - done
     assert same(the_record(tmp_path).evaluation(), undisturbed)
-    assert not list(tmp_path.rglob("part-*"))
 
 
 def test_interrupted_evaluation_keeps_every_batch(
@@ -345,7 +343,7 @@ def test_interrupts_anywhere_count_no_batch_twice_and_lose_none(
     assert same(the_record(tmp_path).evaluation(), undisturbed)
 
 
-def test_parts_and_results_with_too_many_rows_are_made_again(
+def test_parts_with_too_many_rows_are_made_again(
     checkpoint: Path, tiers: list[object], tmp_path: Path, undisturbed: Evaluation, kill_after: Any
 ) -> None:
     kill_after(7)
@@ -353,18 +351,8 @@ def test_parts_and_results_with_too_many_rows_are_made_again(
         run(checkpoint, *tiers, "--output", tmp_path)
     first = min(tmp_path.rglob("part-*"))
     tree = read_tree(first)
-    part = tree["part"]
-    double = {key: torch.cat([part[key]] * 2) for key in ("probs", "labels", "digests")}
-    scores = {name: torch.cat([value] * 2) for name, value in part["scores"].items()}
-    write_tree(first, {**tree, "part": {**double, "scores": scores}})
+    write_tree(first, {**tree, "rows": {name: torch.cat([rows] * 2) for name, rows in tree["rows"].items()}})
     kill_after(10**9)
-    run(checkpoint, *tiers, "--output", tmp_path)
-    assert same(the_record(tmp_path).evaluation(), undisturbed)
-    for file in tmp_path.rglob("result.safetensors"):
-        tree = read_tree(file)
-        rows = {key: torch.cat([tree[key]] * 2) for key in ("probs", "labels")}
-        scores = {name: torch.cat([value] * 2) for name, value in tree["scores"].items()}
-        write_tree(file, {**tree, **rows, "scores": scores})
     run(checkpoint, *tiers, "--output", tmp_path)
     assert same(the_record(tmp_path).evaluation(), undisturbed)
 
@@ -381,8 +369,8 @@ def test_damaged_parts_are_made_again(
     kill_after(10**9)
     run(checkpoint, *tiers, "--output", tmp_path)
     assert same(the_record(tmp_path).evaluation(), undisturbed)
-    for result in tmp_path.rglob("result.safetensors"):
-        result.write_bytes(b"")
+    for part in tmp_path.rglob("part-*"):
+        part.write_bytes(b"")
     run(checkpoint, *tiers, "--output", tmp_path)
     assert same(the_record(tmp_path).evaluation(), undisturbed)
 

@@ -58,12 +58,6 @@ def test_saved_model_decides(output: tuple[Path, str]) -> None:
     assert model.extra["class_names"] == [str(digit) for digit in range(10)]
 
 
-def test_validation_sets_are_not_the_tests() -> None:
-    data = demo.load_digits()
-    test, validation = demo._sets(data, False), demo._sets(data, True)
-    assert all(one[2] is not two[2] for one, two in zip(test, validation))
-
-
 def test_errors_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["abnn", "report", "/nowhere/at/all.json"])
     with pytest.raises(SystemExit) as stop:

@@ -185,9 +185,9 @@ def test_thresholds_by_class_must_fit(changes: dict[str, Any]):
 
 def test_errors_name_what_is_wrong():
     a, b, _ = sample_evaluation().sets
-    with pytest.raises(InputError, match="2 sets called 'digits'"):
+    with pytest.raises(InputError, match="several sets named 'digits'"):
         summarise(sample_evaluation(sets=(a, b, a)))
-    with pytest.raises(InputError, match="of the set 'digits'.*Did you mean 'entropy'"):
+    with pytest.raises(InputError, match="of set 'digits'.*Did you mean 'entropy'"):
         summarise(sample_evaluation(score="entropie"))
     broken = sample_set("bad", "semi", 3, 0, scores={"entropy": np.array([0.1, np.nan, 0.2], np.float32)})
     with pytest.raises(InputError, match="not finite"):

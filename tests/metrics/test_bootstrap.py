@@ -19,7 +19,7 @@ def mean(values: np.ndarray) -> float:
 def test_interval_of_a_mean_is_the_normal_one() -> None:
     """Both ends within 5 % of the width, where Monte Carlo noise of a 2.5 % quantile of 4000 is about 1.5 %."""
     values = generator(0).normal(size=2000)
-    interval = m.bootstrap_groups(mean, values, resamples=4000)
+    interval = m.bootstrap(mean, values, resamples=4000)
     half = stats.norm.ppf(0.975) * values.std() / np.sqrt(len(values))
     assert interval.estimate == values.mean() and interval.level == 0.95
     assert interval.low == pytest.approx(values.mean() - half, abs=0.1 * half)
@@ -28,7 +28,7 @@ def test_interval_of_a_mean_is_the_normal_one() -> None:
 
 def test_agrees_with_scipy_on_two_independent_groups() -> None:
     first, second = generator(0).normal(size=80), generator(1).normal(1, 1, size=40)
-    ours = m.bootstrap_groups(m.auroc, first, second, resamples=2000, level=0.9)
+    ours = m.bootstrap(m.auroc, first, second, resamples=2000, level=0.9)
     theirs = stats.bootstrap(
         (first, second), m.auroc, n_resamples=2000, method="percentile", confidence_level=0.9, vectorized=False, rng=0
     ).confidence_interval
@@ -42,7 +42,7 @@ def test_interval_covers_the_truth_as_often_as_it_says() -> None:
     truth, rng = stats.norm.cdf(1 / np.sqrt(2)), generator(0)
     hits = 0
     for _ in range(100):
-        interval = m.bootstrap_groups(m.auroc, rng.normal(size=60), rng.normal(1, 1, size=60), resamples=150, level=0.9)
+        interval = m.bootstrap(m.auroc, rng.normal(size=60), rng.normal(1, 1, size=60), resamples=150, level=0.9)
         hits += interval.low <= truth <= interval.high
     assert 81 <= hits <= 99
 
@@ -50,14 +50,14 @@ def test_interval_covers_the_truth_as_often_as_it_says() -> None:
 def test_records_get_an_interval_per_number() -> None:
     rng = generator(0)
     sets = rng.normal(size=50), rng.normal(1, 1, 40), rng.normal(2, 1, 30)
-    detection = m.bootstrap_groups(m.detection, *sets[:2], resamples=50)
+    detection = m.bootstrap(m.detection, *sets[:2], resamples=50)
     assert set(detection) == set(m.detection(*sets[:2]).to_dict())
-    tiers = m.bootstrap_groups(m.tiers, *sets, resamples=50)
+    tiers = m.bootstrap(m.tiers, *sets, resamples=50)
     assert set(tiers) == set(m.tiers(*sets).numbers()) and "clusters" not in tiers
     for name, interval in detection.items():
         assert interval.estimate == getattr(m.detection(*sets[:2]), name)
         assert interval.low <= interval.high
-    alone = m.bootstrap_groups(m.auroc, *sets[:2], resamples=50)
+    alone = m.bootstrap(m.auroc, *sets[:2], resamples=50)
     assert detection["auroc"] == alone
 
 
@@ -68,33 +68,31 @@ def test_groups_keep_their_sizes_and_columns_stay_together() -> None:
         return 0.0
 
     table = np.arange(5.0)[:, None] * [1, 10]
-    assert m.bootstrap_groups(check, table, np.arange(3), resamples=20).estimate == 0
+    assert m.bootstrap(check, table, np.arange(3), resamples=20).estimate == 0
 
 
-def test_rows_stay_together_and_strata_keep_their_sizes() -> None:
+def test_a_rare_kind_keeps_its_size_in_a_group_of_its_own() -> None:
     scores, correct = generator(0).normal(size=30), np.arange(30) < 28
 
-    def check(values: np.ndarray, right: np.ndarray) -> float:
-        assert np.count_nonzero(~right) == 2
-        assert all(bool(right[k]) == (scores.tolist().index(values[k]) < 28) for k in range(30))
-        return 0.0
+    def misclassification(right: np.ndarray, wrong: np.ndarray) -> m.Result:
+        assert (len(right), len(wrong)) == (28, 2) and set(wrong) <= set(scores[~correct])
+        return m.detection(right, wrong)
 
-    m.bootstrap_rows(check, scores, correct, strata=correct, resamples=20)
-    free = m.bootstrap_rows(lambda values, right: float(np.sum(right)), scores, correct, resamples=50)
+    m.bootstrap(misclassification, scores[correct], scores[~correct], resamples=20)
+    free = m.bootstrap(lambda rows: float(np.sum(rows[:, 1])), np.column_stack([scores, correct]), resamples=50)
     assert free.low < 28 < free.high
 
 
 def test_same_seed_same_interval() -> None:
-    scores, correct = generator(0).normal(size=60), generator(1).random(60) < 0.7
-    run = [m.bootstrap_rows(m.misclassification, scores, correct, resamples=30, seed=seed) for seed in (1, 1, 2)]
+    sets = generator(0).normal(size=60), generator(1).normal(size=40)
+    run = [m.bootstrap(m.detection, *sets, resamples=30, seed=seed) for seed in (1, 1, 2)]
     assert run[0] == run[1] != run[2]
 
 
 def test_undefined_resamples_say_what_to_do() -> None:
-    scores, correct = np.arange(6.0), np.array([True] * 5 + [False])
-    with pytest.raises(InputError, match="statistic: got a resample on which it is undefined .*strata"):
-        m.bootstrap_rows(m.misclassification, scores, correct, resamples=200)
-    m.bootstrap_rows(m.misclassification, scores, correct, strata=correct, resamples=200)
+    rows = np.column_stack([np.arange(6.0), np.array([True] * 5 + [False])])
+    with pytest.raises(InputError, match="statistic: got a resample on which it is undefined .*a group of its own"):
+        m.bootstrap(lambda rows: m.misclassification(rows[:, 0], rows[:, 1]), rows, resamples=200)
 
 
 @pytest.mark.parametrize(
@@ -110,15 +108,9 @@ def test_undefined_resamples_say_what_to_do() -> None:
 )
 def test_bad_arguments(arrays: tuple, options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        m.bootstrap_groups(mean, *arrays, **options)
+        m.bootstrap(mean, *arrays, **options)
 
 
-def test_bad_columns() -> None:
-    with pytest.raises(InputError, match="columns: got none"):
-        m.bootstrap_rows(mean)
-    with pytest.raises(InputError, match="column 2: got 1 rows; accepted: 2, as many as column 1.*bootstrap_groups"):
-        m.bootstrap_rows(m.misclassification, [1.0, 2.0], [True])
-    with pytest.raises(InputError, match="strata: got 1 rows"):
-        m.bootstrap_rows(mean, [1.0, 2.0], strata=[0])
+def test_bad_statistic() -> None:
     with pytest.raises(InputError, match="statistic: got a str as its result"):
-        m.bootstrap_groups(lambda values: "high", [1.0])  # type: ignore[arg-type,return-value]
+        m.bootstrap(lambda values: "high", [1.0])  # type: ignore[arg-type,return-value]

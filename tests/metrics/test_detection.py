@@ -15,7 +15,6 @@ from sklearn.metrics import auc, average_precision_score, roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from abnn import metrics as m
-from abnn.errors import InputError
 
 from .samples import Pair, examples, generator, groups
 
@@ -47,30 +46,26 @@ def fpr_by_counting(id_scores: np.ndarray, ood_scores: np.ndarray, tpr: Fraction
     return share(id_scores >= max(allowed))
 
 
-@examples(400)
+@examples(160)
 @given(groups(2))
 def test_areas_agree_with_scikit_learn(sets: Pair) -> None:
     result = m.detection(*sets)
     is_ood, scores = pooled(*sets)
-    assert result.auroc == pytest.approx(roc_auc_score(is_ood, scores), abs=1e-12)
+    assert result.auroc == m.auroc(*sets) == pytest.approx(roc_auc_score(is_ood, scores), abs=1e-12)
     assert result.aupr_out == pytest.approx(average_precision_score(is_ood, scores), abs=1e-12)
     assert result.aupr_in == pytest.approx(average_precision_score(1 - is_ood, -scores), abs=1e-12)
 
 
-@examples(400)
-@given(groups(2, (1, 2, 7, 20, 60)), st.sampled_from((1, 50, 94, 95, 99)))
-def test_thresholded_metrics_agree_with_counting(sets: Pair, percent: int) -> None:
-    tpr = Fraction(percent, 100)
-    assert m.detection_accuracy(*sets) == pytest.approx(float(best_balanced_accuracy(*sets)), abs=1e-15)
-    assert m.tnr_at_tpr_id_positive(*sets, percent / 100) == pytest.approx(
-        float(tnr_by_counting(*sets, tpr)), abs=1e-15
-    )
-    assert m.fpr_at_tpr_ood_positive(*sets, percent / 100) == pytest.approx(
-        float(fpr_by_counting(*sets, tpr)), abs=1e-15
-    )
+@examples(160)
+@given(groups(2, (1, 2, 7, 20, 60)))
+def test_thresholded_metrics_agree_with_counting(sets: Pair) -> None:
+    tpr, result = Fraction(95, 100), m.detection(*sets)
+    assert result.detection_accuracy == pytest.approx(float(best_balanced_accuracy(*sets)), abs=1e-15)
+    assert result.tnr_at_tpr95_id_positive == pytest.approx(float(tnr_by_counting(*sets, tpr)), abs=1e-15)
+    assert result.fpr_at_tpr95_ood_positive == pytest.approx(float(fpr_by_counting(*sets, tpr)), abs=1e-15)
 
 
-@examples(300)
+@examples(120)
 @given(ANY_FLOATS, ANY_FLOATS)
 def test_any_finite_floats(id_scores: list[float], ood_scores: list[float]) -> None:
     result = m.detection(id_scores, ood_scores)
@@ -81,20 +76,7 @@ def test_any_finite_floats(id_scores: list[float], ood_scores: list[float]) -> N
     assert all(0 <= value <= 1 for value in result.numbers().values())
 
 
-@examples(150)
-@given(groups(2))
-def test_the_record_and_the_single_functions_agree(sets: Pair) -> None:
-    assert m.detection(*sets).to_dict() == {
-        "auroc": m.auroc(*sets),
-        "aupr_in": m.aupr_in(*sets),
-        "aupr_out": m.aupr_out(*sets),
-        "detection_accuracy": m.detection_accuracy(*sets),
-        "tnr_at_tpr95_id_positive": m.tnr_at_tpr_id_positive(*sets),
-        "fpr_at_tpr95_ood_positive": m.fpr_at_tpr_ood_positive(*sets),
-    }
-
-
-@examples(200)
+@examples(80)
 @given(groups(2))
 def test_invariances(sets: Pair) -> None:
     id_scores, ood_scores = sets
@@ -110,7 +92,7 @@ def test_invariances(sets: Pair) -> None:
     assert mirrored.tnr_at_tpr95_id_positive == pytest.approx(1 - result.fpr_at_tpr95_ood_positive, abs=1e-15)
 
 
-@examples(150)
+@examples(60)
 @given(groups(2))
 def test_roc_curve_holds_the_points_of_scikit_learn_and_the_area(sets: Pair) -> None:
     curve = m.roc_curve(*sets)
@@ -128,8 +110,8 @@ def test_exactly_95_percent_is_enough(n: int) -> None:
     """The 0.95 n-th ID score is the threshold, although 0.95 has no exact binary form."""
     id_scores = np.arange(n)
     threshold = n * 95 // 100 - 1
-    assert m.tnr_at_tpr_id_positive(id_scores, [threshold, threshold + 0.5]) == 0.5
-    assert m.fpr_at_tpr_ood_positive([-threshold, -threshold - 0.5], -id_scores) == 0.5
+    assert m.detection(id_scores, [threshold, threshold + 0.5]).tnr_at_tpr95_id_positive == 0.5
+    assert m.detection([-threshold, -threshold - 0.5], -id_scores).fpr_at_tpr95_ood_positive == 0.5
 
 
 def test_the_two_95_percent_numbers_differ() -> None:
@@ -168,11 +150,3 @@ def test_a_million_scores_come_close_to_the_closed_form(decimals: int) -> None:
     sets = [np.round(rng.normal(shift, 1, size=500_000), decimals) for shift in (0, 1)]
     # the standard error of the area is below sqrt(1 / (4 * 500,000)), rounding is far below it
     assert m.detection(*sets).auroc == pytest.approx(NormalDist().cdf(1 / math.sqrt(2)), abs=4 * 7.1e-4)
-
-
-@pytest.mark.parametrize("tpr", [0, 1, 1.5, -0.1, float("nan"), "0.95", True])
-def test_tpr_must_be_a_fraction(tpr: object) -> None:
-    with pytest.raises(InputError, match="tpr: got .* a number between 0 and 1"):
-        m.tnr_at_tpr_id_positive([0.0], [1.0], tpr)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="tpr"):
-        m.fpr_at_tpr_ood_positive([0.0], [1.0], tpr)  # type: ignore[arg-type]

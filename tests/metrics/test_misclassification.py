@@ -13,7 +13,7 @@ from abnn.errors import InputError
 from .samples import Pair, examples, scored_predictions
 
 
-@examples(300)
+@examples(120)
 @given(scored_predictions())
 def test_agrees_with_scikit_learn(sample: Pair) -> None:
     scores, correct = sample
@@ -24,7 +24,7 @@ def test_agrees_with_scikit_learn(sample: Pair) -> None:
     assert result.aupr_success == pytest.approx(average_precision_score(correct, -scores), abs=1e-12)
 
 
-@examples(100)
+@examples(40)
 @given(scored_predictions())
 def test_names_map_onto_detection_of_the_errors(sample: Pair) -> None:
     scores, correct = sample

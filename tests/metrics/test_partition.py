@@ -38,13 +38,13 @@ def check_optimal(numbers: np.ndarray) -> None:
     assert found - best <= Fraction(1, 10**13) * squared_error(exact)
 
 
-@examples(120)
+@examples(48)
 @given(groups(1, (1, 2, 3, 4, 7, 20)))
 def test_is_optimal(sample: tuple[np.ndarray]) -> None:
     check_optimal(sample[0])
 
 
-@examples(80)
+@examples(32)
 @given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=12))
 def test_is_optimal_for_any_floats(numbers: list[float]) -> None:
     check_optimal(np.array(numbers))

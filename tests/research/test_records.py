@@ -43,7 +43,7 @@ def test_rounding_keeps_the_verdicts_of_scores_at_a_threshold(tmp_path: Path):
         verdicts = summarise(each)["verdicts"]
         for bits in (24, 16, 12, 8):
             record = read_record(write_record(rounded(each, bits), tmp_path, "e"))
-            assert record.metrics["verdicts"] == verdicts == record.recompute()["verdicts"]
+            assert record.metrics["verdicts"] == verdicts == summarise(record.evaluation())["verdicts"]
     exact = read_record(write_record(by_class, tmp_path, "e"))
     assert (exact.thresholds, exact.class_thresholds) == (by_class.thresholds, by_class.class_thresholds)
 
@@ -51,7 +51,7 @@ def test_rounding_keeps_the_verdicts_of_scores_at_a_threshold(tmp_path: Path):
 @pytest.mark.parametrize("bits", [8, 16, 24])
 def test_rounded_records_recompute_exactly(tmp_path: Path, bits: int):
     record = read_record(write_record(rounded(sample_evaluation(size=300), bits), tmp_path, "e"))
-    assert disagreements(record, tolerance=0) == {} and record.recompute() == record.metrics
+    assert disagreements(record, tolerance=0) == {} and summarise(record.evaluation()) == record.metrics
 
 
 def test_bits_must_be_few_but_not_too_few():

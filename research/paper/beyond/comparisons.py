@@ -57,30 +57,32 @@ class Comparison:
 
 def severity(measured: Measured, task: str) -> list[Comparison]:
     """AUROC against unchanged inputs at three severities, accuracy in the middle, and the order of mean scores."""
-    found = []
+    comparisons = []
     for kind in GENERATORS:
 
         def both(name: str, at: float | None = None, kind: str = kind) -> list[Any]:
             values = [measured.mean(task, "severity", model, kind, name) for model in (PLAIN, OURS)]
             return values if at is None else [each[SEVERITIES.index(at)] for each in values]
 
-        found += [Comparison("severity", kind, f"AUROC at {level:g}", both("auroc", level)) for level in LEVELS]
-        found.append(Comparison("severity", kind, f"accuracy at {LEVELS[1]:g}", both("accuracy", LEVELS[1])))
-        found.append(Comparison("severity", kind, "rank correlation", both("rank_correlation"), scale=1.0, digits=3))
-    return found
+        comparisons += [Comparison("severity", kind, f"AUROC at {level:g}", both("auroc", level)) for level in LEVELS]
+        comparisons.append(Comparison("severity", kind, f"accuracy at {LEVELS[1]:g}", both("accuracy", LEVELS[1])))
+        comparisons.append(
+            Comparison("severity", kind, "rank correlation", both("rank_correlation"), scale=1.0, digits=3)
+        )
+    return comparisons
 
 
 def far(measured: Measured, task: str) -> list[Comparison]:
     """How many far inputs are above the limit, and how confident the networks are there."""
-    found = []
+    comparisons = []
     for kind in FAR_KINDS:
         above, sure = (
             [measured.mean(task, "far", model, kind, name) for model in (PLAIN, OURS)]
             for name in ("above", "confidence")
         )
-        found.append(Comparison("far", kind, "above the limit", above))
-        found.append(Comparison("far", kind, "mean confidence", sure, better="lower"))
-    return found
+        comparisons.append(Comparison("far", kind, "above the limit", above))
+        comparisons.append(Comparison("far", kind, "mean confidence", sure, better="lower"))
+    return comparisons
 
 
 def draws(measured: Measured, task: str) -> list[Comparison]:
@@ -95,24 +97,24 @@ def views(measured: Measured, task: str) -> list[Comparison]:
 
 
 def _counted(measured: Measured, task: str, part: str, row: str, places: tuple[int, int]) -> list[Comparison]:
-    found = []
+    comparisons = []
     for name in counted_columns(measured, task, part):
         plain, ours = (measured.mean(task, part, model, name) for model in (PLAIN, OURS))
         both = plain[places[0]], ours[places[1]]
-        found.append(Comparison(part, row, headed(name), both, **_look(name)))
-    return found
+        comparisons.append(Comparison(part, row, headed(name), both, **_look(name)))
+    return comparisons
 
 
 def corrupted(measured: Measured, task: str) -> list[Comparison]:
     """Means over the five strengths; errors only over those strengths at which both models have some."""
-    found = []
+    comparisons = []
     for kind in CORRUPTIONS:
         for name in ("accuracy", "ece", "nll", "errors_auroc"):
             plain, ours = (measured.mean(task, "corrupted", model, kind, name)[1:] for model in (PLAIN, OURS))
             pairs = [pair for pair in zip(plain, ours, strict=True) if None not in pair]
             both = np.mean(pairs, 0).tolist() if pairs else (None, None)
-            found.append(Comparison("corrupted", kind, headed(name), both, **_look(name)))
-    return found
+            comparisons.append(Comparison("corrupted", kind, headed(name), both, **_look(name)))
+    return comparisons
 
 
 COMPARISONS = {"severity": severity, "far": far, "draws": draws, "views": views, "corrupted": corrupted}

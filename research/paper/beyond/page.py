@@ -19,7 +19,7 @@ from research.paper.beyond.figures import write_figures
 from research.paper.beyond.parts import PARTS
 from research.paper.beyond.run import TASKS, Measured
 from research.paper.published import MORE
-from research.paper.table import Found, Table, render
+from research.paper.table import Archive, Table, render
 from research.tables import markdown_table, update_between_markers
 
 PAGE, FIGURES = "beyond.md", "figures"
@@ -32,15 +32,15 @@ def write_beyond(results: str | Path, docs: str | Path) -> list[Path]:
     drawings = write_figures(measured, page.parent / FIGURES)
     texts = {"beyond-balance": balance(measured)}
     texts |= {f"beyond-{part}": table(measured, part) + _shown(drawings.get(part, ())) for part in PARTS}
-    found = Found(results)
-    texts |= {f"beyond-{name}": compared(ways, found) for name, ways in MORE.items()}
+    archive = Archive(results)
+    texts |= {f"beyond-{name}": compared(ways, archive) for name, ways in MORE.items()}
     changed = [update_between_markers(page, marker, text) for marker, text in texts.items()]
     return [page] if any(changed) else []
 
 
-def compared(ways: Table, found: Found) -> str:
+def compared(ways: Table, archive: Archive) -> str:
     """Ways of using the default, one table for each task."""
-    return "\n".join(f"**{each.title}**\n\n{render(each, found)}" for each in ways.sections)
+    return "\n".join(f"**{each.title}**\n\n{render(each, archive)}" for each in ways.sections)
 
 
 def table(measured: Measured, part: str) -> str:
@@ -56,10 +56,10 @@ def balance(measured: Measured) -> str:
             if not measured.of(task, part):
                 counts.append([TITLES[task], part, *["not run"] * 3])
                 continue
-            found = compare(measured, task)
-            winners = [each.winner for each in found]
+            comparisons = compare(measured, task)
+            winners = [each.winner for each in comparisons]
             counts.append([TITLES[task], part, *(str(winners.count(who)) for who in ("ours", "equal", "plain"))])
-            lost = [each for each in found if each.winner == "plain"]
+            lost = [each for each in comparisons if each.winner == "plain"]
             losses += [[TITLES[task], each.part, each.row, each.column, *each.texts] for each in lost]
     text = markdown_table(["", "", "ours better", "equal", "plain better"], counts, left=2)
     if losses:
@@ -79,11 +79,11 @@ def _table(measured: Measured, part: str, task: str) -> str:
     )
 
 
-def _pairs(found: Sequence[Comparison]) -> str:
+def _pairs(comparisons: Sequence[Comparison]) -> str:
     """Rows and columns of "plain → ours"."""
-    columns = {each.column: "↓" if each.better == "lower" else "↑" for each in found}
+    columns = {each.column: "↓" if each.better == "lower" else "↑" for each in comparisons}
     rows: dict[str, list[str]] = {}
-    for each in found:
+    for each in comparisons:
         rows.setdefault(each.row, [each.row]).append(each.cell)
     return markdown_table(["", *(f"{name} {arrow}" for name, arrow in columns.items())], list(rows.values()))
 
@@ -92,9 +92,9 @@ def _counted(measured: Measured, task: str, part: str) -> str:
     """One row for each number of draws or views; a network without draws has one of these."""
     rows = []
     for model, title in ((PLAIN, "plain network"), (OURS, "ours")):
-        found = list(counted_texts(measured, task, part, model))
-        for count, texts in found:
-            name = f"{title}, {count} {part if count > 1 else part.removesuffix('s')}" if len(found) > 1 else title
+        counts = list(counted_texts(measured, task, part, model))
+        for count, texts in counts:
+            name = f"{title}, {count} {part if count > 1 else part.removesuffix('s')}" if len(counts) > 1 else title
             rows.append([name, *texts])
     return markdown_table(["", *heads(counted_columns(measured, task, part))], rows)
 

@@ -72,10 +72,10 @@ def severity_curves(models: Models, inputs: Inputs) -> dict[str, Any]:
     ``rank_correlation`` is Spearman's, of the mean score with the severity: 1 where it never falls.
     """
     x, y = inputs.known
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, model in models.items():
         clean = predict(model, x)
-        found[name] = {}
+        results[name] = {}
         for kind, options in GENERATORS.items():
             outliers = make_outliers(kind, **options)
             outliers.prepare(0.0, 1.0)
@@ -89,8 +89,8 @@ def severity_curves(models: Models, inputs: Inputs) -> dict[str, Any]:
                 }
                 for each in said
             )
-            found[name][kind] = {**curves, "rank_correlation": rank_correlation(curves["score"])}
-    return found
+            results[name][kind] = {**curves, "rank_correlation": rank_correlation(curves["score"])}
+    return results
 
 
 def far_away(models: Models, inputs: Inputs) -> dict[str, Any]:
@@ -100,11 +100,11 @@ def far_away(models: Models, inputs: Inputs) -> dict[str, Any]:
     """
     x, y = inputs.known
     kinds = {"unchanged": x, **far_inputs(x, y)}
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, model in models.items():
         said = {kind: predict(model, each) for kind, each in kinds.items()}
         limit = float(np.quantile(said["unchanged"].score.numpy(), QUANTILE))
-        found[name] = {
+        results[name] = {
             kind: {
                 "above": float((each.score > limit).double().mean()),
                 "confidence": mean(each.probs.amax(1)),
@@ -112,7 +112,7 @@ def far_away(models: Models, inputs: Inputs) -> dict[str, Any]:
             }
             for kind, each in said.items()
         }
-    return found
+    return results
 
 
 def numbers_of_draws(models: Models, inputs: Inputs) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def numbers_of_draws(models: Models, inputs: Inputs) -> dict[str, Any]:
     A draw belongs to (seed, number), so that the first of 50 are what a prediction with fewer would have had.
     """
     x, y = inputs.known
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, model in models.items():
         counts = COUNTS if model.method.random else (1,)
         known = predict(model, x, counts[-1])
@@ -130,8 +130,8 @@ def numbers_of_draws(models: Models, inputs: Inputs) -> dict[str, Any]:
         for count in counts:
             first = {other: first_draws(each, count) for other, each in others.items()}
             rows.append(overall(first_draws(known, count), y, first))
-        found[name] = {"draws": list(counts), **columns(rows)}
-    return found
+        results[name] = {"draws": list(counts), **columns(rows)}
+    return results
 
 
 def numbers_of_views(models: Models, inputs: Inputs) -> dict[str, Any]:
@@ -140,14 +140,14 @@ def numbers_of_views(models: Models, inputs: Inputs) -> dict[str, Any]:
     Draws of attachments take turns; a network without draws is averaged over the views.
     """
     x, y = inputs.known
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, model in models.items():
         rows = []
         for count in VIEWS:
             others = {other: look(model, each, count) for other, each in inputs.others.items()}
             rows.append(overall(look(model, x, count), y, others))
-        found[name] = {"views": list(VIEWS), **columns(rows)}
-    return found
+        results[name] = {"views": list(VIEWS), **columns(rows)}
+    return results
 
 
 def corrupted(models: Models, inputs: Inputs) -> dict[str, Any]:
@@ -156,15 +156,15 @@ def corrupted(models: Models, inputs: Inputs) -> dict[str, Any]:
     Strength 0 is the unchanged inputs, the first number of each list.
     """
     x, y = inputs.known
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, model in models.items():
         clean = predict(model, x)
-        found[name] = {}
+        results[name] = {}
         for kind in CORRUPTIONS:
             said = [clean, *(predict(model, corrupt(x, kind, strength, SEED)) for strength in STRENGTHS)]
             curves = columns({**quality(each, y), "score": mean(each.score)} for each in said)
-            found[name][kind] = {**curves, "rank_correlation": rank_correlation(curves["score"])}
-    return found
+            results[name][kind] = {**curves, "rank_correlation": rank_correlation(curves["score"])}
+    return results
 
 
 PARTS: dict[str, Part] = {

@@ -102,8 +102,8 @@ class Beyond:
         entry = read_entry(path)["parts"].get(part) if path.exists() else None
         if entry is not None and entry["config"] != self._config(task, part, folders):
             fix = "Choose another output folder, or delete the old record."
-            given = f"{path}, whose part {part!r} was made with other settings or networks"
-            raise InputError(explain("output", given, "records of the same settings", fix))
+            fault = f"{path}, whose part {part!r} was made with other settings or networks"
+            raise InputError(explain("output", fault, "records of the same settings", fix))
         return entry is not None
 
     def _config(self, task: str, part: str, folders: dict[str, Path]) -> dict[str, Any]:
@@ -149,8 +149,8 @@ class Beyond:
         for text, digest in hashes.items():
             if expected.get(text, digest) != digest:
                 fix = "Use the data that the networks were evaluated on, or train them again."
-                given = f"{text} with another content than the {name!r} network of {task} was recorded with"
-                raise InputError(explain("data_root", given, "the same data", fix))
+                fault = f"{text} with another content than the {name!r} network of {task} was recorded with"
+                raise InputError(explain("data_root", fault, "the same data", fix))
 
 
 class Measured:
@@ -167,9 +167,9 @@ class Measured:
         entries = [record["parts"][part] for record in self._known[task] if part in record["parts"]]
         for entry in entries[1:]:
             if _settings(entry) != _settings(entries[0]):
-                given = f"entries {part!r} of {task!r} in {self.folder}, made with different settings"
+                fault = f"entries {part!r} of {task!r} in {self.folder}, made with different settings"
                 fix = "Delete the older records, or run them again."
-                raise InputError(explain("results", given, "the same settings for all seeds", fix))
+                raise InputError(explain("results", fault, "the same settings for all seeds", fix))
         return entries
 
     def inputs(self, task: str, part: str) -> int:
@@ -190,11 +190,11 @@ class Measured:
         return sorted((read_entry(path) for path in paths), key=lambda record: record["seed"])
 
 
-def choice(available: int, wanted: int) -> torch.Tensor:
+def choice(available: int, count: int) -> torch.Tensor:
     """Numbers of ``wanted`` inputs in their order, the same ones every time; 0 or too many: all."""
-    if wanted == 0 or wanted >= available:
+    if count == 0 or count >= available:
         return torch.arange(available)
-    return torch.randperm(available, generator=torch.Generator().manual_seed(SEED))[:wanted].sort().values
+    return torch.randperm(available, generator=torch.Generator().manual_seed(SEED))[:count].sort().values
 
 
 def rounded(value: Any) -> Any:

@@ -19,6 +19,9 @@ from abnn.scores import ONE_DRAW_SCORES, SAMPLE_SCORES, SCORES
 Batch = tuple[Tensor, Tensor]
 Picture = Callable[[Tensor], np.ndarray]
 Stated = Callable[[Prediction], Tensor]
+Rows = dict[str, np.ndarray]
+"""What is kept of some consecutive inputs, one row for each: "probs", "labels", every score as "score NAME", and "digests",
+16 bytes that tell an input and its label from all others."""
 
 
 def evaluate_set(
@@ -26,67 +29,51 @@ def evaluate_set(
     batches: Iterable[Batch],
     name: str,
     tier: str,
-    draws: int = 10,
+    draws: int | None = None,
     seed: int = 0,
     shown: int = 8,
     picture: Picture | None = None,
-    on_batch: Callable[[int], None] = lambda count: None,
     stated: Stated | None = None,
 ) -> SetResult:
     """Predict every input of ``batches``, pairs of inputs and labels (-1: no class), and keep all its scores.
 
     model     anything with ``predict(x, draws=..., seed=...)``: attached, plain, or of another method
+    draws     of each prediction; None: as many as the model makes when it is not told
     shown     keep pictures of so many of the most and the least uncertain inputs, and of as many at random
     picture   turns a batch into uint8 pictures [B, H, W] or [B, H, W, 3]; None: see :func:`as_pictures`
-    on_batch  called with the number of inputs after each batch
     stated    the probabilities to keep; None: those of the model, averaged over its draws
     """
     parts, pool = [], Pool(shown, seed)
     for x, y in batches:
-        prediction = model.predict(x, draws=draws, seed=seed)
-        parts.append(Part.of(prediction, x, y, stated))
+        prediction = model.predict(x, seed=seed, **({} if draws is None else {"draws": draws}))
+        parts.append(rows_of(prediction, x, y, stated))
         pool.add(prediction.score.cpu().numpy(), x, picture or as_pictures)
-        on_batch(len(x))
     return as_result(parts, pool, name, tier)
 
 
-@dataclass(frozen=True)
-class Part:
-    """What is kept of some consecutive inputs.
-
-    digests  16 bytes for each input that tell it and its label from all others, uint8 [N, 16]
-    """
-
-    probs: np.ndarray
-    labels: np.ndarray
-    scores: dict[str, np.ndarray]
-    digests: np.ndarray
-
-    @classmethod
-    def of(cls, prediction: Prediction, x: Tensor, y: Tensor, stated: Stated | None = None) -> Part:
-        labels = y.cpu().numpy().astype(np.int64)
-        probs = prediction.probs if stated is None else stated(prediction)
-        return cls(probs.cpu().numpy().astype(np.float32), labels, all_scores(prediction), _digests(x, labels))
+def rows_of(prediction: Prediction, x: Tensor, y: Tensor, stated: Stated | None = None) -> Rows:
+    """What is kept of one batch."""
+    labels = y.cpu().numpy().astype(np.int64)
+    probs = (prediction.probs if stated is None else stated(prediction)).cpu().numpy().astype(np.float32)
+    scores = {f"score {name}": values for name, values in all_scores(prediction).items()}
+    return {"probs": probs, "labels": labels, **scores, "digests": _digests(x, labels)}
 
 
-def join(parts: Sequence[Part]) -> Part:
-    """Consecutive parts as one."""
-    return Part(
-        np.concatenate([part.probs for part in parts]),
-        np.concatenate([part.labels for part in parts]),
-        {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores},
-        np.concatenate([part.digests for part in parts]),
-    )
+def join(parts: Sequence[Rows]) -> Rows:
+    """Consecutive rows as one."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def as_result(parts: Sequence[Part], pool: Pool, name: str, tier: str, skipped: tuple[str, ...] = ()) -> SetResult:
-    """All parts of a set as its result. The hash belongs to inputs and labels, and not to how they were batched."""
+def as_result(parts: Sequence[Rows], pool: Pool, name: str, tier: str, skipped: tuple[str, ...] = ()) -> SetResult:
+    """All rows of a set as its result. The hash belongs to inputs and labels, and not to how they were batched."""
     if not parts:
         fix = f"{len(skipped)} inputs could not be read." if skipped else ""
         raise InputError(explain(f"set {name!r}", "no inputs", "at least one batch", fix))
-    whole = join(parts)
-    data_hash = hashlib.sha256(whole.digests.tobytes()).hexdigest()
-    return SetResult(name, tier, whole.probs, whole.labels, whole.scores, pool.numbers, pool.images, skipped, data_hash)
+    rows = join(parts)
+    scores = {key.removeprefix("score "): values for key, values in rows.items() if key.startswith("score ")}
+    data_hash = hashlib.sha256(rows["digests"].tobytes()).hexdigest()
+    pictures = pool.numbers, pool.images
+    return SetResult(name, tier, rows["probs"], rows["labels"], scores, *pictures, skipped, data_hash)
 
 
 def all_scores(prediction: Prediction) -> dict[str, np.ndarray]:

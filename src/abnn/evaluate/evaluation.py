@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,20 @@ class SetResult:
         for what, size in sizes.items():
             if size != len(self.probs):
                 raise InputError(explain(what, f"{size} values", f"{len(self.probs)}, one for each input"))
+        where, shown, images = f"set {self.name!r}", self.shown, self.images
+        if self.probs.ndim != 2 or not np.isfinite(self.probs).all():
+            fault = f"an array of shape {self.probs.shape}, {np.count_nonzero(~np.isfinite(self.probs))} not finite"
+            raise InputError(explain(f"probs of {where}", fault, "finite probabilities of shape (inputs, classes)"))
+        if len(shown) != len(images):
+            fault = f"{len(images)} pictures for {len(shown)} numbers in shown"
+            raise InputError(explain(f"images of {where}", fault, "one picture for each number in shown"))
+        if len(shown) and not 0 <= min(shown) <= max(shown) < len(self):
+            fault = f"numbers from {min(shown)} to {max(shown)}"
+            raise InputError(explain(f"shown of {where}", fault, f"numbers of inputs, 0 to {len(self) - 1}"))
+        if len(shown) and (images.dtype != np.uint8 or (images.ndim != 3 and images.shape[3:] != (3,))):
+            fix = "Scale pictures to 0..255 and move the channels last."
+            fault = f"{images.dtype} of shape {images.shape}"
+            raise InputError(explain(f"images of {where}", fault, "uint8 [M, H, W] or [M, H, W, 3]", fix))
 
     def __len__(self) -> int:
         return len(self.probs)
@@ -89,7 +104,14 @@ class Evaluation:
     class_thresholds: tuple[Thresholds, ...] = ()
 
     def __post_init__(self) -> None:
-        classes = max((each.probs.shape[1] for each in self.sets if each.probs.ndim == 2), default=0)
+        check_distinct([each.name for each in self.sets], f"evaluation {self.name!r}", "sets")
+        for each in self.sets:
+            if self.score not in each.scores:
+                raise unknown(f"score of set {each.name!r} of {self.name!r}", self.score, each.scores)
+        for notice, reject in filter(None, (self.thresholds, *self.class_thresholds)):
+            if not -np.inf < notice <= reject:
+                raise InputError(explain("thresholds", f"({notice}, {reject})", "two numbers, notice <= reject"))
+        classes = max((each.probs.shape[1] for each in self.sets), default=0)
         if self.class_thresholds and (self.thresholds is None or len(self.class_thresholds) != classes):
             fault = f"{len(self.class_thresholds)} pairs" + ("" if self.thresholds else " without thresholds")
             raise InputError(explain("class_thresholds", fault, f"{classes}, one for each class, beside thresholds"))
@@ -104,9 +126,21 @@ class Evaluation:
         """How many inputs of all sets of a tier are accepted, noticed and rejected."""
         return np.bincount(np.concatenate([self.levels(each) for each in self.tier(tier)]), minlength=3)
 
+    @property
+    def tiers(self) -> list[str]:
+        """The tiers that have a set, in their order."""
+        return [tier for tier in TIERS if self.tier(tier)]
+
     def tier(self, tier: str) -> list[SetResult]:
         return [each for each in self.sets if each.tier == tier]
 
     def scores(self, tier: str) -> np.ndarray:
         """The scores of all sets of one tier, one after another."""
         return np.concatenate([each.scores[self.score] for each in self.tier(tier)])
+
+
+def check_distinct(names: Sequence[str], argument: str, what: str) -> None:
+    """Refuse two models or sets of one name: a reader could not tell them apart."""
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        fault = f"several {what} named {twice[0]!r}"
+        raise InputError(explain(argument, fault, "a different name for each", "Rename one of them."))

@@ -13,7 +13,7 @@ from typing import Any
 
 from abnn._version import __version__
 
-PACKAGES = ("torch", "numpy", "scikit-learn", "lightning-fabric", "torchmetrics", "safetensors", "torchvision", "timm")
+PACKAGES = ("torch", "numpy", "scikit-learn", "lightning-fabric", "safetensors", "torchvision", "timm")
 
 
 def provenance() -> dict[str, Any]:

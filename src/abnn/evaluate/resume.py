@@ -2,7 +2,6 @@
 
 <folder>/<key>/
   part-0000000000.safetensors   what was found out about consecutive inputs, from this place on
-  result.safetensors            the whole set; the parts are gone then
 
 The key is a hash of everything that the result depends on: model, data, labels, draws, seed, score, version. Each file is
 complete or absent. The name of the set, the size of batches and whether unreadable inputs may be skipped can change between attempts.
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from abnn._version import __version__
 from abnn.errors import FileFormatError, InputError, explain
-from abnn.evaluate.collect import Part, Pool, Stated, as_result, join
+from abnn.evaluate.collect import Pool, Rows, Stated, as_result, join, rows_of
 from abnn.evaluate.evaluation import SetResult
 from abnn.files import read_tree, write_tree
 
@@ -43,7 +42,7 @@ class Settings:
     model: str
     form: Any
     score: str
-    draws: int = 10
+    draws: int
     seed: int = 0
     shown: int = 8
     temperature: float = 1.0
@@ -82,13 +81,8 @@ def evaluate_source(
     on_batch         called with the number of inputs after each batch, and once for those that were done before
     stated           the probabilities to keep, at the temperature of ``settings``; None: those of the model
     """
-    files = _SetFiles(folder / _key(data, settings)[:24])
-    result = files.result(data.name, data.tier)
-    if result is not None and len(result) + len(result.skipped) == len(data.source):
-        on_batch(len(data.source))
-        _check_skipped(data.name, result.skipped, skip_unreadable)
-        return result
-    state = files.progress(Pool(settings.shown, settings.seed))
+    place = folder / _key(data, settings)[:24]
+    state = _read_parts(place, Pool(settings.shown, settings.seed))
     _check_skipped(data.name, state.skipped, skip_unreadable)
     if state.last:
         on_batch(state.last)
@@ -98,89 +92,75 @@ def evaluate_source(
             fresh, pool = state.fresh, replace(state.pool)
             if len(chunk.x):
                 prediction = model.predict(chunk.x, draws=settings.draws, seed=settings.seed, score=settings.score)
-                fresh = (*fresh, Part.of(prediction, chunk.x, torch.from_numpy(data.labels[chunk.rows]), stated))
+                fresh = (*fresh, rows_of(prediction, chunk.x, torch.from_numpy(data.labels[chunk.rows]), stated))
                 pool.add(prediction.score.cpu().numpy(), chunk.x, settings.form.pictures)
             done, skipped = chunk.last - state.last, state.skipped + chunk.unreadable
             # One assignment: an interrupt finds all of the batch in the state, or nothing of it.
             state = replace(state, last=chunk.last, fresh=fresh, pool=pool, skipped=skipped)
             on_batch(done)
             if number % BATCHES_PER_PART == 0:
-                state = files.add(state)
+                state = _write_part(place, state)
     finally:  # also when interrupted: the next attempt goes on from here
-        state = files.add(state)
-    result = as_result(state.parts, state.pool, data.name, data.tier, state.skipped)
-    files.finish(result)
-    return result
+        state = _write_part(place, state)
+    return as_result(state.parts, state.pool, data.name, data.tier, state.skipped)
 
 
 @dataclass(frozen=True)
 class _State:
     """How far an evaluation has come.
 
-    first         the place after the last input that is written down
-    last          the place after the last input that was looked at
+    first, last   the places after the last input that is written down, and after the last one that was looked at
     parts, fresh  what is written down, and what is not yet
     pool          pictures of all
-    skipped       inputs up to ``last`` that could not be read; the first ``listed`` of them are written down
+    skipped       inputs up to ``last`` that could not be read
     """
 
     pool: Pool
     first: int = 0
     last: int = 0
-    parts: tuple[Part, ...] = ()
-    fresh: tuple[Part, ...] = ()
+    parts: tuple[Rows, ...] = ()
+    fresh: tuple[Rows, ...] = ()
     skipped: tuple[str, ...] = ()
-    listed: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each input up to the last place was predicted once or skipped once."""
+        return sum(len(each["labels"]) for each in (*self.parts, *self.fresh)) + len(self.skipped) == self.last
 
 
-class _SetFiles:
-    """The files of one set."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.file = folder / "result.safetensors"
-
-    def result(self, name: str, tier: str) -> SetResult | None:
-        tree = _read(self.file)
-        return None if tree is None else SetResult(**{**tree, "name": name, "tier": tier})
-
-    def finish(self, result: SetResult) -> None:
-        _write(self.file, vars(result))
-        for path in self.folder.glob("part-*.safetensors"):
-            path.unlink()
-
-    def add(self, state: _State) -> _State:
-        """Write down what is new; done again after an interrupt, it writes the same file."""
-        if state.last == state.first:
-            return state
-        part = join(state.fresh) if state.fresh else None
-        tree = {"first": state.first, "last": state.last, "part": part and asdict(part), "skipped": state.skipped}
-        assert _is_whole(tree, state.listed), "each input is predicted once or skipped once"
-        _write(self.folder / f"part-{state.first:010d}.safetensors", {**tree, "pool": asdict(state.pool)})
-        parts = state.parts if part is None else (*state.parts, part)
-        return replace(state, first=state.last, parts=parts, fresh=(), listed=len(state.skipped))
-
-    def progress(self, empty: Pool) -> _State:
-        """The parts that follow each other without a gap; a damaged one ends them and is made again."""
-        state = _State(empty)
-        for path in sorted(self.folder.glob("part-*.safetensors")):
-            tree = _read(path)
-            if tree is None or tree["first"] > state.last:
-                break
-            if tree["first"] == state.last:
-                if not _is_whole(tree, state.listed):
-                    break
-                last, skipped, parts = tree["last"], tree["skipped"], state.parts
-                if tree["part"] is not None:
-                    parts = (*parts, Part(**tree["part"]))
-                state = _State(Pool(**tree["pool"]), last, last, parts, (), skipped, len(skipped))
+def _write_part(place: Path, state: _State) -> _State:
+    """Write down what is new; done again after an interrupt, it writes the same file."""
+    if state.last == state.first:
         return state
+    assert state.is_whole
+    joined = (join(state.fresh),) if state.fresh else ()
+    tree = {"first": state.first, "last": state.last, "skipped": state.skipped}
+    arrays = {"rows": dict(*joined), "pool": vars(state.pool)}
+    tensors = {
+        name: _map(each, np.ndarray, lambda array: torch.from_numpy(array.copy())) for name, each in arrays.items()
+    }
+    write_tree(place / f"part-{state.first:010d}.safetensors", {**tree, **tensors})
+    return replace(state, first=state.last, parts=(*state.parts, *joined), fresh=())
 
 
-def _is_whole(tree: dict[str, Any], listed: int) -> bool:
-    """Whether a part has all inputs from its first to its last place, each once; ``listed`` were skipped before it."""
-    rows = 0 if tree["part"] is None else len(tree["part"]["labels"])
-    return rows + len(tree["skipped"]) - listed == tree["last"] - tree["first"]
+def _read_parts(place: Path, empty: Pool) -> _State:
+    """The parts that follow each other without a gap; a damaged one ends them and is made again."""
+    state = _State(empty)
+    for path in sorted(place.glob("part-*.safetensors")):
+        try:
+            tree = read_tree(path)
+        except FileFormatError:
+            break
+        if tree["first"] > state.last:
+            break
+        if tree["first"] == state.last:
+            rows, pool = (_map(tree[name], Tensor, Tensor.numpy) for name in ("rows", "pool"))
+            parts = (*state.parts, rows) if rows else state.parts
+            longer = _State(Pool(**pool), tree["last"], tree["last"], parts, (), tree["skipped"])
+            if not longer.is_whole:
+                break
+            state = longer
+    return state
 
 
 def _key(data: TieredSource, settings: Settings) -> str:
@@ -190,6 +170,7 @@ def _key(data: TieredSource, settings: Settings) -> str:
         "source": data.source.fingerprint,
         "labels": hashlib.sha256(np.ascontiguousarray(data.labels).tobytes()).hexdigest(),
         "abnn": __version__,
+        "files": 2,  # their layout, of which there was another
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -198,23 +179,9 @@ def _check_skipped(name: str, unreadable: tuple[str, ...], skip: bool) -> None:
     if unreadable and not skip:
         more = f" and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
         fault = f"an image that cannot be read: {unreadable[0]}{more}"
-        fix = "Repair or remove it, or pass --skip-unreadable to leave such images out; what was done so far is files."
+        fix = "Repair or remove it, or pass --skip-unreadable to leave such images out; what was done so far is kept."
         raise InputError(explain(f"set {name!r}", fault, "images that can be read", fix))
 
 
-def _write(path: Path, tree: dict[str, Any]) -> None:
-    write_tree(path, _convert(tree, np.ndarray, lambda array: torch.from_numpy(np.ascontiguousarray(array))))
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """What :func:`_write` wrote; None if the file is absent or damaged."""
-    try:
-        return _convert(read_tree(path), Tensor, lambda tensor: tensor.numpy())
-    except FileFormatError:
-        return None
-
-
-def _convert(node: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
-    if isinstance(node, dict):
-        return {key: _convert(value, kind, convert) for key, value in node.items()}
-    return convert(node) if isinstance(node, kind) else node
+def _map(tree: dict[str, Any], kind: type, convert: Callable[[Any], Any]) -> dict[str, Any]:
+    return {name: convert(value) if isinstance(value, kind) else value for name, value in tree.items()}

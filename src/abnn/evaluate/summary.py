@@ -25,7 +25,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from abnn import metrics
-from abnn.errors import InputError, explain, unknown
 from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
 from abnn.predict.verdicts import VERDICTS
 
@@ -36,7 +35,6 @@ Numbers: TypeAlias = dict[str, Any]
 def summarise(evaluation: Evaluation, by_score: bool = True) -> Numbers:
     """All metrics that the sets of ``evaluation`` allow; without ``by_score`` for the evaluation's own score alone."""
     sets, score = [each for each in evaluation.sets if len(each)], evaluation.score
-    _check(score, sets)
     labelled = [each for each in sets if each.labelled]
     good, pairs = [each for each in sets if each.tier == "id"], semi_full_pairs(sets)
     names = dict.fromkeys(name for each in sets for name in each.scores) if by_score else ()
@@ -125,23 +123,9 @@ def _verdicts(evaluation: Evaluation, result: SetResult) -> Numbers:
     return numbers
 
 
-def _check(score: str, sets: Sequence[SetResult]) -> None:
-    names = [each.name for each in sets]
-    for each in sets:
-        if names.count(each.name) > 1:
-            fault = f"{names.count(each.name)} sets called {each.name!r}"
-            raise InputError(explain("sets", fault, "a different name for each set", "Rename one of them."))
-        if score not in each.scores:
-            raise unknown(f"score (of the set {each.name!r})", score, each.scores)
-
-
 def _defined(node: Any) -> Any:
-    """Without what is undefined: None, non-finite numbers, and the dicts that are empty then."""
+    """Return a tree without what is undefined: None, non-finite numbers, and the dicts that are empty then."""
     if not isinstance(node, dict):
-        return node
+        return None if isinstance(node, float) and not math.isfinite(node) else node
     children = {key: _defined(value) for key, value in node.items()}
-    return {key: value for key, value in children.items() if not _undefined(value)}
-
-
-def _undefined(value: Any) -> bool:
-    return value is None or value == {} or (isinstance(value, float) and not math.isfinite(value))
+    return {key: value for key, value in children.items() if value is not None and value != {}}

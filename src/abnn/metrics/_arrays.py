@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abnn.errors import InputError, explain
+from abnn.errors import InputError, explain, whole_number
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -34,46 +34,49 @@ class Result:
 
 
 def as_scores(value: ArrayLike, argument: str, length: int | None = None, partner: str = "") -> Floats:
-    """A non-empty 1-d float64 array of finite numbers, as long as ``partner`` where one is named."""
+    """Return a non-empty 1-d float64 array of finite numbers, as long as ``partner`` where one is named."""
     accepted = "a 1-d array of finite numbers, one per input"
     array = to_numpy(value, argument, accepted)
     if array.dtype == np.bool_:
         raise InputError(explain(argument, "booleans", accepted, "Check the order of the arguments."))
-    column = _finite(_column(array, argument, accepted), argument, accepted)
-    return _same_length(column, argument, length, partner)
+    return _as_column(array, argument, accepted, length, partner)
 
 
 def as_booleans(value: ArrayLike, argument: str, length: int, partner: str) -> Bools:
-    """A 1-d boolean array as long as ``partner``; numbers are taken if they are all 0 or 1."""
+    """Return a 1-d boolean array as long as ``partner``; numbers are taken if they are all 0 or 1."""
     accepted = "a 1-d array of booleans (or of 0 and 1), one per input"
-    array = _numeric(to_numpy(value, argument, accepted), argument, accepted)
-    odd = array[(array != 0) & (array != 1)]
-    if odd.size:
-        raise InputError(explain(argument, f"the value {odd.flat[0]:g}", accepted, "Pass `predictions == labels`."))
-    return _same_length(_column(array, argument, accepted), argument, length, partner).astype(np.bool_)
+    array = _as_column(value, argument, accepted, length, partner, finite=False)
+    _refuse(array[(array != 0) & (array != 1)], argument, accepted, "Pass `predictions == labels`.")
+    return array.astype(np.bool_)
+
+
+def scores_and_correct(scores: ArrayLike, correct: ArrayLike) -> tuple[Floats, Bools]:
+    """Return both arrays, checked and of one length."""
+    values = as_scores(scores, "scores")
+    return values, as_booleans(correct, "correct", len(values), "scores")
 
 
 def as_labels(value: ArrayLike, argument: str, length: int | None = None, partner: str = "") -> Ints:
-    """A non-empty 1-d array of class numbers 0, 1, 2, ..., as long as ``partner`` where one is named."""
+    """Return a non-empty 1-d array of class numbers 0, 1, 2, ..., as long as ``partner`` where one is named."""
     accepted = "a 1-d array of whole numbers from 0, one per input"
-    array = _finite(_column(to_numpy(value, argument, accepted), argument, accepted), argument, accepted)
-    odd = _same_length(array, argument, length, partner)[(array != np.floor(array)) | (array < 0)]
-    if odd.size:
-        raise InputError(explain(argument, f"the value {odd[0]:g}", accepted, "Pass class numbers, not one-hot rows."))
+    array = _as_column(value, argument, accepted, length, partner)
+    _refuse(
+        array[(array != np.floor(array)) | (array < 0)], argument, accepted, "Pass class numbers, not one-hot rows."
+    )
     return array.astype(np.int64)
 
 
 def as_probabilities(value: ArrayLike, argument: str) -> Floats:
-    """A non-empty (n, k) float64 array, k >= 2, whose rows are distributions."""
+    """Return a non-empty (n, k) float64 array, k >= 2, whose rows are distributions."""
     accepted = "an array of shape (inputs, classes) with rows in [0, 1] that sum to one"
-    array = _numeric(to_numpy(value, argument, accepted), argument, accepted)
+    array = _as_numbers(value, argument, accepted)
     if array.ndim != 2 or array.shape[1] < 2:
         fix = "For two classes pass both columns, [1 - p, p]."
         raise InputError(explain(argument, f"an array of shape {array.shape}", accepted, fix))
     if array.shape[0] == 0:
         raise InputError(explain(argument, "no rows", accepted, "Check that the set was predicted at all."))
     fix = "Apply a softmax to the logits first."
-    _unit_range(_finite(array, argument, accepted), argument, accepted, fix)
+    _check_unit_range(_check_finite(array, argument, accepted), argument, accepted, fix)
     sums = array.sum(axis=1)
     worst = int(np.argmax(np.abs(sums - 1)))
     if abs(sums[worst] - 1) > _SUM_TOLERANCE:
@@ -81,28 +84,33 @@ def as_probabilities(value: ArrayLike, argument: str) -> Floats:
     return array
 
 
+def rows_and_labels(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, Ints]:
+    """Return both arrays, checked: one label for each row, and a column for each label."""
+    rows = as_probabilities(probs, "probs")
+    truth = as_labels(labels, "labels", len(rows), "probs has rows")
+    if truth.max() >= rows.shape[1]:
+        fix = f"probs has {rows.shape[1]} columns; check that both come from the same classes."
+        accepted = f"class numbers from 0 to {rows.shape[1] - 1}"
+        raise InputError(explain("labels", f"the class {truth.max()}", accepted, fix))
+    return rows, truth
+
+
 def as_confidences(value: ArrayLike, argument: str) -> Floats:
-    """A non-empty 1-d float64 array in [0, 1]."""
+    """Return a non-empty 1-d float64 array in [0, 1]."""
     fix = "Pass the probability of the predicted class, not a logit or an uncertainty score."
-    return _unit_range(as_scores(value, argument), argument, "a 1-d array of numbers in [0, 1]", fix)
-
-
-def as_fraction(value: float, argument: str) -> float:
-    """A number strictly between 0 and 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < float(value) < 1:
-        raise InputError(explain(argument, repr(value), "a number between 0 and 1", "Write 95 % as 0.95."))
-    return float(value)
+    return _check_unit_range(as_scores(value, argument), argument, "a 1-d array of numbers in [0, 1]", fix)
 
 
 def as_count(value: int, argument: str, at_least: int = 1) -> int:
-    """A whole number that is large enough."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
+    """Return a whole number that is large enough."""
+    number = whole_number(value)
+    if number is None or number < at_least:
         raise InputError(explain(argument, repr(value), f"a whole number of at least {at_least}"))
-    return int(value)
+    return number
 
 
 def to_numpy(value: ArrayLike, argument: str, accepted: str) -> NDArray[Any]:
-    """An array of whatever type it has; torch need not be there, so tensors are known by what they can do."""
+    """Return an array of whatever type it has; torch need not be there, so tensors are known by what they can do."""
     if hasattr(value, "detach"):
         tensor = value.detach().cpu()
         # numpy has no bfloat16, and float64 holds every smaller float exactly
@@ -113,30 +121,36 @@ def to_numpy(value: ArrayLike, argument: str, accepted: str) -> NDArray[Any]:
         raise InputError(explain(argument, f"something that is no array ({error})", accepted)) from None
 
 
-def _numeric(array: NDArray[Any], argument: str, accepted: str) -> Floats:
+def _as_numbers(value: ArrayLike, argument: str, accepted: str) -> Floats:
+    array = to_numpy(value, argument, accepted)
     if array.dtype.kind not in "fiub":
         raise InputError(explain(argument, f"an array of type {array.dtype}", accepted, "Convert it to numbers first."))
     return np.asarray(array, dtype=np.float64)
 
 
-def _column(array: NDArray[Any], argument: str, accepted: str) -> Floats:
-    column = _numeric(array, argument, accepted)
+def _as_column(
+    value: ArrayLike, argument: str, accepted: str, length: int | None, partner: str, finite: bool = True
+) -> Floats:
+    column = _as_numbers(value, argument, accepted)
     if column.ndim != 1:
         fix = f"Flatten it with .reshape(-1) if it holds one value per input (it holds {column.size})."
         raise InputError(explain(argument, f"an array of shape {column.shape}", accepted, fix))
     if column.size == 0:
         raise InputError(explain(argument, "an empty array", accepted, "Check that the set has any inputs at all."))
-    return column
-
-
-def _same_length(column: Floats, argument: str, length: int | None, partner: str) -> Floats:
+    if finite:
+        _check_finite(column, argument, accepted)
     if length is not None and len(column) != length:
         fix = "Both must describe the same inputs in the same order."
         raise InputError(explain(argument, f"{len(column)} values", f"{length}, as many as {partner}", fix))
     return column
 
 
-def _finite(array: Floats, argument: str, accepted: str) -> Floats:
+def _refuse(odd: Floats, argument: str, accepted: str, fix: str) -> None:
+    if odd.size:
+        raise InputError(explain(argument, f"the value {odd[0]:g}", accepted, fix))
+
+
+def _check_finite(array: Floats, argument: str, accepted: str) -> Floats:
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         first = tuple(int(index) for index in bad[0])
@@ -146,7 +160,7 @@ def _finite(array: Floats, argument: str, accepted: str) -> Floats:
     return array
 
 
-def _unit_range(array: Floats, argument: str, accepted: str, fix: str) -> Floats:
+def _check_unit_range(array: Floats, argument: str, accepted: str, fix: str) -> Floats:
     if array.min() < 0 or array.max() > 1:
         raise InputError(explain(argument, f"values from {array.min():g} to {array.max():g}", accepted, fix))
     return array
@@ -157,6 +171,4 @@ def _plain(value: Any) -> Any:
         return value.to_dict()
     if isinstance(value, np.ndarray):
         return value.tolist()
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -37,10 +37,6 @@ class Tally:
     def at_least(self) -> Ints:
         return self.sizes[:, None] - self.below
 
-    def pair(self, first: int, second: int) -> Tally:
-        """The same values with two of the groups only; values that neither holds stay and change nothing."""
-        return Tally(self.values, self.at_most[[first, second]])
-
 
 def tally(*groups: Floats) -> Tally:
     """Count every group at the distinct values of all groups, in O(n log n)."""

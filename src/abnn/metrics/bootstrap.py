@@ -1,12 +1,12 @@
-"""Percentile bootstrap intervals for any metric: how far could the number move with another sample of the same size?
+"""How sure is a number? Percentile bootstrap intervals over test inputs, mean and spread over trainings.
 
-The interval covers the choice of *test inputs* for one trained model. It says nothing about training again with another
-seed; `abnn.metrics.seeds` does that.
+An interval covers the choice of *test inputs* for one trained model: how far could the number move with another sample of
+the same size? It says nothing about training again with another seed; `over_seeds` does that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abnn.errors import InputError, explain
-from abnn.metrics._arrays import ArrayLike, Result, as_count, as_fraction, to_numpy
-
-Draw = Callable[[np.random.Generator], Sequence[NDArray[Any]]]
+from abnn.metrics._arrays import ArrayLike, Result, as_count, as_scores, to_numpy
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,23 @@ class Interval(Result):
     level: float
 
 
-def bootstrap_groups(
+@dataclass(frozen=True)
+class SeedSummary(Result):
+    """``std`` is the sample standard deviation (n - 1); a single run has none."""
+
+    mean: float
+    std: float | None
+    n: int
+
+
+def over_seeds(runs: ArrayLike) -> SeedSummary:
+    """Mean and sample standard deviation of one number per run."""
+    values = as_scores(runs, "runs")
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return SeedSummary(float(np.mean(values)), std, len(values))
+
+
+def bootstrap(
     statistic: Callable[..., float | dict[Any, float] | Result],
     *groups: ArrayLike,
     resamples: int = 1000,
@@ -39,58 +53,26 @@ def bootstrap_groups(
     """Intervals for ``statistic(*groups)`` whose groups are separate samples: detection(id, ood), tiers(id, semi, full).
 
     Returns an `Interval`; where the statistic returns a record or a dict, a dict with one for each number in it. Each
-    group is resampled on its own with replacement and keeps its size. Groups may have several columns, so that the
-    difference of two methods on the same inputs is resampled jointly.
+    group is resampled on its own with replacement and keeps its size. Columns that describe the same inputs belong into
+    one group as an array of several columns: its rows are drawn whole. Where one kind of input is so rare that a
+    resample could miss it, give it a group of its own.
     """
-    arrays = _all_rows(groups, "group")
-
-    def draw(rng: np.random.Generator) -> list[NDArray[Any]]:
-        return [array[rng.integers(0, len(array), len(array))] for array in arrays]
-
-    return _intervals(statistic, arrays, draw, resamples, level, seed)
-
-
-def bootstrap_rows(
-    statistic: Callable[..., float | dict[Any, float] | Result],
-    *columns: ArrayLike,
-    strata: ArrayLike | None = None,
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Any:
-    """Intervals for ``statistic(*columns)`` whose columns describe the same inputs: misclassification(scores, correct).
-
-    Returns what `bootstrap_groups` does. Inputs are resampled with replacement, all columns together. With ``strata`` (one
-    value per input, for instance ``correct``) each stratum keeps its size; that is needed where one class is so rare that
-    a resample could miss it.
-    """
-    arrays = _all_rows(columns, "column")
-    labels = np.zeros(len(arrays[0])) if strata is None else _rows(strata, "strata")
-    for number, array in enumerate([*arrays[1:], labels], start=2):
-        if len(array) != len(arrays[0]):
-            name = "strata" if array is labels else f"column {number}"
-            fix = "All columns must describe the same inputs; for separate samples use bootstrap_groups."
-            raise InputError(explain(name, f"{len(array)} rows", f"{len(arrays[0])}, as many as column 1", fix))
-    members = [np.flatnonzero(labels == value) for value in np.unique(labels)]
-
-    def draw(rng: np.random.Generator) -> list[NDArray[Any]]:
-        rows = np.concatenate([stratum[rng.integers(0, len(stratum), len(stratum))] for stratum in members])
-        return [array[rows] for array in arrays]
-
-    return _intervals(statistic, arrays, draw, resamples, level, seed)
-
-
-def _intervals(
-    statistic: Callable[..., Any], arrays: Sequence[NDArray[Any]], draw: Draw, resamples: int, level: float, seed: int
-) -> Interval | dict[str, Interval]:
-    repeats, level = as_count(resamples, "resamples", at_least=2), as_fraction(level, "level")
+    if not groups:
+        raise InputError(explain("groups", "none", "at least one array", "Pass the arguments of the statistic."))
+    arrays = [_as_rows(group, f"group {number}") for number, group in enumerate(groups, start=1)]
+    if not 0 < level < 1:
+        raise InputError(explain("level", repr(level), "a number between 0 and 1", "Write 95 % as 0.95."))
+    repeats = as_count(resamples, "resamples", at_least=2)
     rng = np.random.default_rng(as_count(seed, "seed", at_least=0))
     whole = statistic(*arrays)
     estimates = _numbers(whole)
+    samples = []
     try:
-        samples = np.array([list(_numbers(statistic(*draw(rng))).values()) for _ in range(repeats)])
+        for _ in range(repeats):
+            resampled = statistic(*(array[rng.integers(0, len(array), len(array))] for array in arrays))
+            samples.append(list(_numbers(resampled).values()))
     except InputError as error:
-        fix = "Use more data, or pass `strata` to bootstrap_rows so that every class keeps its size."
+        fix = "Use more data, or give every class a group of its own, which keeps its size."
         fault = f"a resample on which it is undefined ({error})"
         raise InputError(explain("statistic", fault, "a statistic defined on every resample", fix)) from error
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
@@ -109,15 +91,9 @@ def _numbers(value: Any) -> dict[Any, float]:
     raise InputError(explain("statistic", fault, "a function that returns a number, a dict or a record of metrics"))
 
 
-def _rows(value: ArrayLike, argument: str) -> NDArray[Any]:
+def _as_rows(value: ArrayLike, argument: str) -> NDArray[Any]:
     accepted = "an array with one row per input"
     array = to_numpy(value, argument, accepted)
     if array.ndim == 0 or len(array) == 0:
         raise InputError(explain(argument, "no rows", accepted, "Check that the set has any inputs at all."))
     return array
-
-
-def _all_rows(values: Sequence[ArrayLike], kind: str) -> list[NDArray[Any]]:
-    if not values:
-        raise InputError(explain(f"{kind}s", "none", "at least one array", "Pass the arguments of the statistic."))
-    return [_rows(value, f"{kind} {number}") for number, value in enumerate(values, start=1)]

@@ -6,19 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from abnn.errors import InputError, explain
-from abnn.metrics._arrays import (
-    ArrayLike,
-    Bools,
-    Floats,
-    Ints,
-    Result,
-    as_booleans,
-    as_confidences,
-    as_count,
-    as_labels,
-    as_probabilities,
-)
+from abnn.metrics._arrays import ArrayLike, Floats, Ints, Result, as_booleans, as_confidences, as_count, rows_and_labels
 
 DEFAULT_BINS = 15
 LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
@@ -26,7 +14,13 @@ LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class Calibration(Result):
-    """``ece`` has bins of equal width, ``adaptive_ece`` bins of equal count."""
+    """How far probabilities are from what comes true.
+
+    ece           sum_b (n_b / n) |accuracy_b - confidence_b| over bins of equal width (Guo et al., 2017)
+    adaptive_ece  the same sum over bins of equal count, which follow the confidences to where they are
+    brier         mean over inputs of sum_k (p_k - [k is the label])^2: 0 at best, 2 at worst
+    nll           mean of -log p(label) in nats; probabilities below 2.2e-16 count as that, so one input adds at most 36.04
+    """
 
     accuracy: float
     mean_confidence: float
@@ -53,34 +47,18 @@ class Reliability(Result):
 
 
 def calibration(probs: ArrayLike, labels: ArrayLike, bins: int = DEFAULT_BINS) -> Calibration:
-    """All calibration metrics of class probabilities of shape (inputs, classes); the functions below say what each is."""
-    rows, truth = _rows_and_truth(probs, labels)
+    """All calibration metrics of class probabilities of shape (inputs, classes)."""
+    rows, truth = rows_and_labels(probs, labels)
     confidence, correct = rows.max(axis=1), rows.argmax(axis=1) == truth
     of_label = rows[np.arange(len(rows)), truth]
     return Calibration(
         accuracy=float(np.mean(correct)),
         mean_confidence=float(np.mean(confidence)),
-        ece=expected_calibration_error(confidence, correct, bins),
-        adaptive_ece=adaptive_calibration_error(confidence, correct, bins),
+        ece=reliability(confidence, correct, bins).calibration_error,
+        adaptive_ece=reliability(confidence, correct, bins, equal_mass=True).calibration_error,
         brier=float(np.mean(np.sum(rows**2, axis=1) - of_label**2 + (1 - of_label) ** 2)),
         nll=float(np.mean(-np.log(np.maximum(of_label, LEAST_PROBABILITY)))),
     )
-
-
-def top_label(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, Bools]:
-    """The probability of the predicted class, and whether that class is right (the first of equally probable ones)."""
-    rows, truth = _rows_and_truth(probs, labels)
-    return rows.max(axis=1), rows.argmax(axis=1) == truth
-
-
-def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = DEFAULT_BINS) -> float:
-    """ECE over bins of equal width, sum_b (n_b / n) |accuracy_b - confidence_b| (Guo et al., 2017)."""
-    return reliability(confidence, correct, bins).calibration_error
-
-
-def adaptive_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = DEFAULT_BINS) -> float:
-    """The same sum over bins of equal count, which follow the confidences to where they are."""
-    return reliability(confidence, correct, bins, equal_mass=True).calibration_error
 
 
 def reliability(
@@ -108,23 +86,3 @@ def reliability(
     first, last, count = cuts[:-1], cuts[1:] - 1, np.diff(cuts)
     means, shares = (np.add.reduceat(each, first) / count for each in (ordered, expected))
     return Reliability(ordered[first], ordered[last], means, shares, count)
-
-
-def brier_score(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Mean over inputs of sum_k (p_k - [k is the label])^2: 0 at best, 2 at worst."""
-    return calibration(probs, labels).brier
-
-
-def negative_log_likelihood(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Mean of -log p(label) in nats; probabilities below 2.2e-16 count as that, so one input adds at most 36.04."""
-    return calibration(probs, labels).nll
-
-
-def _rows_and_truth(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, Ints]:
-    rows = as_probabilities(probs, "probs")
-    truth = as_labels(labels, "labels", len(rows), "probs has rows")
-    if truth.max() >= rows.shape[1]:
-        fault = f"the class {truth.max()}"
-        fix = f"probs has {rows.shape[1]} columns; check that both come from the same classes."
-        raise InputError(explain("labels", fault, f"class numbers from 0 to {rows.shape[1] - 1}", fix))
-    return rows, truth

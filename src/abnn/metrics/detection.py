@@ -1,4 +1,4 @@
-"""Telling in-distribution inputs from outliers by one score per input (larger = more uncertain = more of an outlier).
+"""Telling in-distribution inputs from outliers, or right predictions from wrong ones, by one score per input.
 
 All numbers are fractions in [0, 1], exact for the given samples, and unchanged by any strictly increasing function of
 the score. Ties are never broken by the order of the input: equal scores pass a threshold together.
@@ -6,17 +6,28 @@ the score. Ties are never broken by the order of the input: equal scores pass a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from abnn.metrics._arrays import ArrayLike, Floats, Ints, Result, as_fraction, as_scores
+from abnn.errors import InputError, explain
+from abnn.metrics._arrays import ArrayLike, Floats, Ints, Result, as_scores, scores_and_correct
 from abnn.metrics._tally import Tally, tally
 
 
 @dataclass(frozen=True)
 class Detection(Result):
-    """The names say which side counts as positive, because the literature uses both under the same name."""
+    """The names say which side counts as positive, because the literature uses both under the same name.
+
+    auroc                      P(ood > id) + P(ood = id) / 2 for a random pair, whichever side is called positive
+    aupr_in                    average precision with ID positive: accept if score <= t
+    aupr_out                   average precision with OOD positive: alarm if score >= t
+    detection_accuracy         max over t of [P(id <= t) + P(ood > t)] / 2: the best balanced accuracy, at least 1/2
+    tnr_at_tpr95_id_positive   P(ood > t) at the smallest t with P(id <= t) >= 0.95: the share of OOD refused while 95 % of
+                               ID is kept. t is one of the ID scores; an OOD score equal to it is missed
+    fpr_at_tpr95_ood_positive  P(id >= t) at the largest t with P(ood >= t) >= 0.95: the share of ID refused while 95 % of
+                               OOD is caught. t is one of the OOD scores; an ID score equal to it is a false alarm
+    """
 
     auroc: float
     aupr_in: float
@@ -24,6 +35,19 @@ class Detection(Result):
     detection_accuracy: float
     tnr_at_tpr95_id_positive: float
     fpr_at_tpr95_ood_positive: float
+
+
+@dataclass(frozen=True)
+class Misclassification(Result):
+    """The accuracy, and the numbers of `Detection` with success in the place of ID and error in the place of OOD."""
+
+    accuracy: float
+    auroc: float
+    aupr_success: float
+    aupr_error: float
+    detection_accuracy: float
+    tnr_at_tpr95_success_positive: float
+    fpr_at_tpr95_error_positive: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,54 +60,24 @@ class RocCurve(Result):
 
 
 def detection(id_scores: ArrayLike, ood_scores: ArrayLike) -> Detection:
-    """All detection metrics from one sort; the functions below say what each of them is."""
+    """All detection metrics, from one sort."""
     counts = _tally(id_scores, ood_scores)
-    accepted = counts.at_most / counts.sizes[:, None]
+    accepted, alarms = counts.at_most / counts.sizes[:, None], counts.at_least / counts.sizes[:, None]
+    # count / size is correctly rounded, and so is the literal 0.95: k of n with k / n = 0.95 exactly compares as equal.
+    keeping, catching = int(np.argmax(accepted[0] >= 0.95)), int(np.flatnonzero(alarms[1] >= 0.95)[-1])
     return Detection(
         auroc=auroc_of(counts),
         aupr_in=_average_precision(counts.at_most[0], counts.at_most[1]),
         aupr_out=_average_precision(counts.at_least[1, ::-1], counts.at_least[0, ::-1]),
         detection_accuracy=float(max(0.5, np.max(accepted[0] + (1 - accepted[1])) / 2)),
-        tnr_at_tpr95_id_positive=_tnr_at_tpr(counts, 0.95),
-        fpr_at_tpr95_ood_positive=_fpr_at_tpr(counts, 0.95),
+        tnr_at_tpr95_id_positive=float((counts.sizes[1] - counts.at_most[1, keeping]) / counts.sizes[1]),
+        fpr_at_tpr95_ood_positive=float(counts.at_least[0, catching] / counts.sizes[0]),
     )
 
 
 def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """P(ood > id) + P(ood = id) / 2 for a random pair. The same whichever side is called positive."""
+    """P(ood > id) + P(ood = id) / 2 for a random pair."""
     return auroc_of(_tally(id_scores, ood_scores))
-
-
-def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """Average precision with **ID positive**: accept if score <= t, sum over distinct t of precision x recall gained."""
-    return detection(id_scores, ood_scores).aupr_in
-
-
-def aupr_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """Average precision with **OOD positive**: alarm if score >= t, sum over distinct t of precision x recall gained."""
-    return detection(id_scores, ood_scores).aupr_out
-
-
-def detection_accuracy(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """max over all t of [P(id <= t) + P(ood > t)] / 2: the best balanced accuracy, at least 1/2."""
-    return detection(id_scores, ood_scores).detection_accuracy
-
-
-def tnr_at_tpr_id_positive(id_scores: ArrayLike, ood_scores: ArrayLike, tpr: float = 0.95) -> float:
-    """P(ood > t) at the smallest t with P(id <= t) >= ``tpr``: the share of OOD refused while ``tpr`` of ID is kept.
-
-    On the confidence scale (-score) this t is the largest threshold at which the true positive rate of ID is still at
-    least ``tpr``. t is always one of the ID scores; an OOD score equal to t is accepted, so it counts as missed.
-    """
-    return _tnr_at_tpr(_tally(id_scores, ood_scores), as_fraction(tpr, "tpr"))
-
-
-def fpr_at_tpr_ood_positive(id_scores: ArrayLike, ood_scores: ArrayLike, tpr: float = 0.95) -> float:
-    """P(id >= t) at the largest t with P(ood >= t) >= ``tpr``: the share of ID refused while ``tpr`` of OOD is caught.
-
-    t is always one of the OOD scores; an ID score equal to t is refused, so it counts as a false alarm.
-    """
-    return _fpr_at_tpr(_tally(id_scores, ood_scores), as_fraction(tpr, "tpr"))
 
 
 def roc_curve(id_scores: ArrayLike, ood_scores: ArrayLike) -> RocCurve:
@@ -96,10 +90,30 @@ def roc_curve(id_scores: ArrayLike, ood_scores: ArrayLike) -> RocCurve:
     return RocCurve(np.append(counts.values, np.nextafter(counts.values[-1], np.inf)), fpr=rates[0], tpr=rates[1])
 
 
-def auroc_of(counts: Tally) -> float:
-    """P(second > first) + P(second = first) / 2 of the two groups of a tally, summed in whole numbers."""
-    doubled = np.sum(counts.at[1] * (counts.below[0] + counts.at_most[0]))
-    return float(doubled / (2 * counts.sizes[0] * counts.sizes[1]))
+def misclassification(scores: ArrayLike, correct: ArrayLike) -> Misclassification:
+    """How well the score tells wrong predictions (which should score high) from right ones.
+
+    Two models are comparable only at similar accuracy: each is tested on its own errors, and ``aupr_error`` of a
+    useless score equals the error rate.
+    """
+    right, wrong = split_by_correctness(scores, correct)
+    return Misclassification(len(right) / (len(right) + len(wrong)), *astuple(detection(right, wrong)))
+
+
+def split_by_correctness(scores: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
+    """The scores of the right and of the wrong predictions; both must exist."""
+    values, right = scores_and_correct(scores, correct)
+    if np.all(right) or not np.any(right):
+        fault = f"{len(right)} predictions that are all {'right' if right[0] else 'wrong'}"
+        fix = "Misclassification detection is undefined here; report the accuracy alone, or use more data."
+        raise InputError(explain("correct", fault, "at least one right and one wrong prediction", fix))
+    return values[right], values[~right]
+
+
+def auroc_of(counts: Tally, low: int = 0, high: int = 1) -> float:
+    """P(high > low) + P(high = low) / 2 of two groups of a tally, summed in whole numbers."""
+    doubled = np.sum(counts.at[high] * (counts.below[low] + counts.at_most[low]))
+    return float(doubled / (2 * counts.sizes[low] * counts.sizes[high]))
 
 
 def _tally(id_scores: ArrayLike, ood_scores: ArrayLike) -> Tally:
@@ -111,14 +125,3 @@ def _average_precision(true_positives: Ints, false_positives: Ints) -> float:
     gained = np.diff(true_positives, prepend=0)
     precision = true_positives / (true_positives + false_positives)
     return float(np.sum(gained * precision) / true_positives[-1])
-
-
-# count / size is correctly rounded, and so is the literal 0.95: k of n with k / n = 0.95 exactly compares as equal.
-def _tnr_at_tpr(counts: Tally, tpr: float) -> float:
-    first = int(np.argmax(counts.at_most[0] / counts.sizes[0] >= tpr))
-    return float((counts.sizes[1] - counts.at_most[1, first]) / counts.sizes[1])
-
-
-def _fpr_at_tpr(counts: Tally, tpr: float) -> float:
-    last = int(np.flatnonzero(counts.at_least[1] / counts.sizes[1] >= tpr)[-1])
-    return float(counts.at_least[0, last] / counts.sizes[0])

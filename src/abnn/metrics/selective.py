@@ -11,14 +11,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from abnn.metrics._arrays import ArrayLike, Bools, Floats, Result
+from abnn.metrics._arrays import ArrayLike, Bools, Floats, Result, scores_and_correct
 from abnn.metrics._tally import tally
-from abnn.metrics.misclassification import scores_and_correct
 
 
 @dataclass(frozen=True)
 class Selective(Result):
-    """Areas under curves of risk over coverage: smaller is better. ``error_rate`` is the risk at full coverage."""
+    """Areas under curves of risk over coverage: smaller is better.
+
+    error_rate    the risk at full coverage
+    aurc          area under the risk-coverage curve, (1/n) sum_k risk(k / n) (Geifman and El-Yaniv, 2017)
+    optimal_aurc  the least that any order of the same right and wrong predictions has: all errors last. Geifman et al.
+                  (2019) approximate it by r + (1 - r) ln(1 - r) for error rate r; here it is exact
+    excess_aurc   aurc - optimal_aurc
+    augrc         area under the generalised risk, P(answered and wrong), over coverage, by trapezoids (Traub et al., 2024):
+                  (1 - AUROC) a (1 - a) + (1 - a)^2 / 2 with accuracy a and the AUROC of `misclassification`
+    """
 
     error_rate: float
     aurc: float
@@ -36,7 +44,7 @@ class RiskCoverage(Result):
 
 
 def selective(scores: ArrayLike, correct: ArrayLike) -> Selective:
-    """All selective-prediction metrics from one sort; the functions below say what each of them is."""
+    """All selective-prediction metrics, from one sort."""
     values, right = scores_and_correct(scores, correct)
     errors, n = _expected_errors(values, right), len(right)
     errors_last = np.maximum(np.arange(1, n + 1) - np.count_nonzero(right), 0).astype(np.float64)
@@ -55,27 +63,6 @@ def risk_coverage(scores: ArrayLike, correct: ArrayLike) -> RiskCoverage:
     errors = _expected_errors(*scores_and_correct(scores, correct))
     answered = np.arange(1, len(errors) + 1)
     return RiskCoverage(coverage=answered / len(errors), risk=errors / answered)
-
-
-def aurc(scores: ArrayLike, correct: ArrayLike) -> float:
-    """Area under the risk-coverage curve, (1/n) sum_k risk(k / n) (Geifman and El-Yaniv, 2017)."""
-    return selective(scores, correct).aurc
-
-
-def excess_aurc(scores: ArrayLike, correct: ArrayLike) -> float:
-    """AURC minus the least AURC that any order of the same right and wrong predictions has: all errors last.
-
-    Geifman et al. (2019) approximate that least value by r + (1 - r) ln(1 - r) for error rate r; here it is exact.
-    """
-    return selective(scores, correct).excess_aurc
-
-
-def augrc(scores: ArrayLike, correct: ArrayLike) -> float:
-    """Area under the generalised risk, P(answered and wrong), over coverage, by trapezoids (Traub et al., 2024).
-
-    With accuracy a and the AUROC of misclassification detection it equals (1 - AUROC) a (1 - a) + (1 - a)^2 / 2.
-    """
-    return selective(scores, correct).augrc
 
 
 def _expected_errors(values: Floats, right: Bools) -> Floats:

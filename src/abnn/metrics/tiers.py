@@ -26,7 +26,7 @@ class TierThresholds(Result):
     def __post_init__(self) -> None:
         if not (np.isfinite(self.id_semi) and np.isfinite(self.semi_full) and self.id_semi <= self.semi_full):
             fault = f"id_semi={self.id_semi}, semi_full={self.semi_full}"
-            fix = "Swap the two, or choose them with choose_tier_thresholds."
+            fix = "Swap the two, or choose them with abnn.calibrate."
             raise InputError(explain("thresholds", fault, "two finite numbers, id_semi <= semi_full", fix))
 
 
@@ -60,15 +60,15 @@ class Tiers(Result):
 def tiers(
     id_scores: ArrayLike, semi_scores: ArrayLike, full_scores: ArrayLike, thresholds: TierThresholds | None = None
 ) -> Tiers:
-    """All tier metrics. ``thresholds`` must come from other data (`choose_tier_thresholds` on a validation split)."""
+    """All tier metrics. ``thresholds`` must come from other data, as those of `abnn.calibrate` do."""
     groups = tier_groups(id_scores, semi_scores, full_scores)
     counts = tally(*groups)
     clusters = cluster_confusion(*groups)
     by_threshold = None if thresholds is None else tier_confusion(*groups, thresholds)
     return Tiers(
-        auroc_id_below_semi=auroc_of(counts.pair(0, 1)),
-        auroc_semi_below_full=auroc_of(counts.pair(1, 2)),
-        auroc_id_below_full=auroc_of(counts.pair(0, 2)),
+        auroc_id_below_semi=auroc_of(counts, 0, 1),
+        auroc_semi_below_full=auroc_of(counts, 1, 2),
+        auroc_id_below_full=auroc_of(counts, 0, 2),
         ordered_triples=_ordered_triples(counts),
         cluster_balanced_accuracy=clusters.balanced_accuracy,
         threshold_balanced_accuracy=None if by_threshold is None else by_threshold.balanced_accuracy,
@@ -94,15 +94,9 @@ def tier_confusion(
     bounds = (thresholds.id_semi, thresholds.semi_full)
     rows = [np.bincount(np.searchsorted(bounds, group, side="left"), minlength=3) for group in groups]
     recalls = [float(row[tier] / row.sum()) for tier, row in enumerate(rows)]
-    return TierConfusion(
-        matrix=tuple(tuple(int(cell) for cell in row) for row in rows),
-        thresholds=thresholds,
-        accuracy=float(sum(row[tier] for tier, row in enumerate(rows)) / sum(len(group) for group in groups)),
-        balanced_accuracy=float(np.mean(recalls)),
-        recall_id=recalls[0],
-        recall_semi=recalls[1],
-        recall_full=recalls[2],
-    )
+    accuracy = float(sum(row[tier] for tier, row in enumerate(rows)) / sum(len(group) for group in groups))
+    matrix = tuple(tuple(int(cell) for cell in row) for row in rows)
+    return TierConfusion(matrix, thresholds, accuracy, float(np.mean(recalls)), *recalls)
 
 
 def cluster_confusion(id_scores: ArrayLike, semi_scores: ArrayLike, full_scores: ArrayLike) -> TierConfusion:
@@ -115,22 +109,6 @@ def cluster_confusion(id_scores: ArrayLike, semi_scores: ArrayLike, full_scores:
     return tier_confusion(*groups, TierThresholds(*three_clusters(np.concatenate(groups))))
 
 
-def choose_tier_thresholds(id_scores: ArrayLike, semi_scores: ArrayLike, full_scores: ArrayLike) -> TierThresholds:
-    """The two thresholds of the largest three-way balanced accuracy on these (validation) scores, exactly.
-
-    With F the distribution functions, 3 x balanced accuracy = [F_id - F_semi](a) + [F_semi - F_full](b) + 1 for
-    thresholds a <= b, so the best a for each b is a running maximum. Thresholds lie halfway between neighbouring scores;
-    of equally good pairs the one with the smallest b, then the smallest a, is taken.
-    """
-    counts = tally(*tier_groups(id_scores, semi_scores, full_scores))
-    shares = np.append(np.zeros((3, 1)), counts.at_most / counts.sizes[:, None], axis=1)
-    lower = shares[0] - shares[1]
-    upper = shares[1] - shares[2]
-    b = int(np.argmax(np.maximum.accumulate(lower) + upper))
-    a = int(np.argmax(lower[: b + 1]))
-    return TierThresholds(_threshold_above(counts.values, a), _threshold_above(counts.values, b))
-
-
 def tier_accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
     """Share of right class predictions on one tier whose inputs have true labels (ID and, often, semi)."""
     predicted = as_labels(predictions, "predictions")
@@ -139,11 +117,8 @@ def tier_accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
 
 def tier_groups(id_scores: ArrayLike, semi_scores: ArrayLike, full_scores: ArrayLike) -> Groups:
     """The three arrays, checked."""
-    return (
-        as_scores(id_scores, "id_scores"),
-        as_scores(semi_scores, "semi_scores"),
-        as_scores(full_scores, "full_scores"),
-    )
+    good, semi = as_scores(id_scores, "id_scores"), as_scores(semi_scores, "semi_scores")
+    return good, semi, as_scores(full_scores, "full_scores")
 
 
 def _ordered_triples(counts: Tally) -> float:
@@ -153,14 +128,3 @@ def _ordered_triples(counts: Tally) -> float:
     full_above = 1 - counts.at_most[2] / counts.sizes[2]
     ordered = id_below * full_above + (at[0] * full_above + id_below * at[2]) / 2 + at[0] * at[2] / 6
     return float(np.sum(at[1] * ordered))
-
-
-def _threshold_above(values: Floats, index: int) -> float:
-    """A threshold t such that exactly ``values[:index]`` are <= t."""
-    if index == 0:
-        return float(np.nextafter(values[0], -np.inf))
-    if index == len(values):
-        return float(values[-1])
-    low, high = values[index - 1], values[index]
-    middle = low / 2 + high / 2  # low + (high - low) / 2 could overflow
-    return float(middle if low <= middle < high else low)

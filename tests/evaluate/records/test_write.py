@@ -2,20 +2,16 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from abnn import files
-from abnn.errors import InputError
-from abnn.evaluate.records import (
-    NoArraysError,
-    find_records,
-    read_record,
-    record_path,
-    write,
-    write_record,
-)
+from abnn.errors import FileFormatError, InputError
+from abnn.evaluate import records
+from abnn.evaluate.records import find_records, read_record, record_path, write_record
+from abnn.evaluate.summary import summarise
 from tests.evaluate.records.samples import everything_in
 from tests.evaluate.test_summary import sample_evaluation, sample_set
 
@@ -67,10 +63,9 @@ def test_arrays_can_be_left_out(tmp_path: Path):
     assert set(everything_in(tmp_path)) == {"e/plain-network-seed0.json"}  # the old arrays belong to nobody now
     assert bare.metrics == {name: part for name, part in whole.metrics.items() if name != "by_score"}
     assert bare.arrays_sha256 == whole.arrays_sha256 and bare.sets == whole.sets
-    for ask in (bare.evaluation, bare.recompute):
-        with pytest.raises(NoArraysError, match="without its arrays"):
-            ask()
-    assert read_record(write_record(evaluation, tmp_path, "e")).recompute() == whole.metrics
+    with pytest.raises(FileFormatError, match="without its arrays"):
+        bare.evaluation()
+    assert summarise(read_record(write_record(evaluation, tmp_path, "e")).evaluation()) == whole.metrics
 
 
 def test_infinite_thresholds_and_empty_sets_survive(tmp_path: Path):
@@ -78,14 +73,14 @@ def test_infinite_thresholds_and_empty_sets_survive(tmp_path: Path):
     evaluation = sample_evaluation(sets=(*sample_evaluation().sets[:2], empty), thresholds=(0.5, math.inf))
     record = read_record(write_record(evaluation, tmp_path, "e"))
     assert record.thresholds == (0.5, math.inf) and len(record.evaluation().sets[2]) == 0
-    assert record.recompute() == record.metrics
+    assert summarise(record.evaluation()) == record.metrics
 
 
 def test_thresholds_by_class_survive_and_records_without_them_are_as_before(tmp_path: Path):
     by_class = ((0.1, 0.2), (0.4, 0.9), (0.6, math.inf), (0.2, 0.3))
     record = read_record(write_record(sample_evaluation(class_thresholds=by_class), tmp_path, "by class"))
     assert record.class_thresholds == record.evaluation().class_thresholds == by_class
-    assert record.recompute() == record.metrics
+    assert summarise(record.evaluation()) == record.metrics
     common = write_record(sample_evaluation(), tmp_path, "common")
     assert "class_thresholds" not in json.loads(common.read_text()) and read_record(common).class_thresholds == ()
 
@@ -96,7 +91,7 @@ def test_replacing_leaves_only_the_new_arrays(tmp_path: Path):
     other = write_record(sample_evaluation(seed=10), tmp_path, "e")
     assert write_record(sample_evaluation(size=40), tmp_path, "e") == path
     second = read_record(path).arrays_path
-    assert not first.exists() and second.exists() and read_record(other).recompute()
+    assert not first.exists() and second.exists() and read_record(other).evaluation()
     before = everything_in(tmp_path)[str(second.relative_to(tmp_path))]
     write_record(sample_evaluation(size=40), tmp_path, "e")
     assert second.read_bytes() == before and len(everything_in(tmp_path)) == 4
@@ -125,7 +120,7 @@ def test_a_failure_keeps_the_old_record_and_leaves_nothing_else(
         with pytest.raises(OSError, match="no space"):
             write_record(sample_evaluation(size=40), tmp_path / folder, "e")
     assert everything_in(tmp_path) == before
-    assert (record := find_records(tmp_path)[0]).recompute() == record.metrics
+    assert summarise((record := find_records(tmp_path)[0]).evaluation()) == record.metrics
 
 
 def test_a_failure_while_the_same_run_is_written_again_keeps_its_arrays(
@@ -136,28 +131,30 @@ def test_a_failure_while_the_same_run_is_written_again_keeps_its_arrays(
     def fail(path: Path, content: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(write, "write_json", fail)
+    monkeypatch.setattr(records, "write_json", fail)
     with pytest.raises(KeyboardInterrupt):
         write_record(sample_evaluation(), tmp_path, "e")
-    assert (record := read_record(path)).recompute() == record.metrics
+    assert summarise((record := read_record(path)).evaluation()) == record.metrics
 
 
 def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path):
     a, b, _ = sample_evaluation().sets
     bad_scores = sample_set("x", "id", 3, 0, scores={"entropy": np.array([0, np.inf, 1], np.float32)})
-    cases = [
-        (sample_evaluation(config={"model": object()}), "config: got something that JSON cannot hold"),
-        (sample_evaluation(config={"rate": math.nan}), "config"),
-        (sample_evaluation(seconds={"fit": math.inf}), "seconds"),
-        (sample_evaluation(thresholds=(0.9, 0.4)), "notice <= reject"),
-        (sample_evaluation(thresholds=(math.nan, 0.4)), "thresholds"),
-        (sample_evaluation(sets=(a, b, a)), "sets"),
-        (sample_evaluation(sets=()), "sets: got none"),
-        (sample_evaluation(sets=(bad_scores,)), "'entropy'.*'x'.*not finite"),
+    bad_other = sample_set("x", "id", 3, 0, scores={"entropy": np.ones(3), "other": np.array([0, np.inf, 1])})
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"config": {"model": object()}}, "config: got something that JSON cannot hold"),
+        ({"config": {"rate": math.nan}}, "config"),
+        ({"seconds": {"fit": math.inf}}, "seconds"),
+        ({"thresholds": (0.9, 0.4)}, "notice <= reject"),
+        ({"thresholds": (math.nan, 0.4)}, "thresholds"),
+        ({"sets": (a, b, a)}, "sets"),
+        ({"sets": ()}, "sets: got none"),
+        ({"sets": (bad_scores,)}, "'entropy'.*'x'.*not finite"),
+        ({"sets": (bad_other,)}, "'other'.*'x'.*not finite"),
     ]
-    for evaluation, message in cases:
+    for changes, message in cases:
         with pytest.raises(InputError, match=message):
-            write_record(evaluation, tmp_path, "e")
+            write_record(sample_evaluation(**changes), tmp_path, "e")
     assert everything_in(tmp_path) == {}
 
 

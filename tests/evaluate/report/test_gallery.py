@@ -61,15 +61,13 @@ def test_cards_name_class_probability_score_and_verdict() -> None:
     evaluation = make_evaluation(tiers=("id",), thresholds=(0.0, 1.0))
     result = evaluation.sets[0]
     one = replace(evaluation, sets=(replace(result, shown=np.array([4]), images=result.images[:1]),))
-    names = [f"digit {number}" for number in range(10)]
-    (card,) = gallery([one], one, True, names)[0]["rows"]["Least uncertain"]
-    assert (card["index"], card["truth"], card["pixelated"]) == (4, f"shows digit {result.labels[4]}", True)
+    (card,) = gallery([one], one, True)[0]["rows"]["Least uncertain"]
+    assert (card["index"], card["label"], card["pixelated"]) == (4, result.labels[4], True)
     assert card["words"] == [
         {
             "model": evaluation.name,
-            "class": f"digit {result.predicted[4]}",
-            "mark": " ✓" if result.correct[4] else " ✗",
-            "sure": f"{100 * result.probs[4].max():.0f}",
+            "class": result.predicted[4],
+            "sure": result.probs[4].max(),
             "score": f"{result.scores['entropy'][4]:.3f}",
             "verdict": "notice",
         }
@@ -79,11 +77,12 @@ def test_cards_name_class_probability_score_and_verdict() -> None:
 def test_both_models_speak_only_about_the_same_inputs() -> None:
     pair = make_pair()
     for aligned, speakers in ((True, ["plain network", "attached network"]), (False, ["attached network"])):
-        for each in gallery(pair, pair[-1], aligned, None):
+        for each in gallery(pair, pair[-1], aligned):
             cards = [card for row in each["rows"].values() for card in row]
             assert cards and all([say["model"] for say in card["words"]] == speakers for card in cards)
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_the_page_shows_the_cards(tmp_path: Path) -> None:
     evaluation = make_evaluation(tiers=("id",), thresholds=(0.0, 1.0))
     result = evaluation.sets[0]
@@ -92,6 +91,9 @@ def test_the_page_shows_the_cards(tmp_path: Path) -> None:
     mark = "✓" if result.correct[4] else "✗"
     assert f"says class {result.predicted[4]} {mark} ({100 * result.probs[4].max():.0f}&#8239;%)<br>score" in page
     assert f"input 4 of handwritten, shows class {result.labels[4]}" in page
+    names = [f"digit {number}" for number in range(10)]
+    page = write_report([one], tmp_path / "page.html", "t", class_names=names).read_text()
+    assert f"says digit {result.predicted[4]} {mark}" in page and f"shows digit {result.labels[4]}" in page
     assert "1 of 120 pictures were kept" in page
     bare = replace(result, shown=np.zeros(0, np.int64), images=np.zeros((0, 1, 1), np.uint8))
     page = write_report([replace(evaluation, sets=(bare,))], tmp_path / "page.html", "t").read_text()
@@ -104,14 +106,13 @@ def test_scores_on_a_limit_get_the_milder_verdict() -> None:
     np.testing.assert_array_equal(Evaluation("net", "entropy", (result,), (0.5, 1.0)).levels(result), [0, 0, 1, 1, 2])
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_page_uses_the_thresholds_of_the_predicted_class(tmp_path: Path) -> None:
     evaluation = make_evaluation(classes=2)
     by_class = replace(evaluation, class_thresholds=((-2.0, -1.0), (2.0, 3.0)))
     predicted = by_class.tier("id")[0].predicted
     assert by_class.verdict_counts("id").tolist() == [np.sum(predicted == 1), 0, np.sum(predicted == 0)]
-    cards = [
-        card for each in gallery([by_class], by_class, True, None) for row in each["rows"].values() for card in row
-    ]
+    cards = [card for each in gallery([by_class], by_class, True) for row in each["rows"].values() for card in row]
     assert {card["words"][0]["verdict"] for card in cards} == {"accept", "reject"}
     page = write_report([by_class], tmp_path / "page.html", "t").read_text()
     assert "Mean share of framed cells" in page

@@ -15,8 +15,7 @@ import pytest
 from abnn.errors import InputError
 from abnn.evaluate.evaluation import Evaluation
 from abnn.evaluate.report import measure, write_report
-from abnn.evaluate.report.numbers import judge, shown
-from abnn.evaluate.report.texts import METRICS
+from abnn.evaluate.report.numbers import METRICS, as_text, judge
 
 from .samples import make_evaluation, make_pair
 
@@ -113,7 +112,7 @@ def test_a_comparison_has_everything(tmp_path: Path) -> None:
 
     for numbers in measure.measure(pair).by_model:
         for metric in ("accuracy_id", "auroc_id_semi", "auroc_semi_full", "auroc_id_full", "accuracy_semi"):
-            assert shown(numbers[metric, ""].estimate, METRICS[metric]) in page.source
+            assert as_text(numbers[metric, ""].estimate, METRICS[metric]) in page.source
 
 
 def test_same_input_same_bytes(tmp_path: Path) -> None:
@@ -127,6 +126,7 @@ def test_same_input_same_bytes(tmp_path: Path) -> None:
     assert sorted(first)[:2] == ["page.html", "page_figures/01-ordered-uncertainty-attached-network.png"]
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_hostile_strings_stay_text(tmp_path: Path) -> None:
     evaluation = make_evaluation()
     sets = tuple(replace(s, name=f"{s.tier} {EVIL}", skipped=(EVIL,), data_hash=EVIL) for s in evaluation.sets)
@@ -138,6 +138,7 @@ def test_hostile_strings_stay_text(tmp_path: Path) -> None:
     check_self_contained(page)
     assert not any(image.get("src", "").startswith("http") for image in page.all("img"))  # type: ignore[union-attr]
     assert "<script>alert('x')</script>" in page.text
+    assert "says <script>alert('x')</scr" in page.text and "&amp;lt;" not in page.source  # escaped once
 
 
 def test_one_model(tmp_path: Path) -> None:
@@ -147,6 +148,7 @@ def test_one_model(tmp_path: Path) -> None:
     assert len(page.all("svg")) == 1 + 1 + 1 + 2 + 2 + 1
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_without_thresholds_there_are_no_verdicts(tmp_path: Path) -> None:
     page = write(tmp_path, [make_evaluation(thresholds=None)])
     check_structure(page)
@@ -155,6 +157,12 @@ def test_without_thresholds_there_are_no_verdicts(tmp_path: Path) -> None:
     assert "the best three groups" in page.text
 
 
+def test_a_threshold_that_refuses_nothing_can_be_reported(tmp_path: Path) -> None:
+    page = write(tmp_path, [make_evaluation(tiers=("id",), thresholds=(0.15, float("inf")))])
+    assert "notice above 0.15, reject above inf" in page.text
+
+
+@pytest.mark.usefixtures("one_figure")
 def test_id_alone(tmp_path: Path) -> None:
     page = write(tmp_path, [make_evaluation(tiers=("id",))])
     check_structure(page)
@@ -164,6 +172,7 @@ def test_id_alone(tmp_path: Path) -> None:
     assert "AUROC id / semi" not in page.text and "Accuracy on id" in page.text
 
 
+@pytest.mark.usefixtures("one_figure")
 @pytest.mark.parametrize("tiers", [("full",), ("semi", "full")])
 def test_any_choice_of_tiers(tiers: tuple[str, ...], tmp_path: Path) -> None:
     page = write(tmp_path, [make_evaluation(tiers=tiers)])
@@ -171,18 +180,21 @@ def test_any_choice_of_tiers(tiers: tuple[str, ...], tmp_path: Path) -> None:
     assert "are left out" in page.text
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_models_on_different_sets(tmp_path: Path) -> None:
     page = write(tmp_path, [make_evaluation("a", tiers=("id",)), make_evaluation("b", tiers=("id", "full"))])
     check_structure(page)
     assert "Difference" not in page.text and "not defined here" in page.source
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_a_thousand_classes(tmp_path: Path) -> None:
     page = write(tmp_path, [make_evaluation(classes=1000)], class_names=[f"kind {n}" for n in range(1000)])
     check_structure(page)
     assert re.search(r"says kind \d{3}", page.text)
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_skipped_inputs_are_counted_and_named(tmp_path: Path) -> None:
     evaluation = make_evaluation()
     lines = ("a/broken.png: truncated", "b/text.png: no image")
@@ -192,6 +204,7 @@ def test_skipped_inputs_are_counted_and_named(tmp_path: Path) -> None:
     assert all(line in page.text for line in lines)
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_an_error_keeps_the_old_page(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     write_report([make_evaluation()], page, "A title")
@@ -203,10 +216,10 @@ def test_an_error_keeps_the_old_page(tmp_path: Path) -> None:
 
 def test_numbers_are_printed_with_sign_and_unit() -> None:
     percent, plain = METRICS["auroc"], METRICS["brier"]
-    assert shown(0.9764, percent) == "97.6\u202f%"
-    assert shown(-0.0004, percent, signed=True) == "0.0\u202fpoints"
-    assert shown(-0.021, percent, signed=True) == "\u22122.1\u202fpoints"
-    assert shown(0.021, plain, signed=True) == "+0.021"
+    assert as_text(0.9764, percent) == "97.6\u202f%"
+    assert as_text(-0.0004, percent, signed=True) == "0.0\u202fpoints"
+    assert as_text(-0.021, percent, signed=True) == "\u22122.1\u202fpoints"
+    assert as_text(0.021, plain, signed=True) == "+0.021"
 
 
 @pytest.mark.parametrize(
@@ -223,4 +236,4 @@ def test_numbers_are_printed_with_sign_and_unit() -> None:
 def test_a_difference_is_judged_by_its_interval(metric: str, low: float, high: float, word: str) -> None:
     from abnn.metrics import Interval
 
-    assert judge(Interval(float(np.mean([low, high])), low, high, 0.95), METRICS[metric])[0] == word
+    assert judge(Interval(float(np.mean([low, high])), low, high, 0.95), METRICS[metric]) == word

@@ -51,7 +51,7 @@ def loop(pos: np.ndarray, neg: np.ndarray, steps: int) -> list[float]:
     return [1 - (float(np.mean(window)) if window else 1.0), area, 1 - least_error, area_in, area_out]
 
 
-@examples(250)
+@examples(100)
 @given(groups(2, (2, 3, 7, 60, 200)), st.sampled_from((1, 7, 40, 200)))
 def test_agrees_with_the_loop(sets: Pair, steps: int) -> None:
     id_scores, ood_scores = np.append(sets[0], sets[1].max() + 1), sets[1]  # never all equal
@@ -66,7 +66,7 @@ def test_agrees_with_the_loop_on_the_full_grid() -> None:
     assert result == pytest.approx(loop(-id_scores, -ood_scores, 200_000), abs=1e-9)
 
 
-@examples(60)
+@examples(30)
 @given(scored_predictions(sizes=(7, 60)))
 def test_misclassification_is_the_same_scan(sample: Pair) -> None:
     scores, correct = sample

@@ -18,7 +18,7 @@ from tests.metrics.samples import examples, generator
 TABLE_VALUES = st.lists(st.integers(-4, 4).map(lambda k: k / 10), min_size=1, max_size=8)
 
 
-@examples(150)
+@examples(60)
 @given(TABLE_VALUES)
 def test_p_value_is_the_share_of_all_sign_patterns(differences: list[float]) -> None:
     tenths = [round(value * 10) for value in differences]  # whole numbers: ties are exact

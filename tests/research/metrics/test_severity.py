@@ -13,7 +13,7 @@ from research.metrics import severity_correlation
 from tests.metrics.samples import examples, generator
 
 
-@examples(200)
+@examples(80)
 @given(st.integers(0, 2**32 - 1), st.sampled_from((2, 3, 10, 300)), st.sampled_from((2, 4, 0)))
 def test_severity_correlation_agrees_with_scipy(seed: int, size: int, levels: int) -> None:
     rng = generator(seed)

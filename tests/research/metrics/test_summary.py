@@ -58,4 +58,4 @@ def test_pairs_have_the_clustering_of_single_sets():
 def test_records_with_the_papers_numbers_recompute(tmp_path: Path):
     record = read_record(write_record(sample_evaluation(size=250), tmp_path, "e", summary=summarise))
     assert "paper_trimmed_clustering_cat_dog" in record.metrics
-    assert record.recompute(summarise) == record.metrics and disagreements(record, 0) == {}
+    assert summarise(record.evaluation()) == record.metrics and disagreements(record, 0) == {}

@@ -72,7 +72,7 @@ def test_one_record_for_each_cell_and_seed(finished: Place) -> None:
         assert record.config["data"]["name"] == "mnist" and set(record.sets[0].scores) == {record.score}
         assert "by_score" not in record.metrics or record.arrays_file
     kept = [name for name, record in records.items() if record.arrays_file]
-    assert kept == ["abnn-seed0"] and records["abnn-seed0"].recompute(summarise) == records["abnn-seed0"].metrics
+    assert kept == ["abnn-seed0"] and summarise(records["abnn-seed0"].evaluation()) == records["abnn-seed0"].metrics
     assert records["abnn-seed0"].config["start"]["method"]["name"] == "threshold"
     assert records["energy-post-hoc-seed1"].score == "energy"
     assert records["deep-ensemble-seed0"].config["members"] == list(SEEDS)

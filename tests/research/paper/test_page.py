@@ -18,7 +18,7 @@ from research.paper.figures import alpha, tiers, write_figures
 from research.paper.page import agreement, write_page
 from research.paper.rows import ours
 from research.paper.standing import summary_table
-from research.paper.table import Found
+from research.paper.table import Archive
 
 
 def everything_in(folder: Path) -> dict[str, bytes]:
@@ -44,7 +44,7 @@ def test_the_page_is_written_once(results: Path, docs: Path) -> None:
     assert outside(text) == outside(before)
     for table in TABLES.values():
         assert table.markdown(results).strip() in text
-    assert summary_table(Found(results)).strip() in text and agreement(Found(results)).strip() in text
+    assert summary_table(Archive(results)).strip() in text and agreement(Archive(results)).strip() in text
     written = everything_in(docs)
     assert write_page(results, docs) == [] and everything_in(docs) == written
 
@@ -69,7 +69,7 @@ def test_every_figure_of_the_page_is_there(results: Path, docs: Path) -> None:
 
 
 def test_figures_show_means_over_seeds(results: Path) -> None:
-    found = Found(results)
+    found = Archive(results)
     with style():
         drawing, curve = tiers(found, "mnist"), alpha(found)
         assert drawing is not None and curve is not None and tiers(found, "cat-dog") is None
@@ -91,17 +91,17 @@ def test_figures_show_means_over_seeds(results: Path) -> None:
 
 def test_figures_have_the_same_bytes(results: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        write_figures(Found(results), tmp_path / name)
+        write_figures(Archive(results), tmp_path / name)
     assert everything_in(tmp_path / "a") == everything_in(tmp_path / "b") and len(everything_in(tmp_path / "a")) == 2
 
 
 def test_agreement_counts_all_values(results: Path, tmp_path: Path) -> None:
-    rows = [line.split("|")[1:-1] for line in agreement(Found(results)).splitlines()[2:]]
+    rows = [line.split("|")[1:-1] for line in agreement(Archive(results)).splitlines()[2:]]
     assert [row[0].strip() for row in rows] == [table.title for table in TABLES.values()]
     for row in rows:
         every, *kinds = (int(cell) for cell in row[1:])
         assert every == sum(kinds) > 0
-    nothing = [line.split("|")[1:-1] for line in agreement(Found(tmp_path)).splitlines()[2:]]
+    nothing = [line.split("|")[1:-1] for line in agreement(Archive(tmp_path)).splitlines()[2:]]
     assert all(int(row[1]) == int(row[5]) for row in nothing)
 
 
@@ -109,7 +109,7 @@ def test_the_command_renders_the_page(results: Path, docs: Path, monkeypatch: py
     monkeypatch.setattr(cells.Runner, "run", lambda *arguments: pytest.fail("page trains nothing"))
     result = run("reproduce", "page", "--output", results, "--docs", docs)
     assert result.exit_code == 0 and f"{docs / 'reproduction.md'} updated" in result.output.replace("\n", "")
-    assert summary_table(Found(results)).strip() in (docs / "reproduction.md").read_text()
+    assert summary_table(Archive(results)).strip() in (docs / "reproduction.md").read_text()
     again = run("reproduce", "page", "--output", results, "--docs", docs)
     assert "everything is up to date" in again.output
     with pytest.raises(InputError, match="without reproduction.md"):

@@ -9,7 +9,7 @@ from scipy.stats import rankdata
 
 from research.paper.rows import ours, posthoc
 from research.paper.standing import GROUPS, MEASURES, rank_table, ranks, summary_table
-from research.paper.table import Found
+from research.paper.table import Archive
 from tests.research.paper.samples import fake_record
 
 
@@ -32,7 +32,7 @@ def test_every_discipline_is_measured() -> None:
 
 
 def test_the_summary_has_the_best_of_all_others(results: Path) -> None:
-    found, rows = Found(results), rows_of(summary_table(Found(results)))
+    found, rows = Archive(results), rows_of(summary_table(Archive(results)))
     assert list(rows) == [*(measure.label for measure in MEASURES), "seeds (MNIST / SVHN)"]
     assert rows["seeds (MNIST / SVHN)"] == ["2 / 2", "2 / 2", "", "", "2 / 2"]
     plain, authors, other, score, own = rows["MNIST against SVHN: AUROC"]
@@ -48,7 +48,7 @@ def test_the_summary_has_the_best_of_all_others(results: Path) -> None:
 
 
 def test_ranks_over_all_disciplines(results: Path) -> None:
-    text = rank_table(Found(results))
+    text = rank_table(Archive(results))
     rows = rows_of(text)
     assert list(rows) == ["energy (post-hoc)", "abnn", "abnn (authors)", "threshold"]
     assert [row[0] for row in rows.values()] == ["**1.0**", "2.0", "3.0", "4.0"]
@@ -62,14 +62,14 @@ def test_ranks_over_all_disciplines(results: Path) -> None:
 
 
 def test_ranks_of_what_there_is(tmp_path: Path) -> None:
-    assert rank_table(Found(tmp_path)) == "not run\n"
+    assert rank_table(Archive(tmp_path)) == "not run\n"
     for cell in (ours("mnist"), posthoc("mnist")[0]):
         fake_record(tmp_path, cell)
-    text = rank_table(Found(tmp_path))
+    text = rank_table(Archive(tmp_path))
     assert "2 methods and scores, ranked in 9 of 14 measures" in text  # none on SVHN
     assert set(rows_of(text)) == {"abnn", "energy (post-hoc)"}
 
 
 def test_nothing_was_run(tmp_path: Path) -> None:
-    rows = rows_of(summary_table(Found(tmp_path)))
+    rows = rows_of(summary_table(Archive(tmp_path)))
     assert all(cell == "not run" for label, row in rows.items() if "seeds" not in label for cell in row)

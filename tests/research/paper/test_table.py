@@ -14,7 +14,7 @@ from research.metrics import summarise
 from research.paper import TABLES
 from research.paper.cells import Cell
 from research.paper.standing import MEASURES
-from research.paper.table import ABOVE, BELOW, Found, Row, Section, Table, deviation, parse
+from research.paper.table import ABOVE, BELOW, Archive, Row, Section, Table, deviation, parse
 from research.tables import Column
 from research.tasks import PLANS
 from tests.research.paper.samples import fake_record, fake_sets
@@ -34,7 +34,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def values(results: Path, cell: Cell) -> list[float]:
-    return [100 * record.numbers[AUROC.path] for record in Found(results).of(cell)]
+    return [100 * record.numbers[AUROC.path] for record in Archive(results).of(cell)]
 
 
 def lines(table: Table, results: Path) -> list[list[str]]:
@@ -66,7 +66,7 @@ def test_up_to_three_lines_for_each_method(results: Path) -> None:
         ["Nobody's", "paper", "1.0", "2.0"],
     ]
     assert table.cells == (GOOD, POOR, ABSENT)
-    assert table.tally(Found(results)) == {
+    assert table.tally(Archive(results)) == {
         "within": 1,
         "not run": 2,
     }  # "1.0" of a metric that no record has is the second
@@ -107,7 +107,7 @@ def test_marks_are_in_the_table_and_counted(results: Path) -> None:
     table = Table("t", (Section("s", (AUROC,), rows),))
     written = lines(table, results)
     assert written[1][2].endswith(f"** {ABOVE}") and written[3][2].endswith(BELOW)
-    assert table.tally(Found(results)) == {ABOVE: 1, BELOW: 1}
+    assert table.tally(Archive(results)) == {ABOVE: 1, BELOW: 1}
 
 
 def test_numbers_of_others() -> None:
@@ -124,13 +124,13 @@ def test_seeds_with_different_settings_have_no_mean(tmp_path: Path) -> None:
     fake_record(tmp_path, cell, 0)
     fake_record(tmp_path, cell, 1, epochs=3)
     with pytest.raises(InputError, match="changed-seed0.json and .*changed-seed1.json, made with different settings"):
-        Found(tmp_path).of(cell)
+        Archive(tmp_path).of(cell)
 
 
 def test_records_of_others_are_not_mine(tmp_path: Path) -> None:
     for name in ("abnn", "abnn (authors)", "abnn-seed"):
         fake_record(tmp_path, Cell(name, "svhn"))
-    found = Found(tmp_path)
+    found = Archive(tmp_path)
     for name in ("abnn", "abnn (authors)", "abnn-seed"):
         assert [record.name for record in found.of(Cell(name, "svhn"))] == [name]
     assert found.of(Cell("abnn", "mnist")) == () and found.over_seeds(Cell("abnn", "svhn"), "no.such") is None

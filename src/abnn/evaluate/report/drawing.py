@@ -12,13 +12,10 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 from markupsafe import escape
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -88,7 +85,7 @@ def model_look(number: int) -> Look:
 
 
 def set_title(axes: Axes, title: str, pad: float = 6) -> None:
-    axes.set_title(short(title, 46), parse_math=False, pad=pad)
+    axes.set_title(short(title, 46), pad=pad)
 
 
 def percent_axes(axes: Axes) -> None:
@@ -107,37 +104,32 @@ def draw_thresholds(axes: Axes, evaluation: Evaluation, which: str, limits: Limi
     Thresholds that differ by class have no line: the predicted class, which the figure does not show, decides there.
     """
     muted, values = PALETTE["muted"], () if evaluation.class_thresholds else evaluation.thresholds or ()
-    draw_line = axes.axvline if which == "x" else axes.axhline
     for number, value in enumerate(values):
         if not limits[0] <= value <= limits[1]:
             continue
-        draw_line(value, color=muted, linewidth=1, linestyle=(0, (2, 2)))
         # the two names lean away from each other, so that close thresholds do not write over one another
         if which == "x":
-            where: dict[str, Any] = {"x": value, "y": 1.01, "ha": ("right", "left")[number], "va": "bottom"}
-            transform = axes.get_xaxis_transform()
+            axes.axvline(value, color=muted, linewidth=1, linestyle=(0, (2, 2)))
+            place, transform, lean = (value, 1.01), axes.get_xaxis_transform(), (("right", "left")[number], "bottom")
         else:
-            where = {"x": 1.01, "y": value, "ha": "left", "va": ("top", "bottom")[number]}
-            transform = axes.get_yaxis_transform()
-        axes.text(s=VERDICTS[number + 1], color=muted, fontsize=8.5, transform=transform, **where)
+            axes.axhline(value, color=muted, linewidth=1, linestyle=(0, (2, 2)))
+            place, transform, lean = (1.01, value), axes.get_yaxis_transform(), ("left", ("top", "bottom")[number])
+        word = VERDICTS[number + 1]
+        axes.text(*place, word, color=muted, fontsize=8.5, transform=transform, ha=lean[0], va=lean[1])
 
 
 def tier_legend(figure: Figure, evaluation: Evaluation, tiers: Sequence[str]) -> None:
-    rows = []
-    for tier in tiers:
-        sets = evaluation.tier(tier)
-        named = short(sets[0].name, 40) if len(sets) == 1 else f"{len(sets)} sets"
-        rows.append((TIER_LOOK[tier], f"{tier}: {named}"))
-    add_legend(figure, rows)
+    sets = {tier: evaluation.tier(tier) for tier in tiers}
+    names = {tier: short(each[0].name, 40) if len(each) == 1 else f"{len(each)} sets" for tier, each in sets.items()}
+    add_legend(figure, [(TIER_LOOK[tier], f"{tier}: {name}") for tier, name in names.items()])
 
 
 def add_legend(figure: Figure, rows: Sequence[tuple[Look, str]]) -> None:
     """Below the axes, where it covers no line; the figure grows by its height."""
     handles = [Line2D([], [], color=colour, linestyle=line) for (colour, line), _ in rows]
-    # Labels are set afterwards: matplotlib would drop names that start with "_" and read "$" as mathematics.
+    # Labels are set afterwards: matplotlib would drop names that start with "_".
     legend = figure.legend(handles, ["-"] * len(rows), loc="outside lower left", handlelength=2.8, labelspacing=0.3)
     for entry, (_, label) in zip(legend.get_texts(), rows, strict=True):
-        entry.set_parse_math(False)
         entry.set_text(label)
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + 0.1 + 0.17 * len(rows))
@@ -174,13 +166,13 @@ def svg_file(drawing: Drawing) -> bytes:
 
 
 def png_file(drawing: Drawing) -> bytes:
-    buffer, hidden = io.BytesIO(), {"Software": None, "Title": printable(drawing.alt)}
-    canvas = FigureCanvasAgg(drawing.figure)
-    canvas.print_figure(buffer, format="png", dpi=DOTS_PER_INCH, facecolor="white", metadata=hidden)
+    hidden = {"Software": None, "Title": printable(drawing.alt)}
+    buffer = io.BytesIO()
+    drawing.figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, facecolor="white", metadata=hidden)
     return buffer.getvalue()
 
 
 def _svg(figure: Figure, background: str) -> str:
     buffer, hidden = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    FigureCanvasSVG(figure).print_figure(buffer, format="svg", facecolor=background, metadata=hidden)
+    figure.savefig(buffer, format="svg", facecolor=background, metadata=hidden)
     return buffer.getvalue()

@@ -1,15 +1,17 @@
-"""The figures of the page, each a pure function of evaluations."""
+"""The figures of the page, each a pure function of evaluations; what is said about them stands in ``figures.json``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
-from abnn.evaluate.records.paths import slug
+from abnn.evaluate.records import slug
 from abnn.evaluate.report import drawing
 from abnn.evaluate.report.drawing import PERCENT, TIER_LOOK, Drawing, Limits, short
 from abnn.metrics import auroc, reliability, risk_coverage, roc_curve, selective
@@ -18,10 +20,7 @@ from abnn.predict.verdicts import VERDICTS
 BINS = 30
 MOST_POINTS = 300
 FEW_INPUTS = 10
-
-
-def tiers_of(evaluation: Evaluation) -> list[str]:
-    return [tier for tier in TIERS if evaluation.tier(tier)]
+TEXTS = json.loads(files("abnn.evaluate.report").joinpath("figures.json").read_text(encoding="utf-8"))
 
 
 def score_limits(evaluations: Sequence[Evaluation]) -> dict[str, Limits]:
@@ -37,20 +36,18 @@ def ordered_uncertainty(evaluation: Evaluation, limits: Limits) -> Drawing:
     """The paper's figure: the scores of each tier in rising order over their place in that order."""
     figure, axes = _panel(evaluation.name)
     medians = []
-    for tier in tiers_of(evaluation):
+    for tier in evaluation.tiers:
         scores = np.sort(evaluation.scores(tier))
         keep = _thinned(len(scores))
         colour, line = TIER_LOOK[tier]
         axes.plot((keep + 0.5) / len(scores), scores[keep], color=colour, linestyle=line)
         medians.append(f"{tier} {np.median(scores):.3g}")
     axes.set(xlim=(0, 1), ylim=_padded(limits), xlabel="inputs of the tier, most certain first")
-    axes.set_ylabel(_score_label(evaluation), parse_math=False)
+    axes.set_ylabel(_score_label(evaluation))
     axes.xaxis.set_major_formatter(PERCENT)
     drawing.draw_thresholds(axes, evaluation, "y", limits)
-    drawing.tier_legend(figure, evaluation, tiers_of(evaluation))
-    alt = f"Ordered uncertainty of {evaluation.name}: one rising line per tier. Median scores: {', '.join(medians)}."
-    caption = "score of each input, sorted. Lines that stay apart mean tiers that can be told apart."
-    return _drawing("ordered-uncertainty", evaluation.name, alt, f"{evaluation.name}: {caption}", figure)
+    drawing.tier_legend(figure, evaluation, evaluation.tiers)
+    return _drawing("ordered-uncertainty", evaluation.name, ", ".join(medians), figure)
 
 
 def histograms(evaluation: Evaluation, limits: Limits) -> Drawing:
@@ -58,7 +55,7 @@ def histograms(evaluation: Evaluation, limits: Limits) -> Drawing:
     figure, axes = _panel(evaluation.name, pad=18 if evaluation.thresholds else 6)
     edges = np.linspace(*limits, BINS + 1)
     peaks = []
-    for tier in tiers_of(evaluation):
+    for tier in evaluation.tiers:
         scores = np.clip(evaluation.scores(tier).astype(np.float64), *limits)  # float32 could round past a limit
         share = np.histogram(scores, edges)[0] / len(scores)
         colour, line = TIER_LOOK[tier]
@@ -66,56 +63,42 @@ def histograms(evaluation: Evaluation, limits: Limits) -> Drawing:
         axes.stairs(share, edges, color=colour, linestyle=line, linewidth=1.6)
         top = int(np.argmax(share))
         peaks.append(f"{tier} {share[top]:.0%} between {edges[top]:.3g} and {edges[top + 1]:.3g}")
-    axes.set(xlim=_padded(limits), ylabel="share of the tier")
+    axes.set(xlim=_padded(limits), ylabel="share of the tier", xlabel=_score_label(evaluation))
     axes.set_ylim(bottom=0)
-    axes.set_xlabel(_score_label(evaluation), parse_math=False)
     axes.yaxis.set_major_formatter(PERCENT)
     drawing.draw_thresholds(axes, evaluation, "x", limits)
-    drawing.tier_legend(figure, evaluation, tiers_of(evaluation))
-    alt = f"Histogram of the scores of {evaluation.name} by tier. Fullest bins: {'; '.join(peaks)}."
-    caption = f"{evaluation.name}: how often each score occurs. The less the tiers overlap, the better."
-    return _drawing("histogram", evaluation.name, alt, caption, figure)
+    drawing.tier_legend(figure, evaluation, evaluation.tiers)
+    return _drawing("histogram", evaluation.name, "; ".join(peaks), figure)
 
 
 def roc(name: str, pairs: Sequence[tuple[Evaluation, SetResult]], models: Sequence[str]) -> Drawing:
     """ROC curves of one outlier set against the id tier, one line per model; OOD is positive."""
     figure, axes = _panel(f"id against {name}")
     drawing.draw_diagonal(axes)
-    labels, areas = [], []
-    for evaluation, result in pairs:
-        scores = evaluation.scores("id"), result.scores[evaluation.score]
-        curve, area = roc_curve(*scores), auroc(*scores)
-        look = _plot(axes, curve.fpr, curve.tpr, models.index(evaluation.name))
-        labels.append((look, f"{short(evaluation.name, 40)}: AUROC {100 * area:.1f} %"))
-        areas.append(f"{evaluation.name} {area:.1%}")
+    scores = {each.name: (each.scores("id"), result.scores[each.score]) for each, result in pairs}
+    curves = {model: roc_curve(*each) for model, each in scores.items()}
+    areas = {model: auroc(*each) for model, each in scores.items()}
     axes.set(xlabel="id inputs refused (false alarms)", ylabel="outliers caught")
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    drawing.percent_axes(axes)
-    drawing.add_legend(figure, labels)
-    alt = f"ROC curves for telling {name} from id. Area under the curve: {', '.join(areas)}."
-    caption = "the closer a line comes to the upper left corner, the better; the diagonal is chance."
-    return _drawing("roc", name, alt, f"id against {name}: {caption}", figure)
+    _draw_curves(figure, {model: (each.fpr, each.tpr) for model, each in curves.items()}, areas, "AUROC", models)
+    return _drawing("roc", name, ", ".join(f"{model} {area:.1%}" for model, area in areas.items()), figure)
 
 
 def risk_over_coverage(
-    name: str, rows: Sequence[tuple[Evaluation, Sequence[SetResult]]], models: Sequence[str], caption: str
+    name: str, rows: Sequence[tuple[Evaluation, Sequence[SetResult]]], models: Sequence[str], about: str
 ) -> Drawing:
     """Share of wrong answers among the most certain inputs of each model's sets, one line per model."""
     figure, axes = _panel(name)
-    labels, areas = [], []
-    for evaluation, sets in rows:
-        scores = np.concatenate([each.scores[evaluation.score] for each in sets])
-        correct = np.concatenate([each.correct for each in sets])
-        curve, area = risk_coverage(scores, correct), selective(scores, correct).aurc
-        look = _plot(axes, curve.coverage, curve.risk, models.index(evaluation.name))
-        labels.append((look, f"{short(evaluation.name, 40)}: AURC {100 * area:.1f} %"))
-        areas.append(f"{evaluation.name} {area:.1%}, all answered {curve.risk[-1]:.1%} wrong")
+    curves, areas = {}, {}
+    for each, sets in rows:
+        scores = np.concatenate([result.scores[each.score] for result in sets])
+        correct = np.concatenate([result.correct for result in sets])
+        curves[each.name], areas[each.name] = risk_coverage(scores, correct), selective(scores, correct).aurc
+    _draw_curves(figure, {model: (each.coverage, each.risk) for model, each in curves.items()}, areas, "AURC", models)
     axes.set(xlabel="inputs answered, most certain first", ylabel="wrong answers among them", xlim=(0, 1))
     axes.set_ylim(bottom=0)
-    drawing.percent_axes(axes)
-    drawing.add_legend(figure, labels)
-    alt = f"Risk-coverage curves, {name}. Area under the curve: {'; '.join(areas)}."
-    return _drawing("risk-coverage", name, alt, caption, figure)
+    facts = [f"{m} {area:.1%}, all answered {curves[m].risk[-1]:.1%} wrong" for m, area in areas.items()]
+    return _drawing("risk-coverage", name, "; ".join(facts), figure, about)
 
 
 def reliability_diagram(evaluation: Evaluation, sets: Sequence[SetResult]) -> Drawing:
@@ -138,12 +121,7 @@ def reliability_diagram(evaluation: Evaluation, sets: Sequence[SetResult]) -> Dr
     axes.set(xlabel="stated probability", ylabel="actually right", xlim=(-0.02, 1.02), ylim=(-0.03, 1.05))
     drawing.percent_axes(axes)
     drawing.tier_legend(figure, evaluation, tiers)
-    alt = f"Reliability diagram of {evaluation.name}. Mean gap to the diagonal: {', '.join(gaps)}."
-    caption = (
-        f"{evaluation.name}: points on the diagonal are honest probabilities, below it the model is too sure of itself. "
-        f"Larger marks stand for more inputs, hollow ones for fewer than {FEW_INPUTS}."
-    )
-    return _drawing("reliability", evaluation.name, alt, caption, figure)
+    return _drawing("reliability", evaluation.name, ", ".join(gaps), figure)
 
 
 def verdict_bars(evaluation: Evaluation) -> Drawing:
@@ -160,7 +138,7 @@ def verdict_bars(evaluation: Evaluation) -> Drawing:
             if share >= 0.13:
                 axes.text(left[row] + share / 2, row, f"{share:.0%}".replace("%", " %"), ha="center", va="center")
         left += width
-    axes.set_yticks(rows, [short(name, 22) for name in names], parse_math=False)
+    axes.set_yticks(rows, [short(name, 22) for name in names])
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(PERCENT)
@@ -168,9 +146,7 @@ def verdict_bars(evaluation: Evaluation) -> Drawing:
     axes.tick_params(left=False)
     figure.legend(loc="outside lower center", ncols=3)
     parts = [f"{name}: " + ", ".join(f"{v} {s:.0%}" for v, s in zip(VERDICTS, row)) for name, row in zip(names, shares)]
-    alt = f"Verdicts of {evaluation.name}. {'; '.join(parts)}."
-    caption = "what would be done with the inputs of each set. id should be accepted, full rejected."
-    return _drawing("verdicts", evaluation.name, alt, f"{evaluation.name}: {caption}", figure)
+    return _drawing("verdicts", evaluation.name, "; ".join(parts), figure)
 
 
 def _panel(title: str, pad: float = 6, height: float = 3.0) -> tuple[Figure, Axes]:
@@ -180,15 +156,27 @@ def _panel(title: str, pad: float = 6, height: float = 3.0) -> tuple[Figure, Axe
     return figure, axes
 
 
-def _drawing(kind: str, name: str, alt: str, caption: str, figure: Figure) -> Drawing:
+def _drawing(kind: str, name: str, facts: str, figure: Figure, about: str = "") -> Drawing:
+    words = {"name": name, "facts": facts, "about": about, "few": FEW_INPUTS}
+    alt, caption = (TEXTS[kind][key].format(**words) for key in ("alt", "caption"))
     return Drawing(f"{kind}-{slug(name)[:40]}", alt, caption, figure)
 
 
-def _plot(axes: Axes, x: np.ndarray, y: np.ndarray, model: int) -> tuple[str, object]:
-    keep = _thinned(len(x))
-    colour, line = drawing.model_look(model)
-    axes.plot(x[keep], y[keep], color=colour, linestyle=line)
-    return colour, line
+def _draw_curves(
+    figure: Figure,
+    curves: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    areas: Mapping[str, float],
+    word: str,
+    models: Sequence[str],
+) -> None:
+    """One line for each model, with its area in the legend."""
+    axes, labels = figure.axes[0], []
+    for model, (x, y) in curves.items():
+        keep, look = _thinned(len(x)), drawing.model_look(models.index(model))
+        axes.plot(x[keep], y[keep], color=look[0], linestyle=look[1])
+        labels.append((look, f"{short(model, 40)}: {word} {100 * areas[model]:.1f} %"))
+    drawing.percent_axes(axes)
+    drawing.add_legend(figure, labels)
 
 
 def _score_label(evaluation: Evaluation) -> str:

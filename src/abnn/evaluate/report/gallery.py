@@ -11,25 +11,21 @@ import numpy as np
 from PIL import Image
 
 from abnn.evaluate.evaluation import Evaluation, SetResult
-from abnn.evaluate.report.drawing import short
 from abnn.predict.verdicts import VERDICTS
 
 PER_ROW = 6
 LARGEST_SIDE = 192
 """Pixels; twice the size on the page, for sharp screens. Larger pictures are reduced, so that the page stays small."""
-PIXELATED_BELOW = 64
 
 
-def gallery(
-    evaluations: Sequence[Evaluation], chosen_by: Evaluation, aligned: bool, class_names: Sequence[str] | None
-) -> list[dict[str, Any]]:
+def gallery(evaluations: Sequence[Evaluation], chosen_by: Evaluation, aligned: bool) -> list[dict[str, Any]]:
     """All sets of one model, with the other models' words under each picture where they saw the same inputs."""
     speakers = list(evaluations) if aligned else [chosen_by]
     return [
         {
             "set": result,
             "rows": {
-                title: [_card(speakers, number, result, int(place), class_names) for place in places]
+                title: [_card(speakers, number, result, int(place)) for place in places]
                 for title, places in pick(result, chosen_by.score).items()
                 if len(places)
             },
@@ -58,37 +54,17 @@ def data_uri(image: np.ndarray) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def _card(
-    speakers: Sequence[Evaluation], number: int, result: SetResult, place: int, class_names: Sequence[str] | None
-) -> dict[str, Any]:
-    index, image, names = int(result.shown[place]), result.images[place], class_names or ()
-    label = int(result.labels[index])
-    return {
-        "index": index,
-        "picture": data_uri(image),
-        "pixelated": max(image.shape[:2]) < PIXELATED_BELOW,
-        "truth": f"shows {_class(label, names)}" if label >= 0 else "belongs to no class",
-        "words": [_says(each, each.sets[number], index, names) for each in speakers],
-    }
-
-
-def _says(evaluation: Evaluation, result: SetResult, index: int, class_names: Sequence[str]) -> dict[str, Any]:
-    predicted, label = int(result.probs[index].argmax()), result.labels[index]
-    return {
-        "model": evaluation.name,
-        "class": short(_class(predicted, class_names), 24),
-        "mark": "" if label < 0 else " \u2713" if predicted == label else " \u2717",
-        "sure": f"{100 * float(result.probs[index].max()):.0f}",
-        "score": _score(float(result.scores[evaluation.score][index]), evaluation),
-        "verdict": VERDICTS[evaluation.levels(result)[index]] if evaluation.thresholds else "",
-    }
-
-
-def _score(value: float, evaluation: Evaluation) -> str:
-    """Three decimals where the scores spread enough to differ in them, as entropies do; three digits otherwise."""
-    spread = np.ptp(np.concatenate([each.scores[evaluation.score] for each in evaluation.sets]))
-    return f"{value:.3f}" if 0.05 <= spread < 1000 else f"{value:.3g}"
-
-
-def _class(number: int, class_names: Sequence[str]) -> str:
-    return str(class_names[number]) if number < len(class_names) else f"class {number}"
+def _card(speakers: Sequence[Evaluation], number: int, result: SetResult, place: int) -> dict[str, Any]:
+    """One picture, its true class, and what each model says: the template puts it into words."""
+    index, words = int(result.shown[place]), []
+    for each in speakers:
+        own = each.sets[number]
+        scores = np.concatenate([other.scores[each.score] for other in each.sets])
+        # Three decimals where the scores spread enough to differ in them, as entropies do; three digits otherwise.
+        form = ".3f" if 0.05 <= np.ptp(scores) < 1000 else ".3g"
+        verdict = VERDICTS[each.levels(own)[index]] if each.thresholds else ""
+        said = {"model": each.name, "class": int(own.predicted[index]), "sure": float(own.probs[index].max())}
+        words.append({**said, "score": f"{float(own.scores[each.score][index]):{form}}", "verdict": verdict})
+    image = result.images[place]
+    card = {"index": index, "label": int(result.labels[index]), "pixelated": max(image.shape[:2]) < 64}
+    return {**card, "picture": data_uri(image), "words": words}

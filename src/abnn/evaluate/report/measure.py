@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from abnn import metrics
 from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
-from abnn.evaluate.report.texts import DETECTION, MISTAKES, SELECTIVE
+from abnn.evaluate.report.numbers import METRICS, TABLES, Metric
 from abnn.metrics import Interval
 from abnn.metrics.calibration import LEAST_PROBABILITY
 
@@ -25,6 +26,12 @@ RESAMPLED_INPUTS = 2_000_000
 Key = tuple[str, str]
 """(metric, name of a set); the name is "" for numbers about tiers."""
 SCORE, CORRECT, CONFIDENCE, BRIER, NLL = range(5)
+MISTAKES = {
+    "misclassification_auroc": "auroc",
+    "fpr_at_tpr95_error_positive": "fpr_at_tpr95_ood_positive",
+    "aupr_error": "aupr_out",
+}
+"""What detection calls the numbers about mistakes, with the model's own errors as its outliers."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,17 @@ class Numbers:
     by_model: tuple[Mapping[Key, Interval], ...]
     difference: Mapping[Key, Interval]
     resamples: int
+
+    def rows(self, metrics: Sequence[str], name: str = "") -> list[dict[str, Any]]:
+        """The rows of a table, for the numbers that any model has; ``best``: places of the best models in the row."""
+        rows = []
+        for metric in metrics:
+            intervals = [numbers.get((metric, name)) for numbers in self.by_model]
+            if any(intervals):
+                words, difference = METRICS[metric], self.difference.get((metric, name))
+                row = {"metric": words, "intervals": intervals, "difference": difference}
+                rows.append({**row, "best": _best(intervals, words)})
+        return rows
 
 
 def measure(evaluations: Sequence[Evaluation]) -> Numbers:
@@ -98,7 +116,7 @@ def point_numbers(sets: Sequence[SetResult], tables: Sequence[np.ndarray]) -> di
             values.update({(metric, result.name): value for metric, value in _of_labelled(table).items()})
         if result.tier != "id" and "id" in score:
             against_id = metrics.detection(score["id"], table[:, SCORE]).numbers()
-            values.update({(metric, result.name): against_id[metric] for metric in DETECTION})
+            values.update({(metric, result.name): against_id[metric] for metric in TABLES["detection"]})
     if ("accuracy_id", "") in values:
         values.update({(metric, ""): value for metric, value in _of_labelled(pooled["id"]).items()})
     return values
@@ -113,10 +131,16 @@ def mistakes(evaluation: Evaluation, resamples: int) -> dict[Key, Interval]:
     correct = table[:, CORRECT].astype(bool)
     if correct.all() or not correct.any():
         return {}
-    scores = table[:, SCORE]
-    intervals = metrics.bootstrap_rows(metrics.misclassification, scores, correct, strata=correct, resamples=resamples)
-    intervals["misclassification_auroc"] = intervals.pop("auroc")
-    return {(metric, ""): intervals[metric] for metric in MISTAKES}
+    groups = table[~correct, SCORE], table[correct, SCORE]
+    intervals = metrics.bootstrap(lambda wrong, right: metrics.detection(right, wrong), *groups, resamples=resamples)
+    return {(name, ""): intervals[metric] for name, metric in MISTAKES.items()}
+
+
+def _best(intervals: Sequence[Interval | None], metric: Metric) -> set[int]:
+    """Places of the best of several values, as they are printed; nobody is best where all agree."""
+    printed = {place: float(f"{each.estimate:.3f}") for place, each in enumerate(intervals) if each is not None}
+    best = (max if metric.higher else min)(printed.values())
+    return {place for place, value in printed.items() if value == best} if len(set(printed.values())) > 1 else set()
 
 
 def _of_labelled(table: np.ndarray) -> dict[str, float]:
@@ -124,9 +148,9 @@ def _of_labelled(table: np.ndarray) -> dict[str, float]:
     answered = metrics.selective(table[:, SCORE], correct).numbers()
     return {
         "accuracy": float(correct.mean()),
-        **{metric: answered[metric] for metric in SELECTIVE},
-        "ece": metrics.expected_calibration_error(confidence, correct),
-        "adaptive_ece": metrics.adaptive_calibration_error(confidence, correct),
+        **{metric: answered[metric] for metric in TABLES["selective"]},
+        "ece": metrics.reliability(confidence, correct).calibration_error,
+        "adaptive_ece": metrics.reliability(confidence, correct, equal_mass=True).calibration_error,
         "brier": float(table[:, BRIER].mean()),
         "nll": float(table[:, NLL].mean()),
     }
@@ -147,7 +171,7 @@ def _together(evaluations: Sequence[Evaluation], resamples: int) -> Numbers:
 
     rows: list[dict[Key, Interval]] = [{} for _ in range(len(evaluations) + 1)]
     # a lone set without labels has scores to draw but no number to give
-    intervals = metrics.bootstrap_groups(statistic, *groups, resamples=resamples) if statistic(*groups) else {}
+    intervals = metrics.bootstrap(statistic, *groups, resamples=resamples) if statistic(*groups) else {}
     for (number, key), interval in intervals.items():
         rows[number][key] = interval
     *by_model, difference = rows

@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import numpy as np
 from markupsafe import Markup
 
 from abnn._version import __version__
-from abnn.evaluate.evaluation import TIERS, Evaluation
+from abnn.errors import InputError, explain
+from abnn.evaluate.evaluation import TIERS, Evaluation, check_distinct
 from abnn.evaluate.report import figures as draw
-from abnn.evaluate.report.checks import check
 from abnn.evaluate.report.drawing import Drawing, inline, png_file, printable, short, style, svg_file
 from abnn.evaluate.report.gallery import gallery
-from abnn.evaluate.report.measure import Numbers, measure, same_inputs
-from abnn.evaluate.report.numbers import percent, rows_for, table_rows
-from abnn.evaluate.report.texts import CALIBRATION, DETECTION, HEADLINE, MISTAKES, SELECTIVE, accuracy_of
+from abnn.evaluate.report.measure import measure, same_inputs
+from abnn.evaluate.report.numbers import TABLES, as_text, judge, percent
 from abnn.files import write_bytes, write_text, writing_directory
 from abnn.metrics import cluster_confusion
 from abnn.predict.verdicts import VERDICTS
@@ -43,12 +42,12 @@ def write_report(
     written as PNG and SVG into the folder ``<page stem>_figures`` beside the page, which is replaced as a whole.
     ``alert`` stands first, in a red box: what a reader must not miss.
     """
-    checked, path = check(evaluations, class_names), Path(path)
-    numbers = measure(checked)
+    models, path = _check(evaluations, class_names), Path(path)
+    aligned = same_inputs(models)
     with style():
-        drawings = _drawings(checked)
-        flat = [each for several in drawings.values() for each in several]
-        number_of = {id(each): number for number, each in enumerate(flat, start=1)}
+        drawings = _drawings(models)
+        flat = list(enumerate((each for several in drawings.values() for each in several), start=1))
+        svg_of = {id(each): Markup(inline(each, number)) for number, each in flat}
         page = (
             _environment()
             .get_template("page.html")
@@ -57,24 +56,52 @@ def write_report(
                 alert=alert,
                 intro=[part.strip() for part in re.split(r"\n\s*\n", intro) if part.strip()],
                 version=__version__,
-                models=checked,
-                numbers=numbers,
-                tables=_tables(checked, numbers),
+                models=models,
+                class_name=lambda number: class_names[number] if class_names else f"class {number}",
+                numbers=measure(models),
+                outlier_sets=_outlier_sets(models),
+                labelled_sets=dict.fromkeys(s.name for each in models for s in each.sets if s.labelled),
                 figures={
-                    name: [(Markup(inline(each, number_of[id(each)])), each.caption) for each in several]
-                    for name, several in drawings.items()
+                    kind: [(svg_of[id(each)], each.caption) for each in several] for kind, several in drawings.items()
                 },
-                matrices=_matrices(checked),
-                pictures={
-                    each.name: gallery(checked, each, same_inputs(checked), class_names)
-                    for each in (checked[-1], *checked[:-1])
-                },
+                verdicts={e.name: {tier: e.verdict_counts(tier) for tier in e.tiers} for e in models if e.thresholds},
+                groups={e.name: _three_groups(e) for e in models if len(e.tiers) == len(TIERS)},
+                pictures={each.name: gallery(models, each, aligned) for each in (models[-1], *models[:-1])},
             )
         )
         if figures:
-            _write_figures(path.parent / f"{path.stem}_figures", flat)
+            with writing_directory(path.parent / f"{path.stem}_figures") as scratch:
+                for number, each in flat:
+                    write_bytes(scratch / f"{number:02d}-{each.name}.svg", svg_file(each))
+                    write_bytes(scratch / f"{number:02d}-{each.name}.png", png_file(each))
     write_text(path, page)
     return path
+
+
+def _check(evaluations: Sequence[Evaluation], class_names: Sequence[str] | None) -> tuple[Evaluation, ...]:
+    """Refuse what cannot be reported before anything is computed or written."""
+    if not evaluations:
+        raise InputError(explain("evaluations", "none", "one Evaluation, or several to compare"))
+    check_distinct([each.name for each in evaluations], "evaluations", "models")
+    for each in evaluations:
+        if not each.sets:
+            fix = "Evaluate the model on at least one set."
+            raise InputError(explain(f"evaluation {each.name!r}", "no sets", "at least one set", fix))
+        for result in each.sets:
+            where = f"set {result.name!r} of {each.name!r}"
+            if len(result) == 0:
+                fix = (
+                    f"All inputs may have been skipped ({len(result.skipped)}); leave the set out or repair its files."
+                )
+                raise InputError(explain(where, "no inputs", "at least one input", fix))
+            if bad := int(np.count_nonzero(~np.isfinite(result.scores[each.score]))):
+                fix = "Find out why the model gave NaN or infinity there; leaving such inputs out would flatter it."
+                fault = f"{bad} of {len(result)} values not finite"
+                raise InputError(explain(f"score {each.score!r} of {where}", fault, "finite numbers", fix))
+            if class_names is not None and len(class_names) != result.probs.shape[1]:
+                accepted = f"{result.probs.shape[1]} names, one for each class of {where}"
+                raise InputError(explain("class_names", f"{len(class_names)} names", accepted))
+    return tuple(evaluations)
 
 
 def _environment() -> jinja2.Environment:
@@ -88,54 +115,32 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(percent=percent, short=short, json=_as_json)
-    environment.globals.update(TIERS=TIERS, VERDICTS=VERDICTS)
+    as_json = partial(json.dumps, indent=2, sort_keys=True, ensure_ascii=False)
+    environment.filters.update(percent=percent, short=short, as_text=as_text, judge=judge, json=as_json)
+    environment.globals.update(TIERS=TIERS, VERDICTS=VERDICTS, TABLES=TABLES)
     return environment
-
-
-def _as_json(config: dict[str, Any]) -> str:
-    return json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
 
 
 def _drawings(models: Sequence[Evaluation]) -> dict[str, list[Drawing]]:
     """All figures by section, in the order of the page."""
-    limits = draw.score_limits(models)
-    names = [each.name for each in models]
-    outlier_sets = {
+    limits, names = draw.score_limits(models), [each.name for each in models]
+    pairs = {
         name: [(e, s) for e in models if e.tier("id") for s in e.sets if s.name == name and s.tier != "id"]
         for name in _outlier_sets(models)
     }
     labelled = {each.name: [s for s in each.sets if s.labelled] for each in models}
+    known = [(e, e.tier("id")) for e in models if e.tier("id") and all(s.labelled for s in e.tier("id"))]
+    mixed = [(e, e.sets) for e in models if len(e.tiers) > 1]
+    lower = "id inputs only: the lower the line, the fewer mistakes among the answers that are given."
+    every = "All sets together: an answer to an input that belongs to no class counts as wrong."
+    panels = (("id inputs only", known, lower), ("all sets together", mixed, every))
     return {
         "ordered": [draw.ordered_uncertainty(each, limits[each.name]) for each in models],
         "histograms": [draw.histograms(each, limits[each.name]) for each in models],
         "verdicts": [draw.verdict_bars(each) for each in models if each.thresholds],
-        "detection": [draw.roc(name, pairs, names) for name, pairs in outlier_sets.items()],
-        "mistakes": _risk_figures(models),
+        "detection": [draw.roc(name, rows, names) for name, rows in pairs.items()],
+        "mistakes": [draw.risk_over_coverage(title, rows, names, about) for title, rows, about in panels if rows],
         "calibration": [draw.reliability_diagram(e, labelled[e.name]) for e in models if labelled[e.name]],
-    }
-
-
-def _risk_figures(models: Sequence[Evaluation]) -> list[Drawing]:
-    names = [each.name for each in models]
-    labelled = [(e, e.tier("id")) for e in models if e.tier("id") and all(s.labelled for s in e.tier("id"))]
-    mixed = [(e, e.sets) for e in models if len({s.tier for s in e.sets}) > 1]
-    lower = "id inputs only: the lower the line, the fewer mistakes among the answers that are given."
-    every = "All sets together: an answer to an input that belongs to no class counts as wrong."
-    panels = (("id inputs only", labelled, lower), ("all sets together", mixed, every))
-    return [draw.risk_over_coverage(title, rows, names, caption) for title, rows, caption in panels if rows]
-
-
-def _tables(models: Sequence[Evaluation], numbers: Numbers) -> dict[str, Any]:
-    labelled = dict.fromkeys(s.name for each in models for s in each.sets if s.labelled)
-    return {
-        "headline": table_rows(numbers, rows_for(HEADLINE)),
-        "detection": {name: table_rows(numbers, rows_for(DETECTION, name)) for name in _outlier_sets(models)},
-        "mistakes": table_rows(numbers, rows_for((*MISTAKES, *SELECTIVE))),
-        "calibration": {
-            name: table_rows(numbers, [(accuracy_of(name), ("accuracy", name)), *rows_for(CALIBRATION, name)])
-            for name in labelled
-        },
     }
 
 
@@ -143,26 +148,6 @@ def _outlier_sets(models: Sequence[Evaluation]) -> list[str]:
     return list(dict.fromkeys(s.name for e in models if e.tier("id") for s in e.sets if s.tier != "id"))
 
 
-def _matrices(models: Sequence[Evaluation]) -> dict[str, list[dict[str, Any]]]:
-    """Three-way confusion matrices: counts by tier and verdict, and by tier and the best three groups of all scores."""
-    groups, verdicts = [], []
-    for each in models:
-        tiers = draw.tiers_of(each)
-        if each.thresholds:
-            rows = {tier: each.verdict_counts(tier) for tier in tiers}
-            shares = [counts[TIERS.index(tier)] / counts.sum() for tier, counts in rows.items()]
-            mean = float(np.mean(shares)) if len(tiers) == len(TIERS) else None
-            verdicts.append({"caption": f"{each.name}: verdicts", "rows": rows, "balanced": mean})
-        if len(tiers) == len(TIERS):
-            clusters = cluster_confusion(*map(each.scores, TIERS))
-            counts = dict(zip(TIERS, map(np.array, clusters.matrix)))
-            mean = clusters.balanced_accuracy
-            groups.append({"caption": f"{each.name}: three groups", "rows": counts, "balanced": mean})
-    return {"verdicts": verdicts, "groups": groups}
-
-
-def _write_figures(folder: Path, drawings: Sequence[Drawing]) -> None:
-    with writing_directory(folder) as scratch:
-        for number, each in enumerate(drawings, start=1):
-            write_bytes(scratch / f"{number:02d}-{each.name}.svg", svg_file(each))
-            write_bytes(scratch / f"{number:02d}-{each.name}.png", png_file(each))
+def _three_groups(evaluation: Evaluation) -> dict[str, np.ndarray]:
+    """Counts by tier and the best three groups of all scores."""
+    return dict(zip(TIERS, np.array(cluster_confusion(*map(evaluation.scores, TIERS)).matrix)))

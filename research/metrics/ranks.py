@@ -1,11 +1,13 @@
-"""Whether one method really beats another on the same seeds."""
+"""Whether one method really beats another on the same seeds, and whether a score grows with the severity of outliers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import spearmanr
 
+from abnn.errors import InputError, explain
 from abnn.metrics import Result
 from abnn.metrics._arrays import ArrayLike, Floats, as_count, as_scores
 
@@ -51,3 +53,18 @@ def paired_test(first: ArrayLike, second: ArrayLike, draws: int = 100_000, seed:
 
 def _extreme(flips: np.ndarray, differences: Floats, bound: float) -> np.ndarray:
     return np.abs((1 - 2 * flips) @ differences) >= bound
+
+
+def severity_correlation(scores: ArrayLike, severity: ArrayLike) -> float:
+    """Spearman correlation of score and severity; equal values share their mean rank.
+
+    Undefined, and an error, where one of the two is constant.
+    """
+    values = as_scores(scores, "scores")
+    grades = as_scores(severity, "severity", len(values), "scores")
+    for name, array in (("scores", values), ("severity", grades)):
+        if np.all(array == array[0]):
+            fault = f"{len(array)} equal values" if len(array) > 1 else "a single value"
+            fix = "A correlation with a constant is undefined; check the model or grade the outliers."
+            raise InputError(explain(name, fault, "at least two different values", fix))
+    return float(spearmanr(values, grades).statistic)

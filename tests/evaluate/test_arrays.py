@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from abnn.evaluate.arrays import log_probabilities
 from abnn.evaluate.records import read_record, write_record
-from abnn.evaluate.records.arrays import log_probabilities
 from tests.evaluate.test_summary import sample_evaluation, sample_set
 
 

@@ -11,7 +11,6 @@ import io
 import zipfile
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -41,19 +40,7 @@ def pack(sets: Collection[SetResult], images: bool) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
         for number, each in enumerate(sets):
-            for name, values in each.scores.items():
-                if not np.isfinite(values).all():
-                    fix = "Find out why the model gave NaN or infinity there."
-                    raise InputError(explain(f"scores[{name!r}] of {each.name!r}", "values not finite", "numbers", fix))
-            scores = [np.asarray(values, np.float32) for values in each.scores.values()]
-            arrays = {
-                "log_probs": log_probabilities(each.probs),
-                "labels": np.asarray(each.labels, np.int32),
-                "scores": np.stack(scores) if scores else np.zeros((0, len(each)), np.float32),
-                "shown": np.asarray(each.shown if images else each.shown[:0], np.int32),
-                "images": np.asarray(each.images if images else each.images[:0], np.uint8),
-            }
-            for name, array in arrays.items():
+            for name, array in _stored(each, images).items():
                 member = zipfile.ZipInfo(f"{number}/{name}.npy", (1980, 1, 1, 0, 0, 0))
                 member.compress_type = zipfile.ZIP_LZMA
                 member.external_attr = 0o644 << 16
@@ -62,29 +49,38 @@ def pack(sets: Collection[SetResult], images: bool) -> bytes:
     return buffer.getvalue()
 
 
+def _stored(each: SetResult, images: bool) -> dict[str, np.ndarray]:
+    scores = np.array(list(each.scores.values()), np.float32).reshape(len(each.scores), len(each))
+    if not np.isfinite(scores).all():
+        name = list(each.scores)[int(np.argmin(np.isfinite(scores).all(axis=1)))]
+        fix = "Find out why the model gave NaN or infinity there."
+        raise InputError(explain(f"scores[{name!r}] of {each.name!r}", "values not finite", "numbers", fix))
+    return {
+        "log_probs": log_probabilities(each.probs),
+        "labels": np.asarray(each.labels, np.int32),
+        "scores": scores,
+        "shown": np.asarray(each.shown if images else each.shown[:0], np.int32),
+        "images": np.asarray(each.images if images else each.images[:0], np.uint8),
+    }
+
+
 def unpack(content: bytes, entries: Collection[SetEntry]) -> tuple[SetResult, ...]:
     """The sets that :func:`pack` packed, as ``entries`` describe them; raises whatever numpy raises on other content."""
+    results = []
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        return tuple(_unpack_set(arrays, number, entry) for number, entry in enumerate(entries))
-
-
-def _unpack_set(arrays: Any, number: int, entry: SetEntry) -> SetResult:
-    log_probs, labels, scores, shown, images = (
-        arrays[f"{number}/{name}"] for name in ("log_probs", "labels", "scores", "shown", "images")
-    )
-    if log_probs.ndim != 2 or len(log_probs) != entry.inputs or scores.shape != (len(entry.scores), entry.inputs):
-        raise ValueError(f"set {entry.name!r} has arrays of other shapes than described")
-    return SetResult(
-        name=entry.name,
-        tier=entry.tier,
-        probs=np.exp(log_probs.astype(np.float64)).astype(np.float32),
-        labels=labels.astype(np.int64),
-        scores=dict(zip(entry.scores, scores, strict=True)),
-        shown=shown.astype(np.int64),
-        images=images,
-        skipped=entry.skipped,
-        data_hash=entry.data_hash,
-    )
+        for number, entry in enumerate(entries):
+            names = ("log_probs", "labels", "scores", "shown", "images")
+            log_probs, labels, scores, shown, images = (arrays[f"{number}/{name}"] for name in names)
+            if log_probs.ndim != 2 or (len(log_probs), *scores.shape) != (
+                entry.inputs,
+                len(entry.scores),
+                entry.inputs,
+            ):
+                raise ValueError(f"set {entry.name!r} has arrays of other shapes than described")
+            probs, by_name = np.exp(log_probs.astype(np.float64)), dict(zip(entry.scores, scores, strict=True))
+            kept = (probs.astype(np.float32), labels.astype(np.int64), by_name, shown.astype(np.int64), images)
+            results.append(SetResult(entry.name, entry.tier, *kept, entry.skipped, entry.data_hash))
+    return tuple(results)
 
 
 def log_probabilities(probs: np.ndarray) -> np.ndarray:
