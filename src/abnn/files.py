@@ -13,7 +13,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +212,18 @@ def read_description(path: Path, kind: str, form: str, newest: int, oldest: int 
         raise FileFormatError(f"path: {path} is not the description of {kind}; save it again.")
     check_version(path.parent, description, newest, oldest)
     return description
+
+
+def only(accepts: Callable[[Any], bool], words: str) -> Any:
+    """Return a check for pydantic's ``Annotated`` types: values that are not accepted are refused in these words."""
+    from pydantic import AfterValidator
+
+    def check(value: Any) -> Any:
+        if not accepts(value):
+            raise ValueError(words)
+        return value
+
+    return AfterValidator(check)
 
 
 def parse(schema: Any, values: object, place: str, fix: str) -> Any:
