@@ -100,7 +100,9 @@ def gather(
         accepted = "a DataLoader or a list of (x, y) batches"
         raise InputError(explain("loader", "an iterator, which can be read once", accepted))
     if outliers is None:
-        raise InputError(explain("outliers", "None", "some, from which the threshold of reject follows", "Leave it out."))
+        raise InputError(
+            explain("outliers", "None", "some, from which the threshold of reject follows", "Leave it out.")
+        )
 
     def predict(x: Tensor) -> tuple[Any, np.ndarray]:
         prediction = model.predict(x, draws=config.draws, seed=config.seed)
@@ -213,7 +215,9 @@ def _by_cost(gathered: Gathered, costs: Costs) -> Pair:
     scores = np.concatenate([gathered.good, gathered.severe])
     limits, least = np.array(cheapest_thresholds(scores, kinds, costs)[:2]), float(scores.min())
     lifted = lift(limits, gathered.good, gathered.rounding)
-    below_all = 2 * least - lift(least, gathered.good, gathered.rounding)  # where not even the smallest score is worth it
+    below_all = 2 * least - lift(
+        least, gathered.good, gathered.rounding
+    )  # where not even the smallest score is worth it
     notice, reject = np.where(limits < least, below_all, lifted).tolist()
     return notice, reject
 
@@ -233,9 +237,7 @@ def _affordable(gathered: Gathered, config: TriageConfig) -> float:
     return share
 
 
-def _by_class(
-    gathered: Gathered, config: TriageConfig, promised: Callable[[np.ndarray], Pair]
-) -> tuple[Pair, ...]:
+def _by_class(gathered: Gathered, config: TriageConfig, promised: Callable[[np.ndarray], Pair]) -> tuple[Pair, ...]:
     """Return thresholds within each predicted class (Mondrian conformal prediction, Vovk et al. 2003).
 
     The split from the outliers is common to all classes: an outlier belongs to none.

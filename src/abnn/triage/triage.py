@@ -35,10 +35,12 @@ class Verdicts:
 Share = Annotated[float, Bounds(ge=0, le=1)]
 Positive = Annotated[int, Bounds(ge=1, le=2**53)]
 Quantiles = Annotated[
-    Floats, only(lambda each: len(each) in (0, 101) and sorted(each) == list(each), "101 numbers that do not fall, or none")
+    Floats,
+    only(lambda each: len(each) in (0, 101) and sorted(each) == list(each), "101 numbers that do not fall, or none"),
 ]
 Reference = Annotated[
-    tuple[Floats, Counts], only(lambda each: each == ((), ()) or are_bins(*each), "rising edges and one count more, or none")
+    tuple[Floats, Counts],
+    only(lambda each: each == ((), ()) or are_bins(*each), "rising edges and one count more, or none"),
 ]
 
 
