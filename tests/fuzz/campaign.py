@@ -30,7 +30,7 @@ from abnn.files import write_json
 from tests.fuzz.cases import Failure, generator, run_files, run_picture, warm_up
 from tests.fuzz.requests import run_request, running
 from tests.fuzz.subjects import make_samples, open_samples, write_files
-from tests.fuzz.watch import bound_memory, scratch_root
+from tests.fuzz.watch import Violation, bound_memory, scratch_root
 
 PORTION = 250
 COUNTS = {"folders": 100_000, "requests": 100_000, "images": 10_000}
@@ -98,10 +98,17 @@ _WORKER: Worker | None = None
 
 def _begin(samples: Path, quiet: bool = True) -> None:
     global _WORKER
+    on_one_core()
     _WORKER = Worker(samples)
     bound_memory()
     if quiet:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # decoders in C complain there about every picture
+
+
+def _end() -> None:
+    """Close the application of this process, if it has one."""
+    if _WORKER is not None:
+        _WORKER.stack.close()
 
 
 def _run(portion: Portion) -> Outcome:
@@ -113,7 +120,7 @@ def _run(portion: Portion) -> Outcome:
             outcome.counts[_WORKER.case(portion.kind, portion.seed, number)] += 1
         except Failure as failure:
             outcome.fail(f"{portion.kind} {number}: {failure}")
-        except Exception:  # of the campaign itself: it is told, and the others are run
+        except (Exception, Violation):  # noqa: BLE001, of the campaign itself: it is told, and the others are run
             outcome.fail(f"{portion.kind} {number}, outside of the case: {traceback.format_exc()}")
         outcome.slowest = max(outcome.slowest, time.process_time() - started)
     outcome.seconds = time.perf_counter() - began
@@ -136,6 +143,12 @@ def in_processes(
         futures = {pool.submit(work, task): task for task in tasks}
         for future in as_completed(futures):
             yield futures[future], future.exception() or future.result()
+
+
+def on_one_core() -> None:
+    """Let this process and those that it starts compute on one core each: forks and bits depend on it."""
+    os.environ.update(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    torch.set_num_threads(1)
 
 
 def run(cases: dict[str, range], seed: int, jobs: int, into: Path, quiet: bool = True) -> dict[str, Any]:
@@ -167,6 +180,7 @@ def run(cases: dict[str, range], seed: int, jobs: int, into: Path, quiet: bool =
                 written = time.perf_counter()
         write()
     finally:
+        _end()
         shutil.rmtree(root, ignore_errors=True)
     return record
 
@@ -198,11 +212,13 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=Path("results/hold/fuzz.json"), help="the record")
     parser.add_argument("--case", nargs=2, metavar=("KIND", "NUMBER"), help="run one case alone")
     options = parser.parse_args()
+    on_one_core()
     if options.case:
         with tempfile.TemporaryDirectory() as folder:
             _begin(make_samples(Path(folder) / "samples"), quiet=False)
             assert _WORKER is not None
             print(_WORKER.case(options.case[0], options.seed, int(options.case[1])))
+            _end()
         return
     record = run(dict(options.cases), options.seed, options.jobs, options.into)
     print(json.dumps({name: record[name] for name in ("cases", "outcomes", "seconds", "core_seconds")}, indent=2))

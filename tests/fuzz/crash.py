@@ -1,25 +1,31 @@
-"""A file system that fails or stops at the n-th operation: ``python -m tests.fuzz.crash`` tries every n of every job.
+"""A file system that fails or stops at the n-th operation: ``python -m tests.fuzz.crash --jobs 16 --into results/hold/crash.json``.
 
-A job writes files. It is run in a forked process in which the n-th write, rename, flush, ... either raises OSError (the disk is
-full, from then on or once), ends the process at once, or ends it after half of the bytes. What the job replaces must then be the
-old one or the new one, whole; and the job done again must end as if it had never been disturbed, to the bit.
+A job writes files; two of them are the commands ``abnn fit`` and ``abnn evaluate``, from the first file to the last. It is run
+in a forked process in which the n-th write, rename, flush, ... either raises OSError (the disk is full, from then on or once),
+ends the process at once, or ends it after half of the bytes. Each thing that the job replaces must then be the old one or the new
+one, whole; and the job done again must end as if it had never been disturbed, to the bit. Every n of every job is tried.
 """
 
 from __future__ import annotations
 
 import argparse
+import builtins
 import contextlib
 import errno
 import hashlib
+import importlib
+import io
 import json
 import os
 import shutil
+import signal
+import sys
 import tempfile
 import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,20 +33,25 @@ from unittest import mock
 
 import numpy as np
 import torch
+from PIL import Image
 
 import abnn
-from abnn import files
-from abnn.cli.evaluate import evaluate
+from abnn import cli, files
 from abnn.evaluate import resume
 from abnn.evaluate.provenance import provenance
 from abnn.evaluate.records import find_records
 from abnn.store.folder import fingerprint
 from abnn.triage.drift import DriftMonitor
+from tests.fuzz.campaign import SECONDS, in_processes, on_one_core
 from tests.fuzz.subjects import CLASSES, DRAWS, RECIPE, inputs, loader, make_samples
+from tests.fuzz.watch import scratch_root
 
+NAMES = ("fit", "evaluate", "save", "calibrate", "drift")
 MODES = ("fails", "fails once", "stops", "stops half-way")
 OPERATIONS = ("open", "replace", "rename", "fsync", "mkdir", "unlink", "remove", "rmdir", "chmod")
 STOPPED = 77
+ERRORS = ("OSError", "FileFormatError", "InputError")
+PATIENCE = 120  # seconds after which a job counts as hung
 
 
 class FaultyFiles:
@@ -67,23 +78,26 @@ class FaultyFiles:
 
         return operation
 
-    def fdopen(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def opened(*arguments: Any, **options: Any) -> Any:
-            file = real(*arguments, **options)
-            return _FaultyFile(self, file) if "w" in (arguments[1] if len(arguments) > 1 else "r") else file
+    def wrap_open(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """Of os.fdopen and open(): the file is opened by one operation, unless it is open already, and written by others."""
+
+        def opened(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+            writes = any(sign in mode for sign in "wax+") and file != os.devnull
+            if writes and not isinstance(file, int) and self.strikes():
+                self.strike()
+            content = real(file, mode, *arguments, **options)
+            return _FaultyFile(self, content) if writes else content
 
         return opened
-
-    def exchange(self, real: Callable[..., bool]) -> Callable[..., bool]:
-        return self.wrap("exchange", real)
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[FaultyFiles]:
         with contextlib.ExitStack() as stack:
             for name in OPERATIONS:
                 stack.enter_context(mock.patch.object(os, name, self.wrap(name, getattr(os, name))))
-            stack.enter_context(mock.patch.object(os, "fdopen", self.fdopen(os.fdopen)))
-            stack.enter_context(mock.patch.object(files, "_exchange", self.exchange(files._exchange)))
+            for module, name in ((os, "fdopen"), (io, "open"), (builtins, "open")):
+                stack.enter_context(mock.patch.object(module, name, self.wrap_open(getattr(module, name))))
+            stack.enter_context(mock.patch.object(files, "_exchange", self.wrap("exchange", files._exchange)))
             yield self
 
 
@@ -119,55 +133,73 @@ class _FaultyFile:
 class Job:
     """Something that writes into a folder.
 
-    prepare  puts into an empty folder what is there before
+    prepare  puts into a new folder what is there before
     work     done, or done again
-    state    what counts, to the bit; called before, after and in between, and raises where something is damaged
+    state    what counts, to the bit, part by part; called before, after and in between, and raises where one is damaged
     """
 
     name: str
-    prepare: Callable[[Path], None]
+    prepare: Callable[[Path], Any]
     work: Callable[[Path], None]
-    state: Callable[[Path], Any]
+    state: Callable[[Path], dict[str, Any]]
 
 
-def _network() -> Any:
+def network() -> Any:
+    """Return the network of all jobs; ``abnn fit`` calls it by name."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return abnn.build_backbone("paper-resnet", CLASSES, 1, **RECIPE).eval()
 
 
-def _nothing(folder: Path) -> None:
-    folder.mkdir()
+def _command(*arguments: object) -> None:
+    """Run ``abnn ARGUMENTS``; a status other than 0 is a SystemExit."""
+    with mock.patch.object(sys, "argv", ["abnn", *map(str, arguments)]):
+        try:
+            cli.main()
+        except SystemExit as end:
+            if end.code not in (0, None):
+                raise
 
 
-def _fit(folder: Path) -> None:
-    model = abnn.attach(_network(), inputs()[0][:1], draws=DRAWS)
-    config = abnn.FitConfig(checkpoint_every=1)
-    abnn.fit(model, loader(48), epochs=2, progress=False, checkpoint=folder / "run.safetensors", config=config)
-    model.save(folder / "model", backbone=True)
-
-
-def _fit_state(folder: Path) -> Any:
-    """A checkpoint is absent or can be read; the model is absent or whole."""
-    if (folder / "run.safetensors").exists():
-        files.read_tree(folder / "run.safetensors")
-    return _model_state(folder) if (folder / "model").exists() else None
-
-
-def _model_state(folder: Path) -> Any:
-    model = abnn.load(folder / "model")
+def _model(folder: Path) -> str | None:
+    """Return the digest of what a saved model holds; None where there is none."""
+    if not folder.exists():
+        return None
+    model = abnn.load(folder, network())
     parameters = {name: each.detach().numpy().tobytes() for name, each in model.attachment_parameters()}
     triage = None if model.triage is None else json.dumps(model.triage.to_dict(), sort_keys=True)
     text = repr((sorted(parameters.items()), fingerprint(model.backbone), triage, model.extra))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _sample(folder: Path) -> Callable[[Path], None]:
-    return lambda into: shutil.copytree(folder / "model", into / "model") and None
+def _page(path: Path) -> str | None:
+    """Return that a page is whole; its text holds the time."""
+    if not path.exists():
+        return None
+    assert path.read_text().rstrip().endswith("</html>")
+    return "whole"
+
+
+def _fit(samples: Path, pages: bool = True, seed: int = 1) -> Callable[[Path], None]:
+    def work(folder: Path) -> None:
+        _command(
+            *("fit", "--backbone", f"{__name__}:network", "--data", samples / "pictures", "--output", folder / "out"),
+            *("--checkpoint", folder / "run.safetensors", "--train-backbone", "--backbone-epochs", 2, "--epochs", 5),
+            *("--batch-size", 16, "--draws", DRAWS, "--views", 1, "--held-out", 0.4, "--noticed", 0.2, "--seed", seed),
+            *("--accelerator", "cpu", "--accept-loss", "--quiet", "--report" if pages else "--no-report"),
+        )
+
+    return work
+
+
+def _fit_state(folder: Path) -> dict[str, Any]:
+    for checkpoint in folder.glob("*.safetensors"):
+        files.read_tree(checkpoint)  # absent, or as it was written
+    return {"model": _model(folder / "out" / "model"), "page": _page(folder / "out" / "report.html")}
 
 
 def _save(folder: Path) -> None:
-    model = abnn.attach(_network(), inputs()[0][:1], draws=DRAWS, seed=5)
+    model = abnn.attach(network(), inputs()[0][:1], draws=DRAWS, seed=5)
     model.save(folder / "model", backbone=True, extra={"new": True})
 
 
@@ -177,28 +209,23 @@ def _calibrate(folder: Path) -> None:
     model.save(folder / "model", backbone=True)
 
 
-def _evaluate(samples: Path) -> Callable[[Path], None]:
+def _evaluate(samples: Path, pages: bool) -> Callable[[Path], None]:
     def work(folder: Path) -> None:
         with mock.patch.object(resume, "BATCHES_PER_PART", 2):
-            evaluate(
-                checkpoint=samples / "model",
-                id=[f"own={samples / 'arrays' / 'data.npz'}"],
-                full=[f"other={samples / 'packed' / 'data.npz'}"],
-                output=folder / "out",
-                batch_size=4,
-                device="cpu",
-                report=False,
-                quiet=True,
+            _command(
+                *("evaluate", samples / "model", "--id", f"own={samples / 'arrays' / 'data.npz'}"),
+                *("--full", f"other={samples / 'packed' / 'data.npz'}", "--output", folder / "out"),
+                *("--batch-size", 4, "--device", "cpu", "--quiet", "--report" if pages else "--no-report"),
             )
 
     return work
 
 
-def _evaluate_state(folder: Path) -> Any:
-    if not (folder / "out" / "records").is_dir():
-        return None
-    records = find_records(folder / "out" / "records")
-    return [(each.arrays_sha256, each.numbers, len(each.evaluation().sets)) for each in records] or None
+def _evaluate_state(folder: Path) -> dict[str, Any]:
+    place = folder / "out" / "records"
+    records = find_records(place) if place.is_dir() else []
+    numbers = [(each.arrays_sha256, each.numbers, len(each.evaluation().sets)) for each in records]
+    return {"records": json.dumps(numbers) if numbers else None, "page": _page(folder / "out" / "report.html")}
 
 
 def _drift(folder: Path) -> None:
@@ -208,24 +235,41 @@ def _drift(folder: Path) -> None:
     monitor.save(folder / "drift.json")
 
 
-def _drift_state(folder: Path) -> Any:
-    return json.dumps(DriftMonitor.load(folder / "drift.json").to_dict())
+def _copy(source: Path, name: str = ".") -> Callable[[Path], Any]:
+    return lambda folder: shutil.copytree(source, folder / name, dirs_exist_ok=True)
 
 
-def jobs(samples: Path) -> dict[str, Job]:
-    """Return all jobs by name; ``samples`` as :func:`make_samples` made them."""
+def jobs(samples: Path, pages: bool = True) -> dict[str, Job]:
+    """Return all jobs by name; without ``pages`` commands draw none, which takes most of their time.
 
-    def drift(folder: Path) -> None:
-        shutil.copytree(samples / "drift", folder, dirs_exist_ok=True)
-
+    samples  as :func:`make_samples` and :func:`make_fitted` made them
+    """
+    model, fitted = samples / "model", samples / "fitted"
     every = (
-        Job("fit", _nothing, _fit, _fit_state),
-        Job("save", lambda folder: _nothing(folder) or _sample(samples)(folder), _save, _model_state),
-        Job("calibrate", lambda folder: _nothing(folder) or _sample(samples)(folder), _calibrate, _model_state),
-        Job("evaluate", _nothing, _evaluate(samples), _evaluate_state),
-        Job("drift", drift, _drift, _drift_state),
+        Job("fit", _copy(fitted, "out"), _fit(samples, pages), _fit_state),
+        Job("evaluate", Path.mkdir, _evaluate(samples, pages), _evaluate_state),
+        Job("save", _copy(model, "model"), _save, lambda folder: {"model": _model(folder / "model")}),
+        Job("calibrate", _copy(model, "model"), _calibrate, lambda folder: {"model": _model(folder / "model")}),
+        Job(
+            "drift", _copy(samples / "drift"), _drift, lambda folder: DriftMonitor.load(folder / "drift.json").to_dict()
+        ),
     )
     return {job.name: job for job in every}
+
+
+def make_fitted(samples: Path) -> Path:
+    """Write pictures to fit, and the output of an earlier ``abnn fit``, beside the other samples; return their folder."""
+    if (samples / "fitted").exists():
+        return samples
+    x, y = inputs()
+    for number, (picture, label) in enumerate(zip((x[:, 0] * 255).byte().numpy(), y.tolist())):
+        (samples / "pictures" / "abc"[label]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(samples / "pictures" / "abc"[label] / f"{number}.png")
+    with tempfile.TemporaryDirectory() as folder:
+        status, answer = in_child(lambda: _fit(samples, seed=2)(Path(folder)))
+        assert status == 0, answer
+        shutil.copytree(Path(folder) / "out", samples / "fitted")
+    return samples
 
 
 # -- one point --------------------------------------------------------------------------------------------------------
@@ -239,6 +283,7 @@ def in_child(work: Callable[[], Any]) -> tuple[int, Any]:
         status = 1
         try:
             os.close(reader)
+            signal.alarm(PATIENCE)
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, 1)
             os.dup2(null, 2)
@@ -276,7 +321,10 @@ def measure(job: Job, scratch: Path) -> tuple[int, Any, Any]:
 
 
 def try_point(job: Job, number: int, mode: str, before: Any, after: Any, scratch: Path) -> str:
-    """Let a job be struck at one operation and recover; return what it left, "old", "new" or an error in words."""
+    """Let a job be struck at one operation and recover; return what it left, or an error in words.
+
+    "old", "new": all of it is; "between": some parts are old and some new, each of them whole
+    """
     folder = _empty(scratch)
     job.prepare(folder)
 
@@ -287,10 +335,10 @@ def try_point(job: Job, number: int, mode: str, before: Any, after: Any, scratch
     status, answer = in_child(struck)
     if status not in (0, 1, STOPPED) or (status == STOPPED) != mode.startswith("stops"):
         return f"error: exit status {status}, {answer}"
-    if status == 1 and answer["error"] not in ("OSError", "FileFormatError", "InputError"):
+    if status == 1 and not (answer["error"] in ERRORS or answer["text"].startswith("2 ")):  # of a command: in one line
         return f"error: {answer}"
     status, left = in_child(lambda: job.state(folder))
-    if status != 0 or left not in (before, after):
+    if status != 0 or any(left[part] not in (before[part], after[part]) for part in after):
         return f"error: neither the old state nor the new one, {left!r:.300}"
 
     def again() -> Any:
@@ -300,7 +348,7 @@ def try_point(job: Job, number: int, mode: str, before: Any, after: Any, scratch
     status, end = in_child(again)
     if status != 0 or end != after:
         return f"error: done again it ends otherwise, {end!r:.300}"
-    return "old" if left == before else "new"
+    return "old" if left == before else "new" if left == after else "between"
 
 
 def _empty(folder: Path) -> Path:
@@ -308,31 +356,80 @@ def _empty(folder: Path) -> Path:
     return folder
 
 
+# -- all points -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Point:
+    """The operation at which a job is struck, how, and the states before and after; operation 0: count them."""
+
+    job: str
+    number: int = 0
+    mode: str = MODES[0]
+    before: Any = None
+    after: Any = None
+
+
+_JOBS: dict[str, Job] = {}
+
+
+def _begin(samples: Path) -> None:
+    on_one_core()
+    _JOBS.update(jobs(samples))
+    importlib.import_module("matplotlib.pyplot")  # once, and not in each fork
+
+
+def _run(point: Point) -> Any:
+    with tempfile.TemporaryDirectory(dir=scratch_root()) as scratch:
+        job, folder = _JOBS[point.job], Path(scratch) / "work"
+        if point.number == 0:
+            return measure(job, folder)
+        return try_point(job, point.number, point.mode, point.before, point.after, folder)
+
+
+def run(names: Sequence[str], modes: Sequence[str], processes: int, into: Path) -> dict[str, Any]:
+    """Try every operation of these jobs in these modes, and return the record."""
+    began, written = time.perf_counter(), 0.0
+    record: dict[str, Any] = {**provenance(), "processes": processes, "jobs": {}, "points": 0, "recovered": 0}
+    record["errors"] = []
+    outcomes: dict[str, Counter[str]] = {name: Counter() for name in names}
+
+    def write() -> None:
+        for name in record["jobs"]:
+            record["jobs"][name]["outcomes"] = dict(sorted(outcomes[name].items()))
+        record["seconds"] = round(time.perf_counter() - began, 1)
+        files.write_json(into, record)
+
+    with tempfile.TemporaryDirectory() as root:
+        samples = make_fitted(make_samples(Path(root) / "samples"))
+        points = []
+        for point, (operations, before, after) in in_processes(_run, map(Point, names), processes, _begin, samples):
+            record["jobs"][point.job] = {"operations": operations}
+            numbers = range(1, operations + 1)
+            points += [Point(point.job, number, mode, before, after) for number in numbers for mode in modes]
+        for point, outcome in in_processes(_run, points, processes, _begin, samples):
+            text = outcome if isinstance(outcome, str) else f"error: {outcome!r}"
+            outcomes[point.job][f"{point.mode}: {text.partition(':')[0]}"] += 1
+            record["points"] += 1
+            record["recovered"] += not text.startswith("error")
+            if text.startswith("error"):
+                record["errors"].append(f"{point.job}, operation {point.number} {point.mode}: {text}"[:800])
+            if time.perf_counter() - written > SECONDS:
+                write()
+                written = time.perf_counter()
+        write()
+    return record
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("results/hold/crash.json"))
-    parser.add_argument("--jobs", nargs="*", default=["drift", "save", "calibrate", "evaluate", "fit"])
-    parser.add_argument("--modes", nargs="*", default=list(MODES))
+    parser.add_argument("--into", type=Path, default=Path("results/hold/crash.json"), help="the record")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="processes")
+    parser.add_argument("--only", nargs="+", default=NAMES, choices=NAMES, help="what is struck")
+    parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES, help="how")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    began = time.perf_counter()
-    record: dict[str, Any] = {**provenance(), "jobs": {}, "points": 0, "recovered": 0, "errors": []}
-    with tempfile.TemporaryDirectory() as root:
-        known = jobs(make_samples(Path(root) / "samples"))
-        for name in options.jobs:
-            operations, before, after = measure(known[name], Path(root) / "work")
-            outcomes: Counter[str] = Counter()
-            for mode in options.modes:
-                for number in range(1, operations + 1):
-                    outcome = try_point(known[name], number, mode, before, after, Path(root) / "work")
-                    outcomes[f"{mode}: {outcome.partition(':')[0]}"] += 1
-                    record["points"] += 1
-                    record["recovered"] += not outcome.startswith("error")
-                    if outcome.startswith("error"):
-                        record["errors"].append(f"{name}, operation {number} {mode}: {outcome}"[:800])
-                record["jobs"][name] = {"operations": operations, "outcomes": dict(sorted(outcomes.items()))}
-                record["seconds"] = round(time.perf_counter() - began, 1)
-                files.write_json(options.output, record)
+    on_one_core()
+    record = run(options.only, options.modes, options.jobs, options.into)
     print(json.dumps({key: record[key] for key in ("points", "recovered", "jobs", "errors", "seconds")}, indent=2))
     raise SystemExit(1 if record["errors"] else 0)
 
