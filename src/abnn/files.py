@@ -228,8 +228,8 @@ def parse(schema: Any, values: object, place: str, fix: str) -> Any:
         raise FileFormatError(f"{place}{field} is missing. {fix}")
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         raise FileFormatError(f"{place}{field} is not known; written by a newer version? Update abnn. {fix}")
-    problem = f"{field} is {repr(error['input'])[:80]}; accepted: {words}." if field else words
-    raise FileFormatError(f"{place}{problem} {fix}")
+    text = f"{field} is {repr(error['input'])[:80]}; accepted: {words}." if field else words
+    raise FileFormatError(f"{place}{text} {fix}")
 
 
 def seal(description: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,6 @@ def calibrate(
     loader: Iterable[Any],
     config: TriageConfig = TriageConfig(),
     outliers: Any = DEFAULT,
-    value_range: tuple[Any, Any] | None = None,
     progress: bool = True,
 ) -> Triage:
     """Return thresholds chosen with held-out good data that the model was not fitted on; they become ``model.triage``.
@@ -43,12 +42,10 @@ def calibrate(
     quantile for ``rejected``. Both are lifted by the resolution of the scores, see :func:`abnn.triage.thresholds.lift`.
     Too few inputs for ``noticed`` are an error; too few for ``rejected`` give a warning, and a weaker promise.
 
-    loader       yields (x, y) every time it is iterated; it is read more than once
-    outliers     made from the good data, or a data set of real ones
-    value_range  (low, high) of the inputs, for made-up outliers; None: that of ``outliers`` if its prepare() set one, else
-                 measured from ``loader``
+    loader    yields (x, y) every time it is iterated; it is read more than once
+    outliers  made from the good data, within its range unless the generator has one of its own; or a data set of real ones
     """
-    model.triage = choose(gather(model, loader, config, outliers, value_range, progress), config)
+    model.triage = choose(gather(model, loader, config, outliers, progress), config)
     return model.triage
 
 
@@ -84,7 +81,6 @@ def gather(
     loader: Iterable[Any],
     config: TriageConfig = TriageConfig(),
     outliers: Any = DEFAULT,
-    value_range: tuple[Any, Any] | None = None,
     progress: bool = False,
 ) -> Gathered:
     """Return scores of good inputs and of outliers, with memory for one batch and for the predictions of good inputs.
@@ -139,9 +135,8 @@ def gather(
         task = bar.add_task("calibrating", total=length, status="scores of good inputs")
         generator = make_outliers(outliers)
         layout = generator.layout_for(model)
-        maker = generator.with_range(value_range, lambda: measure_range(good_inputs(), layout), layout)
-        if not rows:  # the range was not measured
-            list(map(id, good_inputs()))
+        limits = measure_range(good_inputs(), layout)
+        maker = generator.with_range(None, lambda: limits, layout)
         good, predicted, labels, log_probs = (np.concatenate(column) for column in zip(*rows))
         rounds = math.ceil(LEAST_OUTLIERS / len(good))
         bar.update(task, total=len(rows) * (1 + rounds), status="scores of outliers")
@@ -160,7 +155,7 @@ def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
     if not len(gathered.severe):
         fix = "Use 'auto' with more than one input in a batch, or a data set of real outliers."
         raise InputError(explain("outliers", "none with a severity above one half", "some of them", fix))
-    good, by_class = gathered.good, ()
+    good, by_class = gathered.good, tuple[Pair, ...]()
     if config.costs is not None:
         notice, reject = _by_cost(gathered, config.costs)
         noticed, rejected = (float((good > limit).mean()) for limit in (notice, reject))

@@ -93,13 +93,11 @@ class Triage:
                 raise InputError(explain("notice, reject", f"{notice}, {reject}", "finite numbers, notice <= reject"))
 
     @staticmethod
-    def calibrate(
-        model: Any, loader: Iterable[Any], *, outliers: Any = "auto", value_range: Any = None, **settings: Any
-    ) -> Triage:
+    def calibrate(model: Any, loader: Iterable[Any], *, outliers: Any = "auto", **settings: Any) -> Triage:
         """Return what :func:`abnn.triage.calibrate` does, without a bar; ``settings`` are fields of ``TriageConfig``."""
         from abnn.triage.calibrate import calibrate
 
-        return calibrate(model, loader, TriageConfig(**settings), outliers, value_range, progress=False)
+        return calibrate(model, loader, TriageConfig(**settings), outliers, progress=False)
 
     def __call__(self, prediction: Prediction) -> Verdicts:
         """Return the verdicts of what ``model.predict(x)`` gave; warn where it has other draws or views than calibration."""
