@@ -257,7 +257,7 @@ def jobs(samples: Path, pages: bool = True) -> dict[str, Job]:
     return {job.name: job for job in every}
 
 
-def make_fitted(samples: Path) -> Path:
+def make_fitted(samples: Path, pages: bool = True) -> Path:
     """Write pictures to fit, and the output of an earlier ``abnn fit``, beside the other samples; return their folder."""
     if (samples / "fitted").exists():
         return samples
@@ -266,7 +266,7 @@ def make_fitted(samples: Path) -> Path:
         (samples / "pictures" / "abc"[label]).mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).save(samples / "pictures" / "abc"[label] / f"{number}.png")
     with tempfile.TemporaryDirectory() as folder:
-        status, answer = in_child(lambda: _fit(samples, seed=2)(Path(folder)))
+        status, answer = in_child(lambda: _fit(samples, pages, seed=2)(Path(folder)))
         assert status == 0, answer
         shutil.copytree(Path(folder) / "out", samples / "fitted")
     return samples
@@ -373,10 +373,11 @@ class Point:
 _JOBS: dict[str, Job] = {}
 
 
-def _begin(samples: Path) -> None:
+def _begin(samples: Path, pages: bool) -> None:
     on_one_core()
-    _JOBS.update(jobs(samples))
-    importlib.import_module("matplotlib.pyplot")  # once, and not in each fork
+    _JOBS.update(jobs(samples, pages))
+    if pages:
+        importlib.import_module("matplotlib.pyplot")  # once, and not in each fork
 
 
 def _run(point: Point) -> Any:
@@ -387,10 +388,17 @@ def _run(point: Point) -> Any:
         return try_point(job, point.number, point.mode, point.before, point.after, folder)
 
 
-def run(names: Sequence[str], modes: Sequence[str], processes: int, into: Path) -> dict[str, Any]:
+def run(names: Sequence[str], modes: Sequence[str], processes: int, into: Path, pages: bool = True) -> dict[str, Any]:
     """Try every operation of these jobs in these modes, and return the record."""
     began, written = time.perf_counter(), 0.0
-    record: dict[str, Any] = {**provenance(), "processes": processes, "jobs": {}, "points": 0, "recovered": 0}
+    record: dict[str, Any] = {
+        **provenance(),
+        "processes": processes,
+        "pages": pages,
+        "jobs": {},
+        "points": 0,
+        "recovered": 0,
+    }
     record["errors"] = []
     outcomes: dict[str, Counter[str]] = {name: Counter() for name in names}
 
@@ -401,13 +409,15 @@ def run(names: Sequence[str], modes: Sequence[str], processes: int, into: Path) 
         files.write_json(into, record)
 
     with tempfile.TemporaryDirectory() as root:
-        samples = make_fitted(make_samples(Path(root) / "samples"))
+        samples = make_fitted(make_samples(Path(root) / "samples"), pages)
         points = []
-        for point, (operations, before, after) in in_processes(_run, map(Point, names), processes, _begin, samples):
+        for point, (operations, before, after) in in_processes(
+            _run, map(Point, names), processes, _begin, samples, pages
+        ):
             record["jobs"][point.job] = {"operations": operations}
             numbers = range(1, operations + 1)
             points += [Point(point.job, number, mode, before, after) for number in numbers for mode in modes]
-        for point, outcome in in_processes(_run, points, processes, _begin, samples):
+        for point, outcome in in_processes(_run, points, processes, _begin, samples, pages):
             text = outcome if isinstance(outcome, str) else f"error: {outcome!r}"
             outcomes[point.job][f"{point.mode}: {text.partition(':')[0]}"] += 1
             record["points"] += 1
@@ -427,9 +437,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="processes")
     parser.add_argument("--only", nargs="+", default=NAMES, choices=NAMES, help="what is struck")
     parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES, help="how")
+    parser.add_argument(
+        "--no-pages", action="store_true", help="commands draw no page, which takes half of the time"
+    )
     options = parser.parse_args()
     on_one_core()
-    record = run(options.only, options.modes, options.jobs, options.into)
+    record = run(options.only, options.modes, options.jobs, options.into, not options.no_pages)
     print(json.dumps({key: record[key] for key in ("points", "recovered", "jobs", "errors", "seconds")}, indent=2))
     raise SystemExit(1 if record["errors"] else 0)
 

@@ -18,7 +18,7 @@ STEPS = {"fit": 90, "evaluate": 43, "save": 9, "calibrate": 23, "drift": 4}
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_struck_job_leaves_the_old_or_the_new_and_recovers(name: str, samples: Path, tmp_path: Path) -> None:
-    job = jobs(make_fitted(samples), pages=False)[name]
+    job = jobs(make_fitted(samples, pages=False), pages=False)[name]
     operations, before, after = measure(job, tmp_path / "work")
     assert operations > 5 and before != after
     for place, mode in enumerate(MODES):
