@@ -149,6 +149,8 @@ def gathered(seed: int = 0, count: int = 120) -> Gathered:
         severe=rng.random(60).astype(np.float32) + 1,
         classes=3,
         score="entropy",
+        draws=4,
+        seed=1,
     )
 
 

@@ -56,7 +56,7 @@ class Gathered:
     good, predicted, labels  of each held-out input: its score, predicted class, and label
     log_probs                of each held-out input: ln of its averaged prediction, [N, K]
     mild, severe             scores of outliers with severity at most, and above, one half
-    classes, score           of the model
+    classes, score, draws, seed   of the model and its predictions
     drawn, views             how many draws the predictions had, whatever was asked for, and views; None: not known
     class_names              for messages; None: numbers
     rounding                 the largest difference between the scores of some inputs alone and in their batch
@@ -70,6 +70,8 @@ class Gathered:
     severe: np.ndarray
     classes: int
     score: str
+    draws: int
+    seed: int
     drawn: int | None = None
     views: int | None = None
     class_names: Sequence[str] | None = None
@@ -96,9 +98,7 @@ def gather(
         accepted = "a DataLoader or a list of (x, y) batches"
         raise InputError(explain("loader", "an iterator, which can be read once", accepted))
     if outliers is None:
-        raise InputError(
-            explain("outliers", "None", "some, from which the threshold of reject follows", "Leave it out.")
-        )
+        raise InputError(explain("outliers", "None", "some, for the threshold of reject", "Leave it out."))
 
     def predict(x: Tensor) -> tuple[Any, np.ndarray]:
         prediction = model.predict(x, draws=config.draws, seed=config.seed)
@@ -113,7 +113,7 @@ def gather(
             bar.advance(task)
 
     rows: list[tuple[np.ndarray, ...]] = []
-    facts: dict[str, Any] = {"classes": model.classes}
+    facts: dict[str, Any] = {"classes": model.classes, "draws": config.draws, "seed": config.seed}
     facts["class_names"] = (getattr(model, "extra", None) or {}).get("class_names")
 
     def good_inputs() -> Iterator[Tensor]:
@@ -151,7 +151,7 @@ def gather(
 
 
 def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
-    """Return thresholds from gathered scores. The config must name the draws and the seed that they were gathered with."""
+    """Return thresholds from gathered scores; draws, seed and score are those of the gathered predictions."""
     if not len(gathered.severe):
         fix = "Use 'auto' with more than one input in a batch, or a data set of real outliers."
         raise InputError(explain("outliers", "none with a severity above one half", "some of them", fix))
@@ -177,14 +177,14 @@ def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
         noticed=noticed,
         rejected=rejected,
         score=gathered.score,
-        draws=config.draws,
-        seed=config.seed,
+        draws=gathered.draws,
+        seed=gathered.seed,
         inputs=len(good),
         calibration=quantiles(good),
         confidence=config.confidence,
         by_class=by_class,
         costs=config.costs,
-        reference=split_reference(good, config.seed, gathered.rounding) if len(good) >= LEAST_SCORES else ((), ()),
+        reference=split_reference(good, gathered.seed, gathered.rounding) if len(good) >= LEAST_SCORES else ((), ()),
         drawn=gathered.drawn,
         temperature=choose_temperature(gathered.log_probs, gathered.labels),
         views=gathered.views,
