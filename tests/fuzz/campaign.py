@@ -53,7 +53,7 @@ class Portion:
 
 @dataclass
 class Outcome:
-    """What came of some cases; ``slowest`` in seconds of computing."""
+    """What came of some cases; ``seconds`` of all and ``slowest`` of one are those of computing."""
 
     portion: Portion
     counts: Counter[str] = field(default_factory=Counter)
@@ -113,7 +113,7 @@ def _end() -> None:
 
 def _run(portion: Portion) -> Outcome:
     assert _WORKER is not None
-    outcome, began = Outcome(portion), time.perf_counter()
+    outcome, began = Outcome(portion), time.process_time()
     for number in range(portion.first, portion.last):
         started = time.process_time()
         try:
@@ -123,7 +123,7 @@ def _run(portion: Portion) -> Outcome:
         except (Exception, Violation):  # noqa: BLE001, of the campaign itself: it is told, and the others are run
             outcome.fail(f"{portion.kind} {number}, outside of the case: {traceback.format_exc()}")
         outcome.slowest = max(outcome.slowest, time.process_time() - started)
-    outcome.seconds = time.perf_counter() - began
+    outcome.seconds = time.process_time() - began
     return outcome
 
 
@@ -154,16 +154,18 @@ def on_one_core() -> None:
 def run(cases: dict[str, range], seed: int, jobs: int, into: Path, quiet: bool = True) -> dict[str, Any]:
     """Run a campaign and return its record."""
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in cases}
+    core_seconds = dict.fromkeys(cases, 0.0)
     limits = {kind: [each.start, each.stop] for kind, each in cases.items()}
     record: dict[str, Any] = {"seed": seed, "jobs": jobs, "asked": limits, **provenance(), "failures": []}
-    began, written, core_seconds, slowest = time.perf_counter(), 0.0, 0.0, 0.0
+    began, written, slowest = time.perf_counter(), 0.0, 0.0
     root = Path(tempfile.mkdtemp(prefix="abnn-fuzz.", dir=scratch_root()))
 
     def write() -> None:
         record["cases"] = {kind: each.total() for kind, each in counts.items()}
         record["outcomes"] = {kind: dict(sorted(each.items())) for kind, each in counts.items()}
         record["seconds"] = round(time.perf_counter() - began, 1)
-        record["core_seconds"], record["slowest_case"] = round(core_seconds, 1), round(slowest, 2)
+        record["core_seconds"] = {kind: round(seconds, 1) for kind, seconds in core_seconds.items()}
+        record["slowest_case"] = round(slowest, 2)
         write_json(into, record)
 
     try:
@@ -174,7 +176,8 @@ def run(cases: dict[str, range], seed: int, jobs: int, into: Path, quiet: bool =
                 outcome.fail(f"{portion}: its process died, {died!r}")
             counts[portion.kind].update(outcome.counts)
             record["failures"] = [*record["failures"], *outcome.failures][:MOST_FAILURES]
-            core_seconds, slowest = core_seconds + outcome.seconds, max(slowest, outcome.slowest)
+            core_seconds[portion.kind] += outcome.seconds
+            slowest = max(slowest, outcome.slowest)
             if time.perf_counter() - written > SECONDS:
                 write()
                 written = time.perf_counter()

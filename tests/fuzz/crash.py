@@ -437,9 +437,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="processes")
     parser.add_argument("--only", nargs="+", default=NAMES, choices=NAMES, help="what is struck")
     parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES, help="how")
-    parser.add_argument(
-        "--no-pages", action="store_true", help="commands draw no page, which takes half of the time"
-    )
+    parser.add_argument("--no-pages", action="store_true", help="commands draw no page, which takes half of the time")
     options = parser.parse_args()
     on_one_core()
     record = run(options.only, options.modes, options.jobs, options.into, not options.no_pages)
