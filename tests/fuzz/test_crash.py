@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from abnn.files import _exchange, left_behind, writing_directory
-from tests.fuzz.crash import MODES, NAMES, jobs, make_fitted, measure, try_point
+from tests.fuzz.crash import measure, try_point
+from tests.fuzz.faults import MODES
+from tests.fuzz.jobs import NAMES, jobs, make_fitted
 
 STEPS = {"fit": 90, "evaluate": 43, "save": 9, "calibrate": 23, "drift": 4}
 """One of so many operations is tried, in each mode another one."""
