@@ -46,24 +46,18 @@ Reference = Annotated[
 
 @dataclass(frozen=True)
 class Triage:
-    """Thresholds on one score.
+    """Thresholds on one score, and how they came about.
 
-    notice, reject  the thresholds
-    noticed         promised for good inputs: at most this share is not accepted, on average over calibration sets
-    rejected        likewise: at most this share is refused
-    score           the score that the thresholds belong to
-    draws, seed     asked for in the predictions that they were calibrated on
-    inputs          how many good inputs they were calibrated on
-    calibration     0 %, 1 %, ..., 100 % quantiles of the good scores, to show where a score lies among them
-    confidence      if given, the promise holds with this probability over calibration sets, not only on average
-    by_class        (notice, reject) for each predicted class in the place of the common thresholds; () if not asked for
-    costs           the costs that chose the thresholds. Then ``noticed`` and ``rejected`` promise nothing: they are the
-                    shares that were seen on calibration data
-    reference       edges and counts that a drift monitor starts from, see :meth:`monitor`
-    drawn           how many draws predictions had: those of a network without randomness have one whatever is asked for.
-                    None: not known
-    temperature     of :meth:`probabilities`, see :mod:`abnn.triage.temperature`; 1: as the model gives them
-    views           how many views of each image predictions looked at. None: not known
+    notice, reject     the thresholds
+    noticed, rejected, confidence, costs   as in :class:`abnn.TriageConfig`. ``rejected`` is what can be promised; with
+                       ``costs`` nothing is promised, and both are the shares that were seen on calibration data
+    score, draws, seed of the predictions that they were calibrated on
+    drawn, views       how many draws these had, whatever was asked for, and views of each image; None: not known
+    inputs             how many good inputs they were calibrated on
+    calibration        0 %, 1 %, ..., 100 % quantiles of the good scores, to show where a score lies among them
+    by_class           (notice, reject) for each predicted class in the place of the common thresholds; () if not asked for
+    reference          edges and counts that a drift monitor starts from, see :meth:`monitor`
+    temperature        of :meth:`probabilities`, see :mod:`abnn.triage.temperature`; 1: as the model gives them
     """
 
     notice: float
