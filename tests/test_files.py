@@ -205,6 +205,26 @@ def test_a_failed_exchange_brings_the_old_folder_back(tmp_path: Path, monkeypatc
     assert (target / "one").read_text() == "1" and list(tmp_path.iterdir()) == [target]
 
 
+def test_what_cannot_be_put_back_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that renames once and never again: the only copy of the old folder is the one that was moved aside."""
+    monkeypatch.setattr(files, "_exchange", lambda first, second: False)
+    target, plain, calls = tmp_path / "model", os.replace, []
+    with files.writing_directory(target) as scratch:
+        (scratch / "one").write_text("1")
+
+    def only_the_first(source: Any, destination: Any) -> None:
+        calls.append(source)
+        if len(calls) > 1:
+            raise OSError("no")
+        plain(source, destination)
+
+    monkeypatch.setattr(os, "replace", only_the_first)
+    with pytest.raises(OSError, match="no"), files.writing_directory(target) as scratch:
+        (scratch / "one").write_text("2")
+    (old,) = tmp_path.glob(".model.old.*/content")
+    assert (old / "one").read_text() == "1" and str(old) in files.left_behind(target)
+
+
 def test_a_folder_that_a_kill_left_elsewhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_exchange", lambda first, second: False)
     target = tmp_path / "model [1]"

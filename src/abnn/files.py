@@ -51,10 +51,10 @@ def writing_directory(target: Path) -> Iterator[Path]:
             try:
                 os.replace(scratch, target)
             except BaseException:
-                os.replace(old / "content", target)
+                os.replace(old / "content", target)  # where that fails, too, it stays, and left_behind() says where
+                os.rmdir(old)
                 raise
-            finally:
-                shutil.rmtree(old, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)  # what failed, or what was there before
 
