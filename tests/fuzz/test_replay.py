@@ -142,7 +142,7 @@ def test_a_record_of_a_score_that_it_lacks_is_damaged(tmp_path: Path, samples: P
     folder = shutil.copytree(samples / "record", tmp_path / "record")
     record = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**record, "score": "other"}))
-    with pytest.raises(FileFormatError, match="other"):
+    with pytest.raises(FileFormatError, match="no score 'other'"):
         read_record(folder / "run.json").evaluation()
 
 
