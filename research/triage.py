@@ -44,7 +44,7 @@ from abnn.metrics.calibration import calibration
 from abnn.triage import Costs, Triage, TriageConfig, check_guarantee, report
 from abnn.triage.calibrate import choose, gather
 from abnn.triage.drift import DriftMonitor
-from abnn.triage.report import Row, rows_as_markdown
+from abnn.triage.report import Row
 from abnn.triage.temperature import choose_temperature, rescale
 from research.drift import measure_resets, resets_table
 from research.metrics import summarise
@@ -271,6 +271,16 @@ def tables(folder: Path) -> dict[str, str]:
         rows = [Row(**each) for each in digits["verdicts"]["default"]["sets"]]
         texts = {"verdicts": rows_as_markdown(rows), **texts, "drift": _drift_text(digits["drift"])}
     return texts
+
+
+def rows_as_markdown(rows: Sequence[Row]) -> str:
+    """Return a table with one line per row."""
+    head = ["set", "tier", "inputs", "accepted", "noticed", "rejected", "accuracy of accepted", "accuracy of noticed"]
+    lines = []
+    for row in rows:
+        cells = [row.name, row.tier, str(row.inputs), *(f"{share:.1%}" for share in row.shares)]
+        lines.append([*cells, *("–" if value is None else f"{value:.1%}" for value in row.accuracy[:2])])
+    return markdown_table(head, lines, left=len(head))
 
 
 def _drift_text(drift: dict[str, Any]) -> str:

@@ -18,7 +18,9 @@ from safetensors.torch import save_file
 
 from abnn import files
 from abnn.errors import FileFormatError, InputError
+from abnn.store.folder import read_folder
 from abnn.store.saved import describe
+from abnn.store.schema import AttachedModel
 
 from .conftest import generator
 
@@ -203,6 +205,26 @@ def test_a_failed_exchange_brings_the_old_folder_back(tmp_path: Path, monkeypatc
     assert (target / "one").read_text() == "1" and list(tmp_path.iterdir()) == [target]
 
 
+def test_what_cannot_be_put_back_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that renames once and never again: the only copy of the old folder is the one that was moved aside."""
+    monkeypatch.setattr(files, "_exchange", lambda first, second: False)
+    target, plain, calls = tmp_path / "model", os.replace, []
+    with files.writing_directory(target) as scratch:
+        (scratch / "one").write_text("1")
+
+    def only_the_first(source: Any, destination: Any) -> None:
+        calls.append(source)
+        if len(calls) > 1:
+            raise OSError("no")
+        plain(source, destination)
+
+    monkeypatch.setattr(os, "replace", only_the_first)
+    with pytest.raises(OSError, match="no"), files.writing_directory(target) as scratch:
+        (scratch / "one").write_text("2")
+    (old,) = tmp_path.glob(".model.old.*/content")
+    assert (old / "one").read_text() == "1" and str(old) in files.left_behind(target)
+
+
 def test_a_folder_that_a_kill_left_elsewhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_exchange", lambda first, second: False)
     target = tmp_path / "model [1]"
@@ -225,7 +247,7 @@ def test_a_folder_that_a_kill_left_elsewhere_is_named(tmp_path: Path, monkeypatc
     assert not target.exists() and (former / "abnn.json").read_text() == "{}"
     hint = re.escape(f"Saving was interrupted, and what was there before is in {former}: rename that to {target}.")
     with pytest.raises(FileFormatError, match=f"is not a saved model.*{hint}"):
-        files.read_description(target / "abnn.json", "a saved model", "x", 1)
+        read_folder(target, AttachedModel)
     with pytest.raises(FileFormatError, match=f"which does not exist.*{hint}"):
         describe(target)
     former.rename(target)
@@ -242,8 +264,10 @@ def test_only_folders_of_the_same_kind_may_be_replaced(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"path: got {target}, which exists and is not a saved model; accepted: a new folder, or a saved model to replace."
     )
-    with pytest.raises(InputError, match="exists and holds no scores; accepted: a new folder, or saved scores to rep"):
-        files.check_replaceable(target, "mark.json", "holds no scores", "saved scores")
+    with pytest.raises(
+        InputError, match="exists and is not a set of scores; accepted: a new folder, or a set of scores to rep"
+    ):
+        files.check_replaceable(target, "mark.json", "a set of scores")
     (target / "mark.json").write_text("{}")
     files.check_replaceable(target, "mark.json")
     with pytest.raises(InputError, match="is not a saved model"):

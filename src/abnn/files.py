@@ -13,7 +13,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,32 +33,30 @@ MOST_JSON = 2**26  # bytes of a JSON file; what this package writes has far fewe
 
 @contextlib.contextmanager
 def writing_directory(target: Path) -> Iterator[Path]:
-    """Yield a scratch directory beside ``target`` that replaces it when the block ends without an error."""
+    """Yield a scratch directory beside ``target`` that replaces it when the block ends without an error.
+
+    The functions below flush what they write into it to disk.
+    """
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         yield scratch
-        for path in scratch.iterdir():
-            _sync(path)
         os.chmod(scratch, 0o755)  # as any new folder, for mkdtemp makes it private  # nosec B103
-        if target.exists() and _exchange(scratch, target):
-            shutil.rmtree(scratch, ignore_errors=True)  # which holds what was there before
-        elif target.exists():
+        if not target.exists():
+            os.replace(scratch, target)
+        elif not _exchange(scratch, target):
             old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
             os.replace(target, old / "content")
             try:
                 os.replace(scratch, target)
             except BaseException:
-                os.replace(old / "content", target)
+                os.replace(old / "content", target)  # where that fails, too, it stays, and left_behind() says where
+                os.rmdir(old)
                 raise
-            finally:
-                shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.replace(scratch, target)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+            shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)  # what failed, or what was there before
 
 
 def _exchange(first: Path, second: Path) -> bool:
@@ -72,33 +70,23 @@ def _exchange(first: Path, second: Path) -> bool:
 
 def left_behind(target: Path) -> str:
     """Where the former folder is after a process was killed between the two renames that replace it, as a sentence; else ""."""
-    if target.exists():
+    places = [] if target.exists() else list(target.parent.glob(f".{glob.escape(target.name)}.old.*/content"))
+    if not places:
         return ""
-    found = sorted(
-        target.parent.glob(f".{glob.escape(target.name)}.old.*/content"), key=lambda each: each.stat().st_mtime
-    )
-    if not found:
-        return ""
-    return f" Saving was interrupted, and what was there before is in {found[-1]}: rename that to {target}."
+    newest = max(places, key=lambda each: each.stat().st_mtime)
+    return f" Saving was interrupted, and what was there before is in {newest}: rename that to {target}."
 
 
-def check_replaceable(
-    target: Path,
-    mark: str,
-    other: str = "is not a saved model",
-    accepted: str = "a saved model",
-    argument: str = "path",
-) -> None:
+def check_replaceable(target: Path, mark: str, what: str = "a saved model", argument: str = "path") -> None:
     """Refuse to replace a folder of another kind, which may hold a user's own files.
 
     mark      the file that tells a folder of the right kind
-    other     what is said of a folder without it
-    accepted  what would be replaced
+    what      a folder of that kind, in words
     argument  what the user gave it as
     """
     if target.exists() and not (target / mark).exists():
-        given = f"{target}, which exists and {other}"
-        raise InputError(explain(argument, given, f"a new folder, or {accepted} to replace"))
+        place = f"{target}, which exists and is not {what}"
+        raise InputError(explain(argument, place, f"a new folder, or {what} to replace"))
 
 
 def check_writable(argument: str, target: Path, folder: bool = False) -> None:
@@ -108,16 +96,14 @@ def check_writable(argument: str, target: Path, folder: bool = False) -> None:
     """
     whole = target.absolute()
     if not folder and whole.exists() and not whole.is_file():
-        given = f"{target}, which is {'a folder' if whole.is_dir() else 'no ordinary file'}"
-        raise InputError(explain(argument, given, "a file, new or to replace"))
+        kind = "a folder" if whole.is_dir() else "no ordinary file"
+        raise InputError(explain(argument, f"{target}, which is {kind}", "a file, new or to replace"))
     place = next(each for each in (whole, *whole.parents)[0 if folder else 1 :] if each.exists())
-    trouble = "" if place.is_dir() else "is a file"
-    if not trouble:
-        try:
-            with tempfile.NamedTemporaryFile(prefix=".abnn.", dir=place):
-                return
-        except OSError as error:
-            trouble = f"cannot be written to ({error.strerror})"
+    try:
+        with tempfile.NamedTemporaryFile(prefix=".abnn.", dir=place):
+            return
+    except OSError as error:
+        trouble = f"cannot be written to ({error.strerror})" if place.is_dir() else "is a file"
     fix = "Choose another place, or change its permissions."
     raise InputError(explain(argument, f"{target}, where {place} {trouble}", "a place in a folder of yours", fix))
 
@@ -172,19 +158,29 @@ def check_regular(path: Path, most: int | None = None) -> Path:
     return Path(path)
 
 
-def read_json(path: Path) -> Any:
+@contextlib.contextmanager
+def _reading(path: Path, what: str) -> Iterator[None]:
+    """Turn everything that can go wrong while a file is read into one error that names it."""
     try:
-        return json.loads(check_regular(path, MOST_JSON).read_text())
-    except FileNotFoundError:
-        raise FileFormatError(f"{path} does not exist; check the path, or save the model again.") from None
-    except OSError as error:
-        raise FileFormatError(f"{path} cannot be read ({error}); check the path and its permissions.") from None
+        yield
     except FileFormatError:
         raise
-    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, numbers or nesting without end
+    except FileNotFoundError:
+        raise FileFormatError(f"{path} does not exist; check the path, or save the model again.") from None
+    except (
+        OSError,
+        SafetensorError,
+        ValueError,
+        RecursionError,
+    ) as error:  # also no UTF-8, numbers or nesting without end
         raise FileFormatError(
-            f"{path} is not valid JSON ({error}); the file is damaged, restore or save it again."
+            f"{path} is not {what} ({error}); it is damaged, cut short or of another format: restore or save it again."
         ) from None
+
+
+def read_json(path: Path) -> Any:
+    with _reading(path, "valid JSON"):
+        return json.loads(check_regular(path, MOST_JSON).read_text())
 
 
 def check_version(path: Path, description: dict[str, Any], newest: int, oldest: int = 1) -> None:
@@ -200,18 +196,16 @@ def check_version(path: Path, description: dict[str, Any], newest: int, oldest: 
     )
 
 
-def read_description(path: Path, kind: str, form: str, newest: int, oldest: int = 1) -> dict[str, Any]:
-    """A JSON file that describes what its folder holds, checked for format and version; ``kind``: what that is, in words."""
-    if not path.exists():
-        raise FileFormatError(
-            f"path: {path.parent} is not {kind}; accepted: a folder that save() wrote, with {path.name} in it."
-            f"{left_behind(path.parent)}"
-        )
-    description = read_json(path)
-    if not isinstance(description, dict) or description.get("format") != form:
-        raise FileFormatError(f"path: {path} is not the description of {kind}; save it again.")
-    check_version(path.parent, description, newest, oldest)
-    return description
+def only(accepts: Callable[[Any], bool], words: str) -> Any:
+    """Return a check for pydantic's ``Annotated`` types: values that are not accepted are refused in these words."""
+    from pydantic import AfterValidator
+
+    def check(value: Any) -> Any:
+        if not accepts(value):
+            raise ValueError(words)
+        return value
+
+    return AfterValidator(check)
 
 
 def parse(schema: Any, values: object, place: str, fix: str) -> Any:
@@ -228,23 +222,14 @@ def parse(schema: Any, values: object, place: str, fix: str) -> Any:
         error = errors.errors(include_url=False)[0]
     except (TypeError, ValueError, RecursionError) as problem:
         raise FileFormatError(f"{place} cannot be written as JSON ({problem}). {fix}") from None
-    value: Any = values
-    names: list[str] = []
-    for name in error["loc"]:  # places in lists, and names of alternatives, follow after the names of fields
-        if not isinstance(value, dict) or name not in value:
-            break
-        value = value[name]
-        names.append(str(name))
-    field, inner = ".".join(names), list(error["loc"][len(names) :])
+    field = ".".join(map(str, error["loc"]))
     words = re.sub(r"^(Input should (be )?|Value error, )", "", error["msg"])
-    if error["type"] == "missing" and inner and isinstance(inner[0], str):
-        raise FileFormatError(f"{place}{'.'.join([*names, inner[0]])} is missing. {fix}")
+    if error["type"] == "missing":
+        raise FileFormatError(f"{place}{field} is missing. {fix}")
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         raise FileFormatError(f"{place}{field} is not known; written by a newer version? Update abnn. {fix}")
-    if not field:
-        raise FileFormatError(f"{place}{words} {fix}")
-    inside = f" at {inner}" if inner else ""
-    raise FileFormatError(f"{place}{field} is {repr(value)[:80]}; accepted: {words}{inside}. {fix}")
+    text = f"{field} is {repr(error['input'])[:80]}; accepted: {words}." if field else words
+    raise FileFormatError(f"{place}{text} {fix}")
 
 
 def seal(description: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,15 +243,8 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    try:
+    with _reading(path, "a readable safetensors file"):
         return load_file(str(check_regular(path)))
-    except FileNotFoundError:
-        raise FileFormatError(f"{path} does not exist; check the path, or save the model again.") from None
-    except (SafetensorError, OSError) as error:
-        raise FileFormatError(
-            f"{path} is not a readable safetensors file ({error}); it is damaged, cut short or of another format: "
-            "restore or save it again."
-        ) from None
 
 
 def write_tree(path: Path, tree: Tree) -> None:
@@ -316,14 +294,6 @@ def _restore(node: Any, tensors: dict[str, Tensor]) -> Tree:
         return {_restore(key, tensors): _restore(item, tensors) for key, item in value}
     items = [_restore(item, tensors) for item in value]
     return tuple(items) if kind == "tuple" else items
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def rows_digest(tensors: Sequence[Tensor]) -> str:

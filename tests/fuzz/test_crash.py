@@ -10,21 +10,23 @@ from pathlib import Path
 import pytest
 
 from abnn.files import _exchange, left_behind, writing_directory
-from tests.fuzz.crash import MODES, jobs, measure, try_point
+from tests.fuzz.crash import measure, try_point
+from tests.fuzz.faults import MODES
+from tests.fuzz.jobs import NAMES, jobs, make_fitted
 
-STEPS = {"fit": 37, "save": 9, "calibrate": 23, "evaluate": 37, "drift": 4}
+STEPS = {"fit": 90, "evaluate": 43, "save": 9, "calibrate": 23, "drift": 4}
 """One of so many operations is tried, in each mode another one."""
 
 
-@pytest.mark.parametrize("name", sorted(STEPS))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_struck_job_leaves_the_old_or_the_new_and_recovers(name: str, samples: Path, tmp_path: Path) -> None:
-    job = jobs(samples)[name]
+    job = jobs(make_fitted(samples, pages=False), pages=False)[name]
     operations, before, after = measure(job, tmp_path / "work")
     assert operations > 5 and before != after
     for place, mode in enumerate(MODES):
         for number in range(1 + place, operations + 1, STEPS[name]):
             outcome = try_point(job, number, mode, before, after, tmp_path / "work")
-            assert outcome in ("old", "new"), f"operation {number} of {operations} {mode}: {outcome}"
+            assert outcome in ("old", "new", "between"), f"operation {number} of {operations} {mode}: {outcome}"
 
 
 def test_a_folder_is_replaced_where_the_system_cannot_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

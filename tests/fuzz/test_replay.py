@@ -146,6 +146,11 @@ def test_a_record_of_a_score_that_it_lacks_is_damaged(tmp_path: Path, samples: P
         read_record(folder / "run.json").evaluation()
 
 
+def _import_from(folder: Path) -> None:
+    sys.path.insert(0, str(folder))
+    __import__("abnn_fuzz_evil")
+
+
 @pytest.mark.parametrize(
     "act",
     [
@@ -155,7 +160,7 @@ def test_a_record_of_a_score_that_it_lacks_is_damaged(tmp_path: Path, samples: P
         lambda folder: (folder.parent / "outside").write_text(""),
         lambda folder: os.rename(folder, folder.parent / "elsewhere"),
         lambda folder: __import__("pickle").loads(b"cos\nsystem\n."),
-        lambda folder: sys.path.insert(0, str(folder)) or __import__("abnn_fuzz_evil"),
+        lambda folder: _import_from(folder),
         lambda folder: "a" * (1 << 50),
     ],
 )

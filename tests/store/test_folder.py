@@ -89,7 +89,7 @@ def test_other_thresholds_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
-    fields = {"scores": [], "score": "energy", "of": "model", "at": None, "fingerprint": "0" * 64}
+    fields: dict[str, Any] = {"scores": [], "score": "energy", "of": "model", "at": None, "fingerprint": "0" * 64}
     parts = {"scores.safetensors": {"energy/x": torch.ones(2)}}
     with pytest.raises(FileFormatError, match="scores is .*It could not be loaded again"):
         write_folder(tmp_path / "folder", PostHocScores, fields, parts)

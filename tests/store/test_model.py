@@ -193,7 +193,7 @@ def test_a_trained_backbone_is_not_left_out_without_a_word(preset: str, freeze: 
 
 def test_thresholds_that_are_none_are_refused(fitted: abnn.Attached, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="triage: got 5; accepted: what abnn.calibrate"):
-        fitted.save(tmp_path / "model", triage=5)
+        fitted.save(tmp_path / "model", triage=5)  # type: ignore[arg-type]
     assert not (tmp_path / "model").exists()
 
 
@@ -375,7 +375,7 @@ def test_a_failed_save_leaves_the_old_model(
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("abnn.store.folder.write_tensors", fail)
+    monkeypatch.setattr("abnn.files.write_tensors", fail)
     with pytest.raises(OSError, match="disk full"):
         fitted.save(path, extra={"new": True})
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before

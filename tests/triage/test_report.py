@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from abnn.errors import InputError
 from abnn.evaluate.evaluation import Evaluation, SetResult
 from abnn.predict import Plain
 from abnn.triage import Triage, check_guarantee, report
-from abnn.triage.report import MOST_POINTS, rows_as_markdown, three_way_curve
 from abnn.triage.thresholds import conformal_quantile
+from research.triage import rows_as_markdown
 
 
 def evaluation() -> Evaluation:
@@ -45,46 +44,12 @@ def test_report_counts_by_set_and_tier() -> None:
     assert found.tiers[0].counts == tuple(np.add(found.sets[0].counts, found.sets[1].counts))
     table = rows_as_markdown(found.sets)
     assert table.count("\n") == 5 and "| c | full | 50 | 0.0% |" in table
+    limits = ((0.2, 0.3), (0.4, 0.9), (0.5, 1.2))
+    refused = report(replace(triage, by_class=limits), made).sets[0].counts[2]
+    one = made.sets[0]
+    assert refused == (one.scores["entropy"] > np.array(limits, np.float32)[one.predicted, 1]).sum()
     with pytest.raises(InputError, match="'gated'"):
         report(replace(triage, score="gated"), made)
-
-
-def test_three_way_curve_is_what_counting_gives() -> None:
-    rng = np.random.default_rng(0)
-    scores, correct = rng.integers(0, 20, 200) / 10, rng.random(200) < 0.7
-    curve = three_way_curve(scores, correct, reject=1.2)
-    for number, limit in enumerate(curve.notice):
-        accepted, noticed = scores <= limit, (scores > limit) & (scores <= 1.2)
-        assert curve.accepted[number] == pytest.approx(accepted.mean())
-        assert curve.noticed[number] == pytest.approx(noticed.mean())
-        for risk, part in ((curve.risk_accepted, accepted), (curve.risk_noticed, noticed)):
-            expected = (~correct[part]).mean() if part.any() else math.nan
-            assert risk[number] == pytest.approx(expected, nan_ok=True)
-    assert curve.accepted[0] == 0 and curve.noticed[-1] == 0
-    assert curve.rejected == pytest.approx((scores > 1.2).mean())
-    long = three_way_curve(rng.random(5000), rng.random(5000) < 0.5, 0.9)
-    assert len(long.notice) <= MOST_POINTS and long.accepted[-1] == pytest.approx(1 - long.rejected)
-    with pytest.raises(InputError, match="equally long"):
-        three_way_curve(scores, correct[:5], 1.0)
-    nothing = three_way_curve(scores, correct, -1.0)
-    assert nothing.rejected == 1 and nothing.accepted.tolist() == [0] and nothing.notice[0] < scores.min()
-
-
-def test_the_curve_refuses_what_the_rows_refuse_where_thresholds_differ_by_class() -> None:
-    limits = ((0.2, 0.3), (0.4, 0.9), (0.5, 1.2))
-    triage, made = Triage(0.5, 0.9, 0.05, 0.01, "entropy", 1, 0, 50, by_class=limits), evaluation()
-    found = report(triage, made)
-    assert found.curve.rejected == pytest.approx(sum(row.counts[2] for row in found.sets) / 150)
-    scores, predicted, correct = (
-        np.concatenate([getattr(each, name) if name != "scores" else each.scores["entropy"] for each in made.sets])
-        for name in ("scores", "predicted", "correct")
-    )
-    kept = scores <= np.array(limits, np.float32)[predicted, 1]
-    for number, limit in enumerate(found.curve.notice):
-        accepted = kept & (scores <= limit)
-        assert found.curve.accepted[number] == pytest.approx(accepted.mean())
-        expected = (~correct[accepted]).mean() if accepted.any() else math.nan
-        assert found.curve.risk_accepted[number] == pytest.approx(expected, nan_ok=True)
 
 
 def test_guarantee_over_splits_is_exact_for_any_data() -> None:

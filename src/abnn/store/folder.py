@@ -14,19 +14,10 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+from abnn import files
 from abnn._version import __version__
 from abnn.errors import AbnnWarning, FileFormatError
-from abnn.files import (
-    check_regular,
-    check_replaceable,
-    parse,
-    read_description,
-    seal,
-    tensor_digest,
-    write_json,
-    write_tensors,
-    writing_directory,
-)
+from abnn.files import check_regular, left_behind, read_json, seal, tensor_digest
 from abnn.store.schema import Description
 
 FIX = "The folder is damaged or was changed: restore it, or save the model again."
@@ -42,14 +33,14 @@ def write_folder(
     parts   tensors by the name of their file
     """
     path = Path(path)
-    check_replaceable(path, kind.FILE, f"is not {kind.WHAT}", kind.WHAT)
+    files.check_replaceable(path, kind.FILE, kind.WHAT)
     description = {**fields, "format": kind.FORMAT, "version": kind.NEWEST, "abnn": __version__}
-    parse(kind, description, f"{path}: ", "It could not be loaded again.")
-    with writing_directory(path) as folder:
+    files.parse(kind, description, f"{path}: ", "It could not be loaded again.")
+    with files.writing_directory(path) as folder:
         for name, tensors in parts.items():
-            write_tensors(folder / name, dict(tensors))
+            files.write_tensors(folder / name, dict(tensors))
         description["files"] = {name: file_digest(folder / name) for name in parts}
-        write_json(folder / kind.FILE, seal(description))
+        files.write_json(folder / kind.FILE, seal(description))
     return path
 
 
@@ -59,23 +50,26 @@ def read_folder(path: str | Path, kind: type[Kind]) -> Kind:
     Folders of versions without checksums are read with a warning.
     """
     path = Path(path)
-    values = read_description(path / kind.FILE, kind.WHAT, kind.FORMAT, kind.NEWEST, kind.OLDEST)
-    description: Kind = parse(kind, values, f"{path}: ", FIX)
+    file = path / kind.FILE
+    if not file.exists():
+        accepted = f"accepted: a folder that save() wrote, with {kind.FILE} in it.{left_behind(path)}"
+        raise FileFormatError(f"path: {path} is not {kind.WHAT}; {accepted}")
+    values = read_json(file)
+    if not isinstance(values, dict) or values.get("format") != kind.FORMAT:
+        raise FileFormatError(f"path: {file} is not the description of {kind.WHAT}; save it again.")
+    files.check_version(path, values, kind.NEWEST, kind.OLDEST)
+    description: Kind = files.parse(kind, values, f"{path}: ", FIX)
     if description.digest is None and description.version < kind.NEWEST and not description.files:
-        warnings.warn(
-            f"{path} was saved by abnn {description.abnn}, without checksums: whether its files belong together is not known. "
-            "Save the model again.",
-            AbnnWarning,
-            stacklevel=3,
-        )
+        saved = f"{path} was saved by abnn {description.abnn}, without checksums"
+        unknown = "whether its files belong together is not known. Save the model again."
+        warnings.warn(f"{saved}: {unknown}", AbnnWarning, stacklevel=3)
         return description
     if description.digest != seal(values)["digest"]:
-        raise FileFormatError(f"{path / kind.FILE} was changed since it was saved. {FIX}")
-    for name in kind.PARTS:
-        file = path / name
-        if file.exists() and description.files.get(name) != file_digest(file):
+        raise FileFormatError(f"{file} was changed since it was saved. {FIX}")
+    for part in (path / name for name in kind.PARTS):
+        if part.exists() and description.files.get(part.name) != file_digest(part):
             raise FileFormatError(
-                f"{file} is not the file that was saved with {kind.FILE}: one of another model? {FIX}"
+                f"{part} is not the file that was saved with {kind.FILE}: one of another model? {FIX}"
             )
     return description
 
@@ -96,20 +90,18 @@ def check_tensors(
         raise FileFormatError(f"{path}: tensors {odd} are missing or not expected. {fix}")
     for name, value in saved.items():
         right, statistic = own[name], name.startswith("distance.")
+        problem = ""
         if value.shape != right.shape:
-            raise FileFormatError(
-                f"{path}: {name} has shape {tuple(value.shape)}; accepted: {tuple(right.shape)}. {fix}"
-            )
-        if value.dtype != right.dtype and not (value.is_floating_point() and right.is_floating_point()):
+            problem = f"{name} has shape {tuple(value.shape)}; accepted: {tuple(right.shape)}"
+        elif value.dtype != right.dtype and not (value.is_floating_point() and right.is_floating_point()):
             accepted = "a floating-point type" if right.is_floating_point() else right.dtype
-            raise FileFormatError(f"{path}: {name} is of type {value.dtype}; accepted: {accepted}. {fix}")
-        if (finite is None or name in finite or statistic) and not value.isfinite().all():
-            raise FileFormatError(
-                f"{path}: NaN or infinite values in {name}: the file is damaged, or the fit diverged. {fix}"
-            )
-        if statistic and name.endswith("quantiles") and (value.diff() < 0).any():
-            numbers = ", ".join(f"{number:.4g}" for number in value.tolist())
-            raise FileFormatError(f"{path}: {name} are {numbers}; accepted: numbers that do not fall. {fix}")
+            problem = f"{name} is of type {value.dtype}; accepted: {accepted}"
+        elif (finite is None or name in finite or statistic) and not value.isfinite().all():
+            problem = f"NaN or infinite values in {name}: the file is damaged, or the fit diverged"
+        elif statistic and name.endswith("quantiles") and (value.diff() < 0).any():
+            problem = f"{name} are {value.tolist()}; accepted: numbers that do not fall"
+        if problem:
+            raise FileFormatError(f"{path}: {problem}. {fix}")
 
 
 def file_digest(path: Path) -> str:

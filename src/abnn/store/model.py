@@ -84,11 +84,8 @@ def save(
         tensors["example"] = model.example
     parts = {ATTACHMENTS: tensors}
     if backbone:
-        parts[BACKBONE] = {
-            name: value.detach().clone()
-            for name, value in model.backbone.state_dict().items()
-            if isinstance(value, Tensor)
-        }
+        state = model.backbone.state_dict()
+        parts[BACKBONE] = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     return write_folder(path, AttachedModel, fields, parts)
 
 
@@ -114,26 +111,13 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
     device = next((parameter.device for parameter in backbone.parameters()), torch.device("cpu"))
     spec, prior, seed = saved.spec, dict(saved.spec.prior), saved.seed or 0
     try:
-        model = attach(
-            backbone,
-            probe.to(device),
-            at=saved.at,
-            kind=spec.kind,
-            preset=saved.preset,
-            draws=1,
-            seed=seed,
-            config=AttachConfig(
-                width=spec.width,
-                share=spec.share,
-                prior=PRIORS[prior.pop("kind")](**prior),
-                init=spec.init,
-                views=saved.views,
-            ),
-        )
+        own_prior = PRIORS[prior.pop("kind")](**prior)
+        config = AttachConfig(width=spec.width, share=spec.share, prior=own_prior, init=spec.init, views=saved.views)
+        options: dict[str, Any] = {"at": saved.at, "kind": spec.kind, "preset": saved.preset}
+        model = attach(backbone, probe.to(device), **options, draws=1, seed=seed, config=config)
     except (InputError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise FileFormatError(
-            f"{path} is not complete or does not fit ({type(error).__name__}: {error}); save the model again."
-        ) from error
+        problem = f"is not complete or does not fit ({type(error).__name__}: {error})"
+        raise FileFormatError(f"{path} {problem}; save the model again.") from error
     check_classes(path, saved.classes, model.classes)
     _fill(path, model, tensors)
     if saved.draws * model.noise_bytes > MOST_NOISE:
@@ -162,11 +146,11 @@ def check_class_names(names: Any, classes: int, argument: str, fix: str) -> list
     return list(names)
 
 
-def other_network(path: Path, wanted: str) -> FileFormatError:
+def other_network(path: Path, fingerprint: str) -> FileFormatError:
     """Return the error about a backbone that is not the one of the model in ``path``."""
     return FileFormatError(
         f"backbone: {path} was fitted on a network with other weights or layers; accepted: the network whose "
-        f"fingerprint is {wanted[:16]}... Load the weights that the attachments were fitted on."
+        f"fingerprint is {fingerprint[:16]}... Load the weights that the attachments were fitted on."
     )
 
 
@@ -187,10 +171,11 @@ def _with_saved_weights(path: Path, saved: AttachedModel, network: nn.Module | N
         raise FileFormatError(f"{path}: the saved backbone does not have the fingerprint that was saved with it. {FIX}")
     network = rebuild(path, saved.backbone, weights).eval() if network is None else network
     forms, own = ({n: (v.shape, v.dtype) for n, v in state.items()} for state in (weights, network.state_dict()))
-    if differing := sorted(name for name in forms.keys() | own.keys() if forms.get(name) != own.get(name)):
+    if other := sorted(name for name in forms.keys() | own.keys() if forms.get(name) != own.get(name)):
+        names = f"{', '.join(other[:4])}{', ...' if len(other) > 4 else ''}"
+        accepted = "accepted: a network of the same layers, with any weights."
         raise FileFormatError(
-            f"backbone: {path} was fitted on a network with other layers, which differ in {', '.join(differing[:4])}"
-            f"{', ...' if len(differing) > 4 else ''}; accepted: a network of the same layers, with any weights."
+            f"backbone: {path} was fitted on a network with other layers, which differ in {names}; {accepted}"
         )
     network.load_state_dict(weights)
     if fingerprint(network) != saved.fingerprint:  # a network that changes what it loads

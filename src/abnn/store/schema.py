@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from abnn.bayes.layers import Init
+from abnn.files import only
 from abnn.model.views import STEPS
 from abnn.networks.recipe import MOST_NUMBERS, check_recipe, is_shape
 from abnn.scores import SCORES
 from abnn.triage import Triage
-
-
-def _only(accepts: Callable[[Any], bool], words: str) -> AfterValidator:
-    def check(value: Any) -> Any:
-        if not accepts(value):
-            raise ValueError(words)
-        return value
-
-    return AfterValidator(check)
 
 
 def _has_few_parts(method: dict[str, Any]) -> bool:
@@ -30,14 +21,14 @@ def _has_few_parts(method: dict[str, Any]) -> bool:
 
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-Shape = Annotated[list[int], _only(is_shape, f"a list of whole numbers from 1, at most {MOST_NUMBERS:,} in all")]
+Shape = Annotated[list[int], only(is_shape, f"a list of whole numbers from 1, at most {MOST_NUMBERS:,} in all")]
 TYPES = ("float16", "bfloat16", "float32", "float64", "bool", "uint8", "int8", "int16", "int32", "int64")
-Type = Annotated[str, _only(TYPES.__contains__, f"one of {', '.join(TYPES)}")]
+Type = Annotated[str, only(TYPES.__contains__, f"one of {', '.join(TYPES)}")]
 Recipe = Annotated[
     dict[str, Any] | None,
-    _only(lambda value: check_recipe(value) is None, "an architecture's name with plain sizes within bounds, or null"),
+    only(lambda value: check_recipe(value) is None, "an architecture's name with plain sizes within bounds, or null"),
 ]
-Score = Annotated[str, _only(SCORES.__contains__, f"one of {', '.join(SCORES)}")]
+Score = Annotated[str, only(SCORES.__contains__, f"one of {', '.join(SCORES)}")]
 Views = Annotated[int, Field(ge=1, le=len(STEPS))]
 
 
@@ -122,7 +113,7 @@ class TrainedMethod(WithNetwork):
     FILE, FORMAT, OLDEST, NEWEST, WHAT = "method.json", "abnn-method", 2, 3, "a saved method"
     PARTS = ("network.safetensors",)
 
-    method: Annotated[dict[str, Any], _only(_has_few_parts, "members, samples and diffusion_convs from 1 to 1,000")]
+    method: Annotated[dict[str, Any], only(_has_few_parts, "members, samples and diffusion_convs from 1 to 1,000")]
     score: str
     views: Views | None = None
 

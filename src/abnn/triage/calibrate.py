@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from abnn.config import COST_KINDS, TriageConfig
+from abnn.config import COST_KINDS, Costs, TriageConfig
 from abnn.errors import AbnnWarning, InputError, explain
 from abnn.outliers import DEFAULT, make_outliers, measure_range
 from abnn.train.batches import check_batch
@@ -25,6 +25,7 @@ from abnn.triage.triage import Triage
 LEAST_OUTLIERS = 1000
 PROBES = 8
 """So many good inputs are scored alone, too, to see how far rounding depends on the batch."""
+Pair = tuple[float, float]
 
 
 def calibrate(
@@ -32,7 +33,6 @@ def calibrate(
     loader: Iterable[Any],
     config: TriageConfig = TriageConfig(),
     outliers: Any = DEFAULT,
-    value_range: tuple[Any, Any] | None = None,
     progress: bool = True,
 ) -> Triage:
     """Return thresholds chosen with held-out good data that the model was not fitted on; they become ``model.triage``.
@@ -42,12 +42,10 @@ def calibrate(
     quantile for ``rejected``. Both are lifted by the resolution of the scores, see :func:`abnn.triage.thresholds.lift`.
     Too few inputs for ``noticed`` are an error; too few for ``rejected`` give a warning, and a weaker promise.
 
-    loader       yields (x, y) every time it is iterated; it is read more than once
-    outliers     made from the good data, or a data set of real ones
-    value_range  (low, high) of the inputs, for made-up outliers; None: that of ``outliers`` if its prepare() set one, else
-                 measured from ``loader``
+    loader    yields (x, y) every time it is iterated; it is read more than once
+    outliers  made from the good data, within its range unless the generator has one of its own; or a data set of real ones
     """
-    model.triage = choose(gather(model, loader, config, outliers, value_range, progress), config)
+    model.triage = choose(gather(model, loader, config, outliers, progress), config)
     return model.triage
 
 
@@ -55,8 +53,8 @@ def calibrate(
 class Gathered:
     """Everything that choosing thresholds needs.
 
-    good, predicted, right   of each held-out input: its score, predicted class, and whether that is its label
-    log_probs, labels        of each held-out input: ln of its averaged prediction [N, K], and its label
+    good, predicted, labels  of each held-out input: its score, predicted class, and label
+    log_probs                of each held-out input: ln of its averaged prediction, [N, K]
     mild, severe             scores of outliers with severity at most, and above, one half
     classes, score, draws, seed   of the model and its predictions
     drawn, views             how many draws the predictions had, whatever was asked for, and views; None: not known
@@ -66,9 +64,8 @@ class Gathered:
 
     good: np.ndarray
     predicted: np.ndarray
-    right: np.ndarray
-    log_probs: np.ndarray
     labels: np.ndarray
+    log_probs: np.ndarray
     mild: np.ndarray
     severe: np.ndarray
     classes: int
@@ -86,7 +83,6 @@ def gather(
     loader: Iterable[Any],
     config: TriageConfig = TriageConfig(),
     outliers: Any = DEFAULT,
-    value_range: tuple[Any, Any] | None = None,
     progress: bool = False,
 ) -> Gathered:
     """Return scores of good inputs and of outliers, with memory for one batch and for the predictions of good inputs.
@@ -101,63 +97,59 @@ def gather(
     if isinstance(loader, Iterator):
         accepted = "a DataLoader or a list of (x, y) batches"
         raise InputError(explain("loader", "an iterator, which can be read once", accepted))
+    if outliers is None:
+        raise InputError(explain("outliers", "None", "some, for the threshold of reject", "Leave it out."))
+
+    draws = getattr(model, "usual_draws", DRAWS) if config.draws is None else config.draws
+
+    def predict(x: Tensor) -> tuple[Any, np.ndarray]:
+        prediction = model.predict(x, draws=draws, seed=config.seed)
+        scores = prediction.score_by(config.score or prediction.default).detach().cpu().numpy()
+        if not np.isfinite(scores).all():
+            raise InputError(explain("model", "scores that are not finite", "finite scores", "Check its weights."))
+        return prediction, scores
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in loader:
+            yield check_batch(model, batch)
+            bar.advance(task)
+
     rows: list[tuple[np.ndarray, ...]] = []
-    draws = getattr(model, "usual_draws", 10) if config.draws is None else config.draws
-    common: dict[str, Any] = {"draws": draws, "seed": config.seed, "classes": model.classes}
+    facts: dict[str, Any] = {"classes": model.classes, "draws": draws, "seed": config.seed}
+    facts["class_names"] = (getattr(model, "extra", None) or {}).get("class_names")
+
+    def good_inputs() -> Iterator[Tensor]:
+        for x, y in batches():
+            prediction, scores = predict(x)
+            if not rows:
+                alone = np.concatenate([predict(each)[1] for each in x[:PROBES].split(1)])
+                facts["rounding"] = float(np.abs(alone - scores[:PROBES]).max())
+                facts["score"] = config.score or prediction.default
+                facts.update(drawn=len(prediction.samples), views=prediction.views)
+            columns = (prediction.label, y, prediction.probs.float().log())
+            rows.append((scores, *(column.cpu().numpy() for column in columns)))
+            yield x
+        if not rows:
+            raise InputError(explain("loader", "a loader without batches", "held-out (x, y) batches"))
+
     with progress_bar(disable=not progress) as bar:
         length = len(loader) if isinstance(loader, Sized) else None
         task = bar.add_task("calibrating", total=length, status="scores of good inputs")
-
-        def batches() -> Iterator[tuple[Tensor, Tensor]]:
-            for batch in loader:
-                yield check_batch(model, batch)
-                bar.advance(task)
-
-        def predict_good() -> Iterator[Tensor]:
-            for x, y in batches():
-                prediction = model.predict(x, draws=draws, seed=config.seed)
-                if not rows:
-                    common["score"] = config.score or prediction.default
-                    common.update(drawn=len(prediction.samples), views=prediction.views)
-                predicted, labels = prediction.label.cpu().numpy(), y.cpu().numpy()
-                log_probs = prediction.probs.float().log().cpu().numpy()
-                scores = _scores(prediction, common["score"])
-                if not rows:
-                    parts = [model.predict(each, draws=draws, seed=config.seed) for each in x[:PROBES].split(1)]
-                    alone = np.concatenate([_scores(part, common["score"]) for part in parts])
-                    common["rounding"] = float(np.abs(alone - scores[:PROBES]).max())
-                rows.append((scores, predicted, predicted == labels, log_probs, labels))
-                yield x
-            if not rows:
-                raise InputError(explain("loader", "a loader without batches", "held-out (x, y) batches"))
-
-        if outliers is None:
-            accepted = "some, from which the threshold of reject follows"
-            raise InputError(explain("outliers", "None", accepted, "Leave it out."))
-        chosen = make_outliers(outliers)
-        assert chosen is not None
-        layout = chosen.layout_for(model)
-        maker = chosen.with_range(value_range, lambda: measure_range(predict_good(), layout), layout)
-        if not rows:  # the range was not measured
-            for _ in predict_good():
-                pass
-        rounds = math.ceil(LEAST_OUTLIERS / sum(len(scores) for scores, *_ in rows))
+        generator = make_outliers(outliers)
+        layout = generator.layout_for(model)
+        limits = measure_range(good_inputs(), layout)
+        maker = generator.with_range(None, lambda: limits, layout)
+        good, predicted, labels, log_probs = (np.concatenate(column) for column in zip(*rows))
+        rounds = math.ceil(LEAST_OUTLIERS / len(good))
         bar.update(task, total=len(rows) * (1 + rounds), status="scores of outliers")
-        generator = torch.Generator().manual_seed(config.seed)
-        mild, severe = [], []
+        random, mild, severe = torch.Generator().manual_seed(config.seed), [], []
         for _ in range(rounds):
             for x, y in batches():
-                outlier = maker(x, y, generator)
-                scores = _scores(model.predict(outlier.x, draws=draws, seed=config.seed), common["score"])
-                far = outlier.severity.cpu().numpy() > 0.5
+                outlier = maker(x, y, random)
+                scores, far = predict(outlier.x)[1], outlier.severity.cpu().numpy() > 0.5
                 mild.append(scores[~far])
                 severe.append(scores[far])
-    names = ("good", "predicted", "right", "log_probs", "labels")
-    columns: dict[str, Any] = {name: np.concatenate(parts) for name, parts in zip(names, zip(*rows))}
-    class_names = (getattr(model, "extra", None) or {}).get("class_names")
-    return Gathered(
-        **columns, mild=np.concatenate(mild), severe=np.concatenate(severe), class_names=class_names, **common
-    )
+    return Gathered(good, predicted, labels, log_probs, np.concatenate(mild), np.concatenate(severe), **facts)
 
 
 def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
@@ -165,29 +157,22 @@ def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
     if not len(gathered.severe):
         fix = "Use 'auto' with more than one input in a batch, or a data set of real outliers."
         raise InputError(explain("outliers", "none with a severity above one half", "some of them", fix))
-    good, noticed, rejected = gathered.good, config.noticed, config.rejected
-    by_class: tuple[tuple[float, float], ...] = ()
+    good, by_class = gathered.good, tuple[Pair, ...]()
     if config.costs is not None:
-        kinds = np.where(gathered.right, COST_KINDS.index("right"), COST_KINDS.index("wrong"))
-        kinds = np.concatenate([kinds, np.full(len(gathered.severe), COST_KINDS.index("far"))])
-        scores = np.concatenate([good, gathered.severe])
-        limits, least = np.array(cheapest_thresholds(scores, kinds, config.costs)[:2]), float(scores.min())
-        below_all = 2 * least - lift(least, good, gathered.rounding)  # where not even the smallest score is worth it
-        notice, reject = np.where(limits < least, below_all, lift(limits, good, gathered.rounding)).tolist()
+        notice, reject = _by_cost(gathered, config.costs)
         noticed, rejected = (float((good > limit).mean()) for limit in (notice, reject))
     else:
         split = best_split(np.concatenate([good, gathered.mild]), gathered.severe)
 
-        def promised(scores: np.ndarray) -> tuple[float, float]:
-            low = conformal_quantile(scores, noticed, confidence=config.confidence)
+        def promised(scores: np.ndarray) -> Pair:
+            low = conformal_quantile(scores, config.noticed, confidence=config.confidence)
             floor = conformal_quantile(scores, config.rejected, strict=False, confidence=config.confidence)
             notice, reject = lift(np.array([low, max(low, floor, split)]), good, gathered.rounding)
             return float(notice), float(reject)
 
         notice, reject = promised(good)
-        if config.per_class:
-            by_class = _by_class(gathered, config, promised)
-        rejected = _affordable(gathered, config)
+        by_class = _by_class(gathered, config, promised) if config.per_class else ()
+        noticed, rejected = config.noticed, _affordable(gathered, config)
     return Triage(
         notice=notice,
         reject=reject,
@@ -219,6 +204,21 @@ def seven_digits(value: float) -> float:
     return float(f"{value:.7g}")
 
 
+def _by_cost(gathered: Gathered, costs: Costs) -> Pair:
+    """Return the cheapest thresholds for good inputs and severe outliers, lifted by the resolution of the scores."""
+    right = gathered.predicted == gathered.labels
+    kinds = np.where(right, COST_KINDS.index("right"), COST_KINDS.index("wrong"))
+    kinds = np.concatenate([kinds, np.full(len(gathered.severe), COST_KINDS.index("far"))])
+    scores = np.concatenate([gathered.good, gathered.severe])
+    limits, least = np.array(cheapest_thresholds(scores, kinds, costs)[:2]), float(scores.min())
+    lifted = lift(limits, gathered.good, gathered.rounding)
+    below_all = 2 * least - lift(
+        least, gathered.good, gathered.rounding
+    )  # where not even the smallest score is worth it
+    notice, reject = np.where(limits < least, below_all, lifted).tolist()
+    return notice, reject
+
+
 def _affordable(gathered: Gathered, config: TriageConfig) -> float:
     """Return the share of rejected good inputs that can be promised; warn where it is more than was asked for."""
     count = int(np.bincount(gathered.predicted).min()) if config.per_class else len(gathered.good)
@@ -234,31 +234,17 @@ def _affordable(gathered: Gathered, config: TriageConfig) -> float:
     return share
 
 
-def _by_class(
-    gathered: Gathered, config: TriageConfig, promised: Callable[[np.ndarray], tuple[float, float]]
-) -> tuple[tuple[float, float], ...]:
+def _by_class(gathered: Gathered, config: TriageConfig, promised: Callable[[np.ndarray], Pair]) -> tuple[Pair, ...]:
     """Return thresholds within each predicted class (Mondrian conformal prediction, Vovk et al. 2003).
 
     The split from the outliers is common to all classes: an outlier belongs to none.
     """
     counts = np.bincount(gathered.predicted, minlength=gathered.classes)
     needed = least_count(config.noticed, config.confidence)
-    if small := [label for label, count in enumerate(counts) if count < needed]:
-        names = [str(label) if gathered.class_names is None else gathered.class_names[label] for label in small]
-        listed = ", ".join(f"{name} ({counts[label]})" for name, label in zip(names[:10], small))
-        raise InputError(
-            explain(
-                "per_class",
-                f"too few good inputs predicted as {listed}{', ...' if len(small) > 10 else ''}",
-                f"at least {needed} for each class to promise {config.noticed:.1%}",
-                "Hold out more data, promise less, or calibrate all classes together.",
-            )
-        )
+    names = gathered.class_names or range(gathered.classes)
+    if small := [f"{name} ({count})" for name, count in zip(names, counts) if count < needed]:
+        numbers = f"too few good inputs predicted as {', '.join(small[:10])}{', ...' if len(small) > 10 else ''}"
+        accepted = f"at least {needed} for each class to promise {config.noticed:.1%}"
+        fix = "Hold out more data, promise less, or calibrate all classes together."
+        raise InputError(explain("per_class", numbers, accepted, fix))
     return tuple(promised(gathered.good[gathered.predicted == label]) for label in range(gathered.classes))
-
-
-def _scores(prediction: Any, name: str) -> np.ndarray:
-    values = prediction.score_by(name).detach().cpu().numpy()
-    if not np.isfinite(values).all():
-        raise InputError(explain("model", "scores that are not finite", "finite scores", "Check its weights."))
-    return values

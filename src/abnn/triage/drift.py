@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -77,62 +78,62 @@ def split_reference(scores: np.ndarray, seed: int = 0, rounding: float | None = 
     return tuple(edges.tolist()), tuple(counts.tolist())
 
 
-@dataclass(frozen=True)
-class _State:
-    """A monitor's state in a file."""
-
-    format: Literal["abnn-drift-1"]
-    edges: Floats
-    reference: Counts
-    alarm: float
-    seed: int
-    counts: Counts
-    pool: Floats
-    seen: Count
-    peak: Annotated[float, Field(ge=0)]
-    alarmed_at: Count | None
-    digest: str | None = None
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+def are_bins(edges: Sequence[float], counts: Sequence[int]) -> bool:
+    """Return whether edges rise, and there is one count more than edges."""
+    return len(counts) == len(edges) + 1 and sorted(set(edges)) == list(edges)
 
 
+@dataclass
 class DriftMonitor:
     """Collects evidence that scores no longer come as they did in calibration.
 
-    edges, counts  bins and how many calibration scores lie in each, from :func:`split_reference`; the scores that were
-                   counted must not have been used for the edges
-    alarm          the false-alarm rate: if nothing drifts, the probability that there is *ever* an alarm, for at least nine
-                   of ten calibration sets, and on average over all
-    seed           of the numbers that break ties within a bin
+    edges, reference  bins and how many calibration scores lie in each, from :func:`split_reference`; the scores that were
+                      counted must not have been used for the edges
+    alarm             the false-alarm rate: if nothing drifts, the probability that there is *ever* an alarm, for at least
+                      nine of ten calibration sets, and on average over all
+    seed              of the numbers that break ties within a bin
+    counts, pool, seen, peak, alarmed_at  the state: scores in each bin, ln of the wealth of each bet, scores so far, the
+                      largest ln of all wealth so far, the score that raised the alarm. Left out: no score has come yet
 
     The wealth is a mixture of bets over shares of p-values, sides and times at which drift may begin: bets that begin at
     the k-th score get 1/(k (k + 1)) of the wealth. So never more than a factor k + 1 is lost while nothing happens.
     """
 
-    def __init__(self, edges: Sequence[float], counts: Sequence[int], alarm: float = 0.01, seed: int = 0) -> None:
-        if not 0 < alarm < 1:
-            raise InputError(explain("alarm", alarm, "a false-alarm rate between 0 and 1"))
-        if len(counts) != len(edges) + 1 or sorted(set(edges)) != list(edges) or min(counts) < 0:
-            given = f"{len(edges)} edges and {len(counts)} counts"
-            raise InputError(explain("edges, counts", given, "rising edges, and one count more, none negative"))
-        self.edges = np.asarray(edges, np.float64)
-        self.alarm, self.seed = alarm, seed
-        self._reference = np.asarray(counts, np.int64)
-        self.margin = margin_for(int(self._reference.sum()))
-        self.reset()
+    edges: Sequence[float]
+    reference: Sequence[Count]
+    alarm: float = 0.01
+    seed: int = 0
+    counts: list[Count] = field(default_factory=list, repr=False)
+    pool: list[float] = field(default_factory=list, repr=False)
+    seen: Count = 0
+    peak: Annotated[float, Field(ge=0)] = 0.0
+    alarmed_at: Count | None = None
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    def __post_init__(self) -> None:
+        self.edges, self.reference = list(self.edges), list(self.reference)
+        self.counts = self.counts or list(self.reference)
+        if not 0 < self.alarm < 1:
+            raise InputError(explain("alarm", self.alarm, "a false-alarm rate between 0 and 1"))
+        if not are_bins(self.edges, self.reference) or min(self.reference) < 0:
+            numbers = f"{len(self.edges)} edges and {len(self.reference)} counts"
+            raise InputError(explain("edges, counts", numbers, "rising edges, and one count more, none negative"))
+        if len(self.counts) != len(self.reference) or len(self.pool) != (len(_BETS) if self.seen else 0):
+            numbers = f"{len(self.counts)} counts, {len(self.pool)} bets"
+            raise InputError(
+                explain("state", numbers, f"one count for each bin, {len(_BETS)} bets after the first score")
+            )
 
     @classmethod
     def from_scores(cls, scores: np.ndarray, alarm: float = 0.01, seed: int = 0) -> DriftMonitor:
-        """A monitor that compares with these calibration scores."""
+        """Return a monitor that compares with these calibration scores."""
         return cls(*split_reference(scores, seed), alarm=alarm, seed=seed)
 
     def reset(self) -> None:
         """Forget the stream and start again from calibration; the false-alarm rate counts anew from here."""
-        self._counts = self._reference.copy()
-        self._pool = np.full(len(_BETS), -np.inf)  # log wealth of each bet
-        self.seen = 0
-        self.peak = 0.0
-        self.alarmed_at: int | None = None
+        self.counts, self.pool = list(self.reference), []
+        self.seen, self.peak, self.alarmed_at = 0, 0.0, None
 
     def update(self, scores: float | Iterable[float]) -> bool:
         """Take one score or several in the order they came; True if there has been an alarm."""
@@ -147,9 +148,13 @@ class DriftMonitor:
         return self.alarmed_at is not None
 
     @property
+    def margin(self) -> float:
+        return margin_for(sum(self.reference))
+
+    @property
     def log_wealth(self) -> float:
         """ln of the evidence against "nothing drifts": 0 at the start, large if there is much."""
-        return float(np.logaddexp(-math.log1p(self.seen), np.logaddexp.reduce(self._pool)))
+        return float(np.logaddexp(-math.log1p(self.seen), np.logaddexp.reduce(self.pool)))
 
     @property
     def p_value(self) -> float:
@@ -159,50 +164,39 @@ class DriftMonitor:
     @property
     def direction(self) -> str:
         """Where the evidence is: scores "higher" or "lower" than in calibration."""
-        higher, lower = (np.logaddexp.reduce(self._pool[side]) for side in (_HIGHER, ~_HIGHER))
+        half = len(self.pool) // 2  # the first half of the bets are on higher scores
+        higher, lower = (np.logaddexp.reduce(part) for part in (self.pool[:half], self.pool[half:]))
         return "higher" if higher >= lower else "lower"
 
     def _p_value(self, score: float) -> float:
-        place = int(np.searchsorted(self.edges, score))
-        self._counts[place] += 1
-        greater = int(self._counts[place + 1 :].sum())
-        total = greater + int(self._counts[: place + 1].sum())
-        return (greater + _uniform(self.seed, self.seen) * int(self._counts[place])) / total
+        place = bisect_left(self.edges, score)
+        self.counts[place] += 1
+        ties = _uniform(self.seed, self.seen) * self.counts[place]
+        return (sum(self.counts[place + 1 :]) + ties) / sum(self.counts)
 
     def _bet(self, p: float) -> None:
         self.seen += 1
         entry = -math.log(self.seen * (self.seen + 1) * len(_BETS))
         won = np.where(_HIGHER, p, 1 - p) <= _SIZE
-        self._pool = np.logaddexp(self._pool, entry) + np.where(won, _WIN, _LOSE)
+        self.pool = (np.logaddexp(self.pool or -np.inf, entry) + np.where(won, _WIN, _LOSE)).tolist()
         self.peak = max(self.peak, self.log_wealth)
         if self.alarmed_at is None and self.peak >= self.margin - math.log(self.alarm):
             self.alarmed_at = self.seen
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole state, as JSON can hold it."""
-        numbers = {"alarm": self.alarm, "seed": self.seed, "seen": self.seen, "peak": self.peak}
-        arrays = {"edges": self.edges, "reference": self._reference, "counts": self._counts}
-        pool = self._pool.tolist() if self.seen else []
-        state = {name: each.tolist() for name, each in arrays.items()}
-        return {"format": FORMAT, **state, "pool": pool, **numbers, "alarmed_at": self.alarmed_at}
+        return {"format": FORMAT, **asdict(self)}
 
     @classmethod
     def from_dict(cls, values: Any) -> DriftMonitor:
         """Return the monitor that gave this state; it goes on as if it had not stopped."""
-        state: _State = parse(_State, values, "drift monitor: ", "Restore the file, or delete it to start anew.")
-        if state.digest is not None and state.digest != seal(values)["digest"]:
-            raise FileFormatError("drift monitor: it was changed since it was saved. Restore it, or delete it.")
-        try:
-            monitor = cls(state.edges, state.reference, state.alarm, state.seed)
-        except InputError as error:
-            raise FileFormatError(f"drift monitor: {error}") from None
-        monitor.seen, monitor.peak, monitor.alarmed_at = state.seen, state.peak, state.alarmed_at
-        monitor._counts = np.array(state.counts, np.int64)
-        if monitor.seen:
-            monitor._pool = np.array(state.pool, np.float64)
-        if monitor._counts.shape != monitor._reference.shape or monitor._pool.shape != _SIZE.shape:
-            raise FileFormatError("drift monitor: it has counts or bets of another number than its bins.")
-        return monitor
+        fix = "Restore the file, or delete it to start anew."
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
+            raise FileFormatError(f"drift monitor: it is not of the format {FORMAT}. {fix}")
+        if "digest" in values and values["digest"] != seal(values)["digest"]:  # older versions wrote none
+            raise FileFormatError(f"drift monitor: it was changed since it was saved. {fix}")
+        state = {name: value for name, value in values.items() if name not in ("format", "digest")}
+        return parse(cls, state, "drift monitor: ", fix)
 
     def save(self, path: str | Path) -> None:
         """Write the state with its sha256, so that a damaged file is refused."""
@@ -214,14 +208,14 @@ class DriftMonitor:
 
 
 def resume_monitor(fresh: DriftMonitor, path: Path) -> DriftMonitor:
-    """The monitor whose state is kept in a file, or ``fresh`` where there is none yet; a state of another model is an error."""
+    """Return the monitor kept in a file, or ``fresh`` where there is none yet; a state of another model is an error."""
     if not path.exists():
         return fresh
-    kept = DriftMonitor.load(path)
-    if kept.edges.tolist() != fresh.edges.tolist() or kept._reference.tolist() != fresh._reference.tolist():
+    monitor = DriftMonitor.load(path)
+    if (monitor.edges, monitor.reference) != (fresh.edges, fresh.reference):
         fix = "Choose another file, or delete it to start anew."
         raise InputError(explain("--drift", f"{path}, kept for another model", "a file of this model", fix))
-    return kept
+    return monitor
 
 
 def _uniform(seed: int, number: int) -> float:

@@ -10,22 +10,16 @@ import numpy as np
 
 from abnn.config import check_promise
 from abnn.errors import InputError, explain
-from abnn.triage.thresholds import conformal_rank, least_count
+from abnn.triage.thresholds import conformal_quantile, conformal_rank, least_count
 from abnn.triage.triage import Triage
-
-MOST_POINTS = 512
-CHUNK = 4_000_000
-"""Numbers that are shuffled at a time when the promise is checked."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One set, or one tier with all its sets.
 
-    shares    accepted, noticed, rejected
-    counts    likewise
-    accuracy  of the predictions among the accepted, the noticed and the rejected; None where there are none, or where an
-              input has no class
+    shares, counts  of accepted, noticed and rejected inputs
+    accuracy        among each of these; None where there are none, or where an input has no class
     """
 
     name: str
@@ -37,39 +31,11 @@ class Row:
 
 
 @dataclass(frozen=True)
-class ThreeWayCurve:
-    """What moving the lower threshold does, with the upper one fixed; one entry per value of the lower one.
-
-    accepted, noticed              shares of all inputs; the rest, ``rejected``, stays the same
-    risk_accepted, risk_noticed    shares of wrong predictions among them, nan where there are none
-    """
-
-    notice: np.ndarray
-    accepted: np.ndarray
-    risk_accepted: np.ndarray
-    noticed: np.ndarray
-    risk_noticed: np.ndarray
-    rejected: float
-
-
-@dataclass(frozen=True)
 class Report:
-    """Verdicts of one model: by set, by tier, and the curve over all sets together, where no class counts as wrong."""
+    """Verdicts of one model, by set and by tier."""
 
     sets: tuple[Row, ...]
     tiers: tuple[Row, ...]
-    curve: ThreeWayCurve
-
-
-def rows_as_markdown(rows: Sequence[Row]) -> str:
-    """Return a table with one line per row."""
-    head = ["set", "tier", "inputs", "accepted", "noticed", "rejected", "accuracy of accepted", "accuracy of noticed"]
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    for row in rows:
-        cells = [row.name, row.tier, str(row.inputs), *(f"{share:.1%}" for share in row.shares)]
-        cells += ["–" if value is None else f"{value:.1%}" for value in row.accuracy[:2]]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
 
 
 def report(triage: Triage, evaluation: Any) -> Report:
@@ -78,55 +44,19 @@ def report(triage: Triage, evaluation: Any) -> Report:
     if not sets or any(triage.score not in each.scores for each in sets):
         names = ", ".join(sets[0].scores) if sets else "no sets"
         raise InputError(explain("evaluation", f"scores {names}", f"sets with the score {triage.score!r}"))
-    rows = tuple(_row(triage, each.name, [each]) for each in sets)
-    tiers = dict.fromkeys(each.tier for each in sets)
-    by_tier = tuple(_row(triage, tier, [each for each in sets if each.tier == tier]) for tier in tiers)
-    scores, correct, predicted = _joined(triage, sets)
-    reject = np.array(triage.by_class, scores.dtype)[predicted, 1] if triage.by_class else triage.reject
-    return Report(rows, by_tier, three_way_curve(scores, correct, reject))
-
-
-def _joined(triage: Triage, sets: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    parts = zip(*((each.scores[triage.score], each.correct, each.predicted) for each in sets))
-    scores, correct, predicted = (np.concatenate(part) for part in parts)
-    return scores, correct, predicted
+    tiers = {each.tier: [other for other in sets if other.tier == each.tier] for each in sets}
+    by_set = tuple(_row(triage, each.name, [each]) for each in sets)
+    return Report(by_set, tuple(_row(triage, tier, members) for tier, members in tiers.items()))
 
 
 def _row(triage: Triage, name: str, sets: Sequence[Any]) -> Row:
-    scores, correct, predicted = _joined(triage, sets)
-    level = triage.levels(scores, predicted)
-    labelled = all(each.labelled for each in sets)
+    columns = zip(*((each.scores[triage.score], each.correct, each.predicted) for each in sets))
+    scores, correct, predicted = (np.concatenate(column) for column in columns)
+    level, labelled = triage.levels(scores, predicted), all(each.labelled for each in sets)
     counts = np.bincount(level, minlength=3).tolist()
     accuracy = (float(correct[level == v].mean()) if labelled and counts[v] else None for v in range(3))
     shares = (count / len(level) for count in counts)
     return Row(name, sets[0].tier, len(level), tuple(shares), tuple(counts), tuple(accuracy))
-
-
-def three_way_curve(scores: np.ndarray, correct: np.ndarray, reject: float | np.ndarray) -> ThreeWayCurve:
-    """Return shares and risks of the three verdicts for every lower threshold, at most ``MOST_POINTS`` of them.
-
-    reject  the upper threshold, one for all inputs or one for each
-    """
-    scores, correct = np.asarray(scores), np.asarray(correct, bool)
-    if scores.ndim != 1 or scores.shape != correct.shape or len(scores) == 0:
-        raise InputError(explain("scores, correct", f"{scores.shape}, {correct.shape}", "two equally long rows"))
-    below = scores <= reject
-    order = np.argsort(scores[below], kind="stable")
-    ordered, wrong = scores[below][order], np.append(0, np.cumsum(~correct[below][order]))
-    kept = len(ordered)
-    ends = np.append(0, np.searchsorted(ordered, np.unique(ordered), side="right"))
-    if len(ends) > MOST_POINTS:
-        ends = ends[np.unique(np.linspace(0, len(ends) - 1, MOST_POINTS).round().astype(int))]
-    limits = np.append(np.nextafter(scores.min(), -np.inf), ordered)[ends]
-    with np.errstate(invalid="ignore"):
-        return ThreeWayCurve(
-            notice=limits,
-            accepted=ends / len(scores),
-            risk_accepted=wrong[ends] / ends,
-            noticed=(kept - ends) / len(scores),
-            risk_noticed=(wrong[kept] - wrong[ends]) / (kept - ends),
-            rejected=1 - kept / len(scores),
-        )
 
 
 @dataclass(frozen=True)
@@ -162,21 +92,16 @@ def check_guarantee(
     A random split of any fixed data is exchangeable, so the promise must hold for the mean over splits exactly, whatever
     the data. ``calibration`` is the number of scores to calibrate on; None: half of them.
     """
-    check_promise("share", share)
     values = np.asarray(scores)
     size = len(values) // 2 if calibration is None else calibration
-    if values.ndim != 1 or not least_count(share) <= size < len(values) or splits < 2:
+    if values.ndim != 1 or not least_count(check_promise("share", share)) <= size < len(values) or splits < 2:
         numbers = f"{values.size} scores, {size} of them for calibration, {splits} splits"
         accepted = f"at least {least_count(share)} for calibration, one more for the test, and 2 splits"
         raise InputError(explain("scores", numbers, accepted))
-    rank = conformal_rank(size, share)
-    rng = np.random.default_rng(seed)
-    step = max(1, CHUNK // len(values))
-    parts = []
-    for first in range(0, splits, step):
-        shuffled = rng.permuted(np.tile(values, (min(step, splits - first), 1)), axis=1)
-        limits = np.partition(shuffled[:, :size], rank - 1, axis=1)[:, rank - 1]
-        parts.append((~(shuffled[:, size:] <= limits[:, None])).mean(axis=1))
-    above = np.concatenate(parts)
+    rng, above = np.random.default_rng(seed), np.empty(splits)
+    for number in range(splits):
+        shuffled = rng.permuted(values)
+        above[number] = (~(shuffled[size:] <= conformal_quantile(shuffled[:size], share))).mean()
     error, test = float(above.std(ddof=1) / np.sqrt(splits)), len(values) - size
-    return Guarantee(float(above.mean()), error, share, 1 - rank / (size + 1), float(above.max()), splits, size, test)
+    exact = 1 - conformal_rank(size, share) / (size + 1)
+    return Guarantee(float(above.mean()), error, share, exact, float(above.max()), splits, size, test)

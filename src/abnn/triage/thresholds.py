@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from abnn.config import COST_KINDS, Costs, check_promise
+from abnn.config import COST_KINDS, Costs
 from abnn.errors import InputError, explain
 
 RESOLUTION, ROUNDING, LEAST = 1e-4, 1e-5, 2.0**-21
@@ -41,9 +41,6 @@ def conformal_quantile(scores: np.ndarray, share: float, strict: bool = True, co
 
     With too few scores for the promise it is an error, or, not ``strict``, the largest score.
     """
-    check_promise("share of good inputs", share)
-    if confidence is not None:
-        check_promise("confidence", confidence)
     rank = conformal_rank(len(scores), share, confidence)
     if rank > len(scores):
         if strict or len(scores) == 0:
