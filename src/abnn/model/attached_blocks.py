@@ -121,10 +121,10 @@ class WatchedBlock(StandIn):
         said = twice.outputs
         if said is not None and self.remembers and self.state.layer.draws == 1:
             return said[id(self)]
-        args, kwargs = repeat_rows(args, kwargs, self.with_batch)
+        args, kwargs = repeat_rows(args, kwargs, self.with_batch, self.state.views)
         output = self.block(*args, **kwargs)
         if self.remembers and (known := twice.first_run) is not None:
-            known[id(self)] = output
+            known[id(self)] = _copied(output)
         return output
 
     def _add(self, x: Tensor, main: Tensor) -> Tensor:
@@ -186,12 +186,23 @@ class Readout(StandIn):
         return self.block(x)
 
 
+def _copied(output: Any) -> Any:
+    """Return a block's output in memory of its own: a network may go on to change in place what its blocks say."""
+    if isinstance(output, Tensor):
+        return output.clone()
+    if isinstance(output, tuple | list):
+        items = [_copied(each) for each in output]
+        return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
+    return output
+
+
 def repeat_rows(
-    args: tuple[Any, ...], kwargs: dict[str, Any], with_batch: Collection[int | str]
+    args: tuple[Any, ...], kwargs: dict[str, Any], with_batch: Collection[int | str], views: tuple[int, ...] = ()
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return a block's inputs with as many rows as its first input has, which has one for each draw and input.
 
     with_batch  places and names of the other inputs that have a row for each input, such as padding masks
+    views       where these have a row for each view and input: which view each draw looks at
     """
     if not with_batch:
         return args, kwargs
@@ -200,6 +211,6 @@ def repeat_rows(
     def repeat(place: int | str, value: Any) -> Any:
         if place not in with_batch or len(value) == rows:
             return value
-        return value.repeat(rows // len(value), *(1,) * (value.ndim - 1))
+        return spread(value, views or (0,) * (rows // len(value)))
 
     return tuple(repeat(*each) for each in enumerate(args)), {name: repeat(name, each) for name, each in kwargs.items()}

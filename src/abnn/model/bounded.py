@@ -6,14 +6,15 @@ For a block's output h, normalised by its root mean square q = rms(h) over one i
 
 where ``down`` maps all features of a position to few, ``mix`` lets each of these see its neighbours (3 places along every
 axis; not for tokens and flat features), and ``up`` maps back. ``up`` starts at exactly zero, so that at first the network says what
-it said. The root mean square of the addition stays below c q, whatever the weights are: no rate, no number of steps and no
-outlier can overwrite the backbone.
+it said. The root mean square of the addition stays below c q, whatever the weights and the input are: no rate, no number of
+steps and no outlier can overwrite the backbone.
 """
 
 from __future__ import annotations
 
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -27,6 +28,11 @@ WIDTH = 32
 """Features between ``down`` and ``up``, where the budget allows so many."""
 SIGMA = 1e-3
 """Of all weights at first; see :mod:`abnn.train.width` for how wide a posterior the data allow."""
+
+LEAST = 1e-8
+"""What outputs are divided by at least: a block that says nothing gets no addition."""
+SMALLER = 2.0**-36
+"""Values are multiplied by it before they are squared: squares of large ones are more than float32 holds."""
 
 
 class Bounded(nn.Module):
@@ -53,7 +59,7 @@ class Bounded(nn.Module):
 
     def forward(self, main: Tensor) -> Tensor:
         size = rms(main)
-        hidden = F.relu(self.down(main / size))
+        hidden = F.relu(self.down(main / size.clamp_min(LEAST)))
         if self.mix is not None:
             hidden = F.relu(self.mix(hidden))
         added = self.up(hidden)
@@ -61,6 +67,8 @@ class Bounded(nn.Module):
 
 
 def rms(x: Tensor) -> Tensor:
-    """The root mean square of each input, [B, 1, ...]; never zero."""
-    square = x.float().flatten(1).square().mean(1)
-    return (square + 1e-8).sqrt().view(-1, *[1] * (x.ndim - 1)).to(x.dtype)
+    """The root mean square of each input, [B, 1, ...]; right for values from 1e-8 to 1e30."""
+    values = x if x.dtype == torch.float64 else x.float()
+    norm = torch.linalg.vector_norm(values.flatten(1) * SMALLER, dim=1)
+    size = norm * (1 / (SMALLER * math.sqrt(x[0].numel())))
+    return size.view(-1, *[1] * (x.ndim - 1)).to(x.dtype)

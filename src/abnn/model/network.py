@@ -62,7 +62,7 @@ class AttachedNetwork(nn.Module):
             )
         self.classes = output[-1] if len(output) > 1 else 1
         readout = find_readout(structure, self.classes) if watched else None
-        if readout is not None and not any(readout.name.startswith(block.name) for block in watched):
+        if readout is not None and not any(f"{readout.name}.".startswith(f"{block.name}.") for block in watched):
             replacements[readout.module] = Readout(readout.module)
         self.net = graft(backbone, replacements)
         self.activation_bytes = 4 * structure.activation_numbers

@@ -50,6 +50,11 @@ class Prediction:
         return self.samples.mean(0)
 
     @property
+    def plain(self) -> Tensor:
+        """What the network says without attachments, [B, K]; where that is not known, the averaged prediction."""
+        return self.probs if self.combined is None else self.samples[0]
+
+    @property
     def label(self) -> Tensor:
         """The most probable class of the averaged prediction, [B]."""
         return self.probs.argmax(-1)

@@ -1,4 +1,4 @@
-"""Probabilities that come true: all are raised to one power, chosen on held-out data.
+"""Probabilities that come true: all are raised to one power, chosen on held-out data; see also :func:`no_surer`.
 
 Attachments learn from outliers to be cautious, and are too cautious about ordinary data. With p the averaged prediction,
 
@@ -33,6 +33,14 @@ def rescale(probs: Tensor, temperature: float) -> Tensor:
     lifted = stated.amax(-1, keepdim=True) * (1 + torch.finfo(stated.dtype).eps)
     largest = torch.where(stated.argmax(-1, keepdim=True) == label, stated.gather(-1, label), lifted)
     return stated.scatter(-1, label, largest)
+
+
+def no_surer(stated: Tensor, network: Tensor) -> Tensor:
+    """``stated`` blended with 1/K as far as its largest probability is no larger than that of ``network``, [B, K]."""
+    uniform = 1 / stated.shape[-1]
+    own, most = stated.amax(-1, keepdim=True), network.amax(-1, keepdim=True)
+    share = ((own - most) / (own - uniform).clamp_min(1e-12)).clamp(0, 1)
+    return torch.lerp(stated, torch.full_like(stated, uniform), share)
 
 
 def choose_temperature(log_probs: np.ndarray, labels: np.ndarray) -> float:

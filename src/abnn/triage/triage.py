@@ -19,7 +19,7 @@ from abnn.files import only, parse
 from abnn.predict import Prediction
 from abnn.predict.verdicts import verdict_levels, verdicts
 from abnn.triage.drift import Count, Counts, DriftMonitor, Floats, are_bins
-from abnn.triage.temperature import rescale
+from abnn.triage.temperature import no_surer, rescale
 
 FIX = "The file is damaged or was changed: restore it, or calibrate again."
 
@@ -104,8 +104,15 @@ class Triage:
         return Verdicts(verdicts(score, *limits), score)
 
     def probabilities(self, prediction: Prediction) -> torch.Tensor:
-        """Return the averaged prediction, made to come true on calibration data, [B, K]; the most probable class stays."""
-        return rescale(prediction.probs, self.temperature)
+        """Return the averaged prediction, made to come true on calibration data, [B, K]; the most probable class stays.
+
+        Nothing is known of probabilities on inputs that are not accepted: there it is never surer than the network itself.
+        """
+        stated = rescale(prediction.probs, self.temperature)
+        score = prediction.score_by(self.score)
+        notice, _ = self._limits(prediction.label.cpu().numpy(), stated.shape[1]) if self.by_class else self._limits(None)
+        accepted = score <= torch.as_tensor(notice, dtype=score.dtype, device=score.device)
+        return torch.where(accepted[:, None], stated, no_surer(stated, prediction.plain))
 
     def levels(self, scores: np.ndarray, predicted: np.ndarray | None = None) -> np.ndarray:
         """Return numbers into ``VERDICTS`` for scores that are at hand; with ``by_class`` the predicted classes decide."""
