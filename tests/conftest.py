@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import abnn
 from abnn.attached import Attached
 from abnn.bayes.noise import held_noise, pick_draws
+from abnn.model.blocks import logits_of
 from abnn.model.passes import Pass
 from abnn.networks.by_name import PaperResNet
 from abnn.store.folder import file_digest, seal
@@ -66,10 +67,11 @@ def attach_with(backbone: nn.Module, example: Tensor, **options: Any) -> Attache
 
 
 def one_draw_at_a_time(model: Attached, x: Tensor) -> Tensor:
-    """[S, B, K]: every held draw alone, for every input alone. No folding takes place."""
-    outputs = []
+    """[S, B, K]: every held draw alone, for every input alone, after the plain network where that comes along. No folding
+    takes place."""
+    outputs = [torch.cat([logits_of(model.backbone(row[None])) for row in x])[None]] if model.state.plain else []
     for index in range(model.draws):
-        single = Pass(model, pick_draws(held_noise(model.layers), slice(index, index + 1)))
+        single = Pass(model, pick_draws(held_noise(model.layers), slice(index, index + 1)), plain=False)
         outputs.append(torch.cat([single(row[None]) for row in x], dim=1))
     return torch.cat(outputs)
 
