@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from abnn.train.fit import fit
     from abnn.train.loss import loss
     from abnn.train.trainable import History
+    from abnn.train.width import widen
     from abnn.triage import Triage, calibrate
 
 _PLACES = {
@@ -39,6 +40,7 @@ _PLACES = {
     "load": "abnn.attached",
     "loss": "abnn.train.loss",
     "preset": "abnn.config",
+    "widen": "abnn.train.width",
 }
 """Where the public names live. They are imported when first used: ``import abnn`` costs next to nothing."""
 __all__ = [
@@ -62,6 +64,7 @@ __all__ = [
     "load",
     "loss",
     "preset",
+    "widen",
 ]
 
 

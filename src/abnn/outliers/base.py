@@ -48,7 +48,8 @@ class Outliers(ABC):
     Severity 0 leaves an input as it is; 1 leaves nothing that supports its label. Every sample has its own, drawn
     uniformly from the pair ``severity`` (one number: always that), or given by the caller, who then gets at most the
     upper end of the pair: what each sample really has stands in the batch. All random numbers come from ``generator``,
-    on the generator's device, or from torch's global state; how many depends on the shape of the batch alone.
+    on the generator's device, or from torch's global state. Of ``capturable`` kinds, how many depends on the shape of the
+    batch alone.
 
     layout  "channels-first" or "channels-last"; None: what the model says, else first; see :mod:`abnn.outliers.ranges`
     """

@@ -1,7 +1,8 @@
 """Images that are changed but can still be read: many kinds of change, mild ones and hard ones.
 
 Every kind is a function of a batch with values in [0, 1], a strength in [0, 1], and random numbers; ``@kind("name")`` makes one
-known. Hard kinds are always at their strongest: people still read most of them, networks few.
+known. Hard kinds are always at their strongest: people still read most of them, networks few. A kind may return values outside
+[0, 1], which are clipped, and may use the other images of its batch. ``MILD`` and ``HARD`` list the kinds by name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ Kind = Callable[[Tensor, float, Rng], Tensor]
 MILD: dict[str, Kind] = {}
 HARD: dict[str, Kind] = {}
 GROUPS = 8
-"""So many groups of a batch are changed in ways of their own."""
+"""So many groups of a batch are changed in ways of their own, or as many as leave two images to each."""
+SAME = 1e-5
+"""An image none of whose values moved by more than this share of their range is the same."""
+SORTED = 2**23  # values of a batch among which a quantile is looked for: torch takes at most 2^24
 
 
 def kind(name: str, hard: bool = False) -> Callable[[Kind], Kind]:
@@ -39,10 +43,12 @@ def kind(name: str, hard: bool = False) -> Callable[[Kind], Kind]:
 
 @dataclass(kw_only=True, eq=False)
 class Changed(Outliers):
-    """Every group of a batch is changed in one way, or in two: mild ones by their severity, a share ``hard`` of them fully,
-    of small images a smaller one.
+    """Every group of a batch is changed in one way, or in two.
 
-    The label still holds, so that severities end low.
+    Mild kinds change a group by the mean of its severities, over the upper end of the pair; hard kinds change it fully, and
+    have the severity of that end. A share ``hard`` of the groups gets a hard kind, of small images a smaller one, see
+    :func:`bearable`. The label still holds, so that severities end low. Values stay in the range. An image that comes out as it
+    was has severity 0: a kind that takes from other images finds nothing in a batch of one.
     """
 
     name: ClassVar[str] = "changed"
@@ -58,8 +64,8 @@ class Changed(Outliers):
         unit = ((x - low) / span.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
         most = max(self.severity[1], 1e-9)
         parts, severities = [], []
-        for part, own in zip(unit.chunk(GROUPS), severity.chunk(GROUPS)):
-            if rng.number() < self.hard * bearable(x) and bool((own > 0).all()):
+        for part, own in zip(groups_of(unit), groups_of(severity)):
+            if rng.number() < self.hard * bearable(x):
                 parts.append(HARD[rng.choice([*HARD])](part, 1.0, rng))
                 severities.append(torch.full_like(own, most))
                 continue
@@ -69,10 +75,19 @@ class Changed(Outliers):
                 part = MILD[rng.choice([*MILD])](part, 0.7 * amount if twice else amount, rng)
             parts.append(part)
             severities.append(own.mean().expand(len(own)))
-        return low + span * torch.cat(parts).clamp(0, 1), torch.cat(severities)
+        made = torch.cat(parts).clamp(0, 1)
+        same = (severity == 0) | ((made - unit).abs().flatten(1).amax(1) <= SAME)
+        result = torch.where(per_image(x, same), x, low + span * made)
+        return result, torch.cat(severities).masked_fill(same, 0.0)
+
+
+def groups_of(values: Tensor) -> tuple[Tensor, ...]:
+    """Return the groups of a batch, of nearly equal sizes; some kinds of change need two images."""
+    return values.chunk(max(1, min(GROUPS, len(values) // 2)))
 
 
 def per_image(x: Tensor, values: Tensor) -> Tensor:
+    """Return one value for each image of ``x``, shaped to broadcast over it."""
     return values.view(-1, *[1] * (x.ndim - 1))
 
 
@@ -94,6 +109,7 @@ def resized(x: Tensor, factor: float) -> Tensor:
 
 
 def blurred(x: Tensor, sigma: float) -> Tensor:
+    """Return the images through a Gaussian filter of so many places, in small images of fewer."""
     reach = min(int(3 * sigma + 0.5), min(x.shape[2:]) - 1)
     if reach < 1:
         return x
@@ -106,6 +122,7 @@ def blurred(x: Tensor, sigma: float) -> Tensor:
 
 
 def grey(x: Tensor) -> Tensor:
+    """Return every channel as the mean of all."""
     return x.mean(1, keepdim=True).expand_as(x)
 
 
@@ -265,7 +282,8 @@ def _faint(x: Tensor, amount: float, rng: Rng) -> Tensor:
 @kind("two colours", hard=True)
 def _two_colours(x: Tensor, amount: float, rng: Rng) -> Tensor:
     value = blurred(x.mean(1, keepdim=True), 1.0)
-    limit = per_image(x, value.flatten(1).quantile(rng.number(0.35, 0.65), dim=1))
+    some = value.flatten(1)[:, :: 1 + value.numel() // SORTED]
+    limit = per_image(x, some.quantile(rng.number(0.35, 0.65), dim=1))
     one, other = (rng.uniform(*x.shape[:2])[..., None, None] for _ in range(2))
     return torch.lerp(other, one, torch.sigmoid(40 * (value - limit)))
 

@@ -1,4 +1,9 @@
-"""Images of which nothing is left to read, in many ways; made of the data at hand, so that colours and sizes do not give them away."""
+"""Images of which nothing is left to read, in many ways.
+
+Many are made of the data at hand, so that colours and sizes do not give them away. Every kind is a function of a batch with values in
+[0, 1] and random numbers; ``@kind("name")`` makes one known, and ``KINDS`` lists them by name. Values stay in the range, except
+that one half of "noise" leaves it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from abnn.outliers.base import Outliers
-from abnn.outliers.changed import GROUPS, per_image, small, tiles
+from abnn.outliers.changed import groups_of, per_image, small, tiles
 from abnn.outliers.fields import smooth_background, smooth_field
 from abnn.outliers.leaves import leaf_scenes
 from abnn.outliers.patches import shuffle_patches
@@ -33,7 +38,10 @@ def kind(name: str) -> Callable[[Kind], Kind]:
 
 @dataclass(kw_only=True, eq=False)
 class Destroyed(Outliers):
-    """Every group of a batch is destroyed in one way; a caller's severity below 1 blends that in."""
+    """Every group of a batch is destroyed in one way, with severity 1; a caller's severity below 1 blends that in.
+
+    Groups take one kind after the other, from a random one on.
+    """
 
     name: ClassVar[str] = "destroyed"
     forms: ClassVar[tuple[str, ...] | None] = ("image",)
@@ -46,7 +54,7 @@ class Destroyed(Outliers):
         unit = ((x - low) / span.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
         first = int(rng.number() * len(KINDS))
         names = [*KINDS]
-        parts = [KINDS[names[(first + n) % len(names)]](part, rng) for n, part in enumerate(unit.chunk(GROUPS))]
+        parts = [KINDS[names[(first + n) % len(names)]](part, rng) for n, part in enumerate(groups_of(unit))]
         return torch.lerp(x, low + span * torch.cat(parts), per_image(x, severity).to(x.dtype)), severity
 
 

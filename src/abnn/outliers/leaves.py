@@ -2,7 +2,7 @@
 
 Lee, Mumford and Huang 2001, "Occlusion Models for Natural Images"; Baradad et al. 2021, "Learning to See by Looking at
 Noise" (arXiv:2106.05963), for what networks learn from them. They are made from nothing, so that no real photograph has
-to be at hand.
+to be at hand. The time for a scene grows with leaves times places, so that scenes of large images are made smaller, and resized.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from abnn.outliers.base import Blend
@@ -19,6 +20,8 @@ from abnn.outliers.fields import smooth_field
 from abnn.outliers.random import Rng
 
 SMALLEST, LARGEST = 0.05, 0.6
+MOST_PLACES = 112
+"""Of each side of a scene before it is resized."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -39,7 +42,16 @@ class Leaves(Blend):
 
 
 def leaf_scenes(shape: torch.Size, count: int, rng: Rng) -> Tensor:
-    """Scenes of ``count`` leaves with values in [0, 1], [B, C, H, W]."""
+    """Return scenes of ``count`` leaves with values in [0, 1], [B, C, H, W]; sides above ``MOST_PLACES`` are interpolated."""
+    small = torch.Size((*shape[:2], *(min(side, MOST_PLACES) for side in shape[2:])))
+    scenes = exact_scenes(small, count, rng)
+    if small == shape:
+        return scenes
+    return F.interpolate(scenes, size=shape[2:], mode="bilinear", align_corners=False).clamp(0, 1)
+
+
+def exact_scenes(shape: torch.Size, count: int, rng: Rng) -> Tensor:
+    """Return scenes whose every place is computed; each leaf costs time for each of them."""
     batch, channels, height, width = shape
     top = first_covering(leaf_masks(batch, count, height, width, rng))  # [B, H, W]
     vivid = rng.uniform(batch, 1, 1)

@@ -48,6 +48,11 @@ class FromData(Change):
             raise InputError(explain("data", "no items", "at least one outlier"))
         self.data = data
 
+    @property
+    def capturable(self) -> bool:
+        """Only of tensors: other data sets are read by the host."""
+        return isinstance(self.data, Tensor)
+
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         items = self._items(rng.integers(len(self.data), len(x)), channels_back(x, rng.layout))
         items = channels_first(items, rng.layout)

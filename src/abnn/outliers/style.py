@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +16,6 @@ from abnn.outliers.leaves import leaf_scenes
 from abnn.outliers.random import Rng
 
 SCENE_LEAVES = 24
-MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
 
 @dataclass(kw_only=True, eq=False)
@@ -75,11 +75,19 @@ def finest(x: Tensor) -> float:
 
 def thicken_or_thin(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:
     """Go a part of the way to the largest or to the smallest of each place's neighbours (soft dilation, erosion)."""
-    pool = MAX_POOL[x.ndim - 2]
     way = rng.between(-1.0, 1.0, *amount.shape)
     reach = amount * way.abs() * finest(x)  # a neighbourhood of 3 is a large part of a stroke in a small image
-    largest, smallest = pool(x, 3, stride=1, padding=1), -pool(-x, 3, stride=1, padding=1)
-    return torch.lerp(x, torch.where(way > 0, largest, smallest), reach)
+    return torch.lerp(x, torch.where(way > 0, of_neighbours(x, torch.maximum), of_neighbours(x, torch.minimum)), reach)
+
+
+def of_neighbours(x: Tensor, better: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Return the largest, or smallest, of each place and its neighbours; axis by axis."""
+    for axis in range(2, x.ndim):
+        count = x.shape[axis] - 1
+        inner = better(x.narrow(axis, 0, count), x.narrow(axis, 1, count))  # of each pair of neighbours
+        first, last = x.narrow(axis, 0, 1), x.narrow(axis, count, 1)
+        x = better(torch.cat([first, inner], axis), torch.cat([inner, last], axis))
+    return x
 
 
 def blur_or_sharpen(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:

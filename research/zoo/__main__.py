@@ -1,0 +1,3 @@
+from research.zoo.run import main
+
+main()
