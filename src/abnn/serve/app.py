@@ -70,6 +70,7 @@ class Service:
             exception_handlers=HANDLERS,
             docs_url=None,  # FastAPI's own pages load scripts from elsewhere
             redoc_url=None,
+            redirect_slashes=False,  # a redirect repeats the query, which may hold bytes that no header can
         )
         self.app.add_middleware(BodyLimits, settings=settings)
         self.app.add_middleware(Guard, settings=settings, measures=self.measures)  # the last one is the outermost
