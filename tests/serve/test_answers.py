@@ -22,8 +22,8 @@ FACTS: dict[str, Any] = {
     "second": "1",
     "agreeing": 10,
     "draws": 10,
+    "place": 0.4,
 }
-FACTS |= {"reach": 0.0, "misfit": 0.0, "place": 0.4}
 
 
 def test_numbers_are_the_models_own(model: Any) -> None:
@@ -73,18 +73,12 @@ def test_outline_keeps_few_and_thins_out_many() -> None:
         ({}, ["looks like the data", "all 10 draws", "“7”"]),
         ({"agreeing": 8}, ["8 of 10 draws"]),
         ({"verdict": "notice", "probability": 0.3}, ["hesitates between “7” and “1”"]),
-        ({"verdict": "notice", "reach": 1.0}, ["different from the training data", "still"]),
-        ({"verdict": "notice", "reach": 0.2}, ["different from the training data", "still"]),
-        ({"verdict": "notice"}, ["less sure than usual"]),
-        ({"verdict": "notice", "misfit": None}, ["less sure than usual"]),
-        ({"verdict": "notice", "misfit": 1.0}, ["reads this as “7”", "unlike most"]),
-        ({"verdict": "reject", "misfit": 1.0}, ["would say “7”", "unlike"]),
-        ({"verdict": "reject", "misfit": 1.0, "probability": 0.3}, ["cannot tell what this is"]),
+        ({"verdict": "notice"}, ["less sure than usual", "all 10 draws"]),
+        ({"draws": 1, "agreeing": 1}, ["and the model reads it as “7”"]),
         ({"verdict": "notice", "place": 0.97}, ["At most 3 % of the good inputs"]),
         ({"verdict": "notice", "place": 0.99}, ["At most 1 % of the good inputs"]),
-        ({"verdict": "reject", "reach": 1.0}, ["does not look like anything the model was trained on"]),
-        ({"verdict": "reject", "reach": None}, ["does not look like anything the model was trained on"]),
-        ({"verdict": "reject", "agreeing": 3}, ["cannot tell what this is", "3 of 10 draws"]),
+        ({"verdict": "reject"}, ["does not look like what the model was trained on", "all 10 draws"]),
+        ({"verdict": "reject", "agreeing": 3, "probability": 0.3}, ["cannot tell what this is", "3 of 10 draws"]),
         ({"verdict": "reject", "place": 1.0}, ["None of the good inputs"]),
     ],
 )
@@ -120,7 +114,7 @@ def test_thresholds_of_a_class_come_first(model: Any) -> None:
 
 
 def test_a_model_without_thresholds_is_refused() -> None:
-    with pytest.raises(InputError, match="Triage.calibrate"):
+    with pytest.raises(InputError, match="abnn.calibrate"):
         Answerer(SimpleNamespace(triage=None, classes=2))
 
 

@@ -340,7 +340,7 @@ def test_a_failing_model_is_500_without_details(model: Any) -> None:
     with TestClient(service.app) as client:
         service.batcher._answer = lambda x: 1 / 0  # type: ignore[assignment, return-value]
         check_error(upload(client, PNG), 500, "model")
-        service.prepare = lambda *a: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+        service.prepare = lambda pixels, how: 1 / 0  # type: ignore[method-assign, assignment, return-value]
         check_error(upload(client, PNG), 500, "internal")
         assert 'route="/predict",status="500"} 2.0' in client.get("/metrics").text
 

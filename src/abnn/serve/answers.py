@@ -10,13 +10,8 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain
-from abnn.scores import outside, unfit
 from abnn.store.saved import class_names_of
 from abnn.triage.calibrate import seven_digits
-
-OUTSIDE = 0.25  # how far outside, see abnn.scores.outside, an input must be to count as unlike the training data
-DIFFERENT = 0.1  # the same for "looks different": there the distance is most of the score already
-UNFIT = 0.5  # share of what is rare among good inputs from which an input counts as unlike its class
 
 
 def class_names(model: Any) -> list[str]:
@@ -29,9 +24,7 @@ class Answerer:
 
     def __init__(self, model: Any) -> None:
         if getattr(model, "triage", None) is None:
-            fix = (
-                "Calibrate with abnn.Triage.calibrate(model, held_out) and save it with model.save(..., triage=triage)."
-            )
+            fix = "Choose thresholds with abnn.calibrate(model, held_out), then save it again."
             raise InputError(explain("model", "a model without thresholds", "a model saved with its triage", fix))
         self.model, self.triage = model, model.triage
         self.names = class_names(model)
@@ -45,42 +38,24 @@ class Answerer:
         if not (torch.isfinite(samples).all() and torch.isfinite(scores).all()):
             raise FloatingPointError("the model gave NaN or infinite values")
         probs = self.triage.probabilities(prediction).float().cpu().numpy()
-        reach: list[float | None] = [None] * len(prediction)
-        misfit = reach
-        if prediction.gate is not None and prediction.distance is not None:
-            reach = outside(prediction.distance.float().cpu(), prediction.gate).tolist()
-        if prediction.gate is not None and prediction.misfit is not None:
-            misfit = unfit(prediction.own_misfit.float().cpu(), prediction.gate).tolist()
-        return [
-            self._describe(samples[:, row].numpy(), probs[row], float(scores[row]), verdict, reach[row], misfit[row])
-            for row, verdict in enumerate(verdicts.verdict)
-        ]
+        rows = zip(samples.transpose(0, 1).numpy(), probs, scores.tolist(), verdicts.verdict)
+        return [self._describe(*row) for row in rows]
 
-    def _describe(
-        self,
-        samples: np.ndarray,
-        probs: np.ndarray,
-        score: float,
-        verdict: str,
-        reach: float | None,
-        misfit: float | None,
-    ) -> dict[str, Any]:
+    def _describe(self, samples: np.ndarray, probs: np.ndarray, score: float, verdict: str) -> dict[str, Any]:
         label, second = np.argsort(-probs, kind="stable")[:2].tolist()
         of_label, labels = samples[:, label], samples.argmax(1)
         place = None if self.calibration is None else share_below(self.calibration, score)
-        agreeing, draws = int((labels == label).sum()), len(samples)
-        name, probability = self.names[label], float(probs[label])
-        why = reason(verdict, name, probability, self.names[second], agreeing, draws, reach, misfit, place)
+        agreeing, draws, probability = int((labels == label).sum()), len(samples), float(probs[label])
         own = getattr(self.triage, "thresholds", None)  # those of the predicted class, where classes have their own
         notice, reject = own(label) if own is not None else (self.triage.notice, self.triage.reject)
         return {
             "label": label,
-            "class_name": name,
+            "class_name": self.names[label],
             "probability": round(probability, 6),
             "probabilities": _rounded(probs),
             "score": score,
             "verdict": verdict,
-            "reason": why,
+            "reason": reason(verdict, self.names[label], self.names[second], probability, agreeing, draws, place),
             "thresholds": {"notice": finite(notice), "reject": finite(reject)},
             "calibration": {"share_below": None if place is None else round(place, 6)},
             "draws": {
@@ -94,44 +69,27 @@ class Answerer:
 
 
 def reason(
-    verdict: str,
-    name: str,
-    probability: float,
-    second: str,
-    agreeing: int,
-    draws: int,
-    reach: float | None,
-    misfit: float | None,
-    place: float | None,
+    verdict: str, name: str, second: str, probability: float, agreeing: int, draws: int, place: float | None
 ) -> str:
-    """Return why the verdict is what it is, in one or two sentences without technical words. None: not known.
+    """Return why the verdict is what it is, in one or two sentences without technical words.
 
-    second           name of the second most probable class
+    name, second     the most probable class, and the next one
     agreeing, draws  how many draws name the predicted class on their own, and how many there are
-    reach            how far the features lie outside, 0 to 1, see :func:`abnn.scores.outside`
-    misfit           how badly they fit to the predicted class, -1 to 1, see :func:`abnn.scores.unfit`
-    place            at least this share of the calibration scores lies below, 1 if all do
+    place            at least this share of the calibration scores lies below, 1 if all do; None: not known
     """
-    name, sure = f"“{name}”", probability >= 0.5
-    unlike = sure and misfit is not None and misfit >= UNFIT
     votes = f"all {draws} draws" if agreeing == draws else f"{agreeing} of {draws} draws"
+    votes = "the model" if draws == 1 else votes
+    say, read = ("says", "reads") if draws == 1 else ("say", "read")
     if verdict == "accept":
-        return f"This looks like the data that the model was trained on, and {votes} read it as {name}."
-    if verdict == "notice":
-        if not sure:
-            first = f"The model hesitates between {name} and “{second}”."
-        elif reach is not None and reach >= DIFFERENT:
-            first = f"This looks different from the training data, but {votes} still read it as {name}."
-        elif unlike:
-            first = f"The model reads this as {name}, but it is unlike most that it learned that from."
-        else:
-            first = f"The model is less sure than usual: {votes} read this as {name}."
-    elif reach is None or reach >= OUTSIDE:
-        first = "This does not look like anything the model was trained on."
-    elif unlike:
-        first = f"The model would say {name}, but this is unlike what it learned that from."
+        return f"This looks like the data that the model was trained on, and {votes} {read} it as “{name}”."
+    if verdict == "notice" and probability < 0.5:
+        first = f"The model hesitates between “{name}” and “{second}”."
+    elif verdict == "notice":
+        first = f"The model is less sure than usual: {votes} {read} this as “{name}”."
+    elif probability < 0.5:
+        first = f"The model cannot tell what this is: {votes} {say} “{name}”, which may be chance."
     else:
-        first = f"The model cannot tell what this is: {votes} say {name}, which may be chance."
+        first = f"This does not look like what the model was trained on, though {votes} {say} “{name}”."
     if place is None or place < 0.9:
         return first
     share = "None" if place >= 1 else f"At most {100 * (1 - place):.0f} %"

@@ -50,7 +50,7 @@ class BodyLimits:
             if size > settings.max_bytes:
                 raise too_large
             if self.held_bytes > settings.body_memory:
-                raise busy("The server holds as many uploads as it can; try again.", 1)
+                raise busy("The server holds as many uploads as it can; try again.")
             return message
 
         try:

@@ -1,11 +1,10 @@
-"""Images are unpacked in processes of their own, which can be ended at any moment and have a limit of memory.
+"""Images are unpacked in two processes of their own, which can be ended at any moment and have a limit of memory.
 
-    small   at most SMALL_BYTES and SMALL_PIXELS in one request: any decoder, all images of the request in one job
-    large   all others: image by image, never in the last decoder, and only MOST_LARGE requests may wait for one
+    small   requests of at most SMALL_BYTES and SMALL_PIXELS
+    large   all others, and small ones that took longer than SMALL_SECONDS or that ended their process
 
-So a small request never waits for a large one. What a small request is told by Pillow's look at the headers; a small job
-that takes too long, or that ends its decoder, goes the way of the large ones. Waiting and unpacking count towards the
-request's deadline: when it has passed, the decoder is ended and another one is started.
+Each process has its own queue, so a small request never waits for a large one, and refuses at once what it would answer late.
+Waiting and unpacking count towards the request's deadline: when it comes, the process is ended and another is started.
 """
 
 from __future__ import annotations
@@ -13,112 +12,140 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 import os
-import subprocess
 import sys
-import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from abnn.serve.problems import Problem, busy
-from abnn.serve.settings import Settings
+from abnn.serve.settings import PATIENCE, Settings
 
-SMALL_BYTES, SMALL_PIXELS = 64 * 2**10, 1_000_000
-MOST_LARGE = 16
-SMALL_SHARE = 0.25  # of the timeout, that a small job may take
+SMALL_BYTES, SMALL_PIXELS, SMALL_SECONDS = 64 * 2**10, 1_000_000, 0.5
+MOST_LARGE = 16  # requests that wait for the decoder of large images, and at most a quarter of all
 BYTES_PER_PIXEL, SPARE_BYTES = 32, 128 * 2**20
 """Memory of a decoder, beyond what it has at its start: for the largest image that is accepted, and for copies."""
 Input = Tensor | Problem
-Prepare = Callable[[np.ndarray], Input]
+Prepare = Callable[[np.ndarray], Awaitable[Input]]
 
 
 class DecoderEndedError(Exception):
-    """The process has ended before its reply: killed, out of memory, or crashed by the image."""
+    """The process has ended before its reply: out of memory, or crashed by the image."""
+
+
+class TooManyPixelsError(Exception):
+    """The images of one request have more pixels than this decoder may unpack; the number is the argument."""
 
 
 class Decoder:
-    """One process; see :mod:`abnn.serve.worker`. All but ``end`` blocks, and is called by one thread at a time."""
+    """One process, see :mod:`abnn.serve.worker`, and the requests that wait for it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, most_waiting: int, most_pixels: int, seconds: float | None = None) -> None:
         memory = BYTES_PER_PIXEL * settings.max_pixels + 3 * settings.max_bytes + SPARE_BYTES
         program, path = str(Path(__file__).with_name("worker.py")), json.dumps(sys.path)
-        self._command = [sys.executable, "-I", program, path, str(memory)]
-        self._max_pixels = settings.max_pixels
-        self._process: subprocess.Popen[bytes] | None = None
-        self._ended = False
-        self._lock, self._cancelled = threading.Lock(), False
+        self.command = [sys.executable, "-I", program, path, str(memory)]
+        self.process: Process | None = None
+        self.waiting = 0
+        self._limits = {"max_pixels": settings.max_pixels, "most_pixels": most_pixels}
+        self._most_waiting, self._most_seconds = most_waiting, seconds
+        self._mean_seconds = 0.0  # of one request, a moving average
 
-    def begin(self) -> None:
-        """A new job: what ended the last one does not concern it."""
-        self._cancelled = False
-
-    def ask(self, contents: Sequence[bytes], channels: int, unpack_up_to: float) -> tuple[int, list[Any] | None]:
-        """Return how many pixels the images have and, if these are not too many, an array or a problem for each."""
-        job = {"channels": channels, "max_pixels": self._max_pixels, "lengths": [len(each) for each in contents]}
-        most = self._max_pixels * len(contents) if math.isinf(unpack_up_to) else int(unpack_up_to)
-        source, sink = self._pipes()
+    async def read(self, contents: list[bytes], channels: int, prepare: Prepare, inputs: list[Input]) -> None:
+        """Append the input of each image; one of the two errors above, or a timeout, may come in between."""
+        self.waiting += 1
         try:
-            sink.write(json.dumps({**job, "unpack_up_to": most}).encode() + b"\n")
-            sink.writelines(contents)
-            sink.flush()
-            reply = json.loads(source.readline())
-            rows = reply.get("rows")
-            return reply["pixels"], None if rows is None else [_outcome(row, source) for row in rows]
-        except (OSError, ValueError) as error:
-            self.end()
-            raise DecoderEndedError from error
+            async with self._lock:
+                process, clock = await self._start(), asyncio.get_running_loop().time
+                started = clock()
+                try:
+                    job = self._ask(process, contents, channels, prepare, inputs)
+                    await asyncio.wait_for(job, self._most_seconds)
+                except TooManyPixelsError:
+                    raise
+                except BaseException:  # the next request must not get the rest of this one's reply
+                    self._end()
+                    raise
+                finally:
+                    self._mean_seconds += 0.2 * (clock() - started - self._mean_seconds)
+        finally:
+            self.waiting -= 1
 
-    def end(self) -> None:
-        """End the job and its process now; whoever waits for its reply gets an error. The next job starts another process.
+    def check_place(self, deadline: float) -> None:
+        """Refuse with 503 what would wait for too many others, or for a good part of its time."""
+        left, expected = deadline - asyncio.get_running_loop().time(), self.waiting * self._mean_seconds
+        if self.waiting >= self._most_waiting or expected > PATIENCE * left:
+            raise busy("The server has as many images to decode as it can take; try again.", expected)
 
-        A job whose process is about to start is ended as well: it would wait for ever for a reply that nobody reads.
-        """
-        with self._lock:
-            self._cancelled = True
-            if self._process is not None:
-                self._ended = True
-                self._process.kill()
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start the process; at the end, end it."""
+        self._lock = asyncio.Lock()  # of this event loop
+        await self._start()
+        try:
+            yield
+        finally:
+            if (process := self._end()) is not None:
+                await process.wait()
 
-    def close(self) -> None:
-        """Wait until a process that was ended is gone."""
-        if self._process is not None:
-            for pipe in (self._process.stdin, self._process.stdout):
-                with contextlib.suppress(OSError):
-                    pipe.close()  # type: ignore[union-attr]
-            self._process.wait()
-            self._process, self._ended = None, False
+    async def _start(self) -> Process:
+        """Return the process, a new one if the last one has ended, when it has loaded what it needs."""
+        if self.process is None or self.process.returncode is not None:
+            few_threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            self.process = await asyncio.create_subprocess_exec(
+                *self.command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=2**20, env={**os.environ, **few_threads}
+            )
+            try:
+                await _read_line(self.process)
+            except BaseException:
+                self._end()
+                raise
+        return self.process
 
-    def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
-        with self._lock:
-            if self._cancelled:
-                raise DecoderEndedError
-            if self._ended:
-                self.close()
-            if self._process is None:
-                self._process = subprocess.Popen(
-                    self._command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-                )
-            process = self._process
-        assert process.stdout is not None and process.stdin is not None
-        return process.stdout, process.stdin
+    def _end(self) -> Process | None:
+        process, self.process = self.process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        return process
+
+    async def _ask(
+        self, process: Process, contents: list[bytes], channels: int, prepare: Prepare, inputs: list[Input]
+    ) -> None:
+        assert process.stdin is not None
+        job = {**self._limits, "channels": channels, "lengths": [len(each) for each in contents]}
+        with contextlib.suppress(OSError):  # of a process that has ended, as its reply shows
+            for part in (json.dumps(job).encode() + b"\n", *contents):
+                process.stdin.write(part)
+            await process.stdin.drain()
+        if (pixels := await _read_line(process)) > self._limits["most_pixels"]:
+            raise TooManyPixelsError(pixels)
+        for _ in contents:
+            row = await _read_line(process)
+            inputs.append(Problem(*row) if len(row) > 3 else await prepare(await _read_array(process, row)))
 
 
-def _outcome(row: dict[str, Any], source: IO[bytes]) -> np.ndarray | Problem:
-    if "problem" in row:
-        return Problem(*row["problem"])
-    array = np.empty(row["shape"], np.uint8)
-    if source.readinto(array.data.cast("B")) != array.size:  # type: ignore[attr-defined]
-        raise OSError("the reply is too short")
+async def _read_line(process: Process) -> Any:
+    assert process.stdout is not None
+    try:
+        return json.loads(await process.stdout.readline())
+    except (OSError, ValueError) as error:
+        raise DecoderEndedError from error
+
+
+async def _read_array(process: Process, shape: list[int]) -> np.ndarray:
+    assert process.stdout is not None
+    array, place = np.empty(shape, np.uint8), 0
+    view = array.data.cast("B")
+    while place < len(view):
+        chunk = await process.stdout.read(min(2**20, len(view) - place))
+        if not chunk:
+            raise DecoderEndedError
+        view[place : place + len(chunk)] = chunk
+        place += len(chunk)
     return array
 
 
@@ -126,98 +153,37 @@ class Decoders:
     """From the bytes of a request's images to inputs of the model."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._idle: list[Decoder] = []
-        self._threads: ThreadPoolExecutor | None = None
-        self.large_requests = 0
+        self._timeout, most_large = settings.timeout, min(MOST_LARGE, max(1, settings.queue // 4))
+        self.most_pixels = 4 * settings.max_pixels  # in one request
+        self.small = Decoder(settings, settings.queue, SMALL_PIXELS, SMALL_SECONDS)
+        self.large = Decoder(settings, most_large, self.most_pixels)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Start the processes; at the end, let them end."""
-        number, loop = self._settings.decoders, asyncio.get_running_loop()
-        self._any, self._large = asyncio.Semaphore(number), asyncio.Semaphore(number - 1)
-        every = [Decoder(self._settings) for _ in range(number)]
-        self._idle = list(every)
-        with ThreadPoolExecutor(number, "abnn-decode") as self._threads:
-            try:
-                starts = (loop.run_in_executor(self._threads, each.ask, [], 1, 0) for each in every)
-                await asyncio.gather(*starts)
-                yield
-            finally:
-                for decoder in every:
-                    decoder.end()
-                for decoder in every:
-                    await loop.run_in_executor(self._threads, decoder.close)
+        async with self.small.running(), self.large.running():
+            yield
 
     async def read(self, contents: list[bytes], channels: int, prepare: Prepare, deadline: float) -> list[Input]:
         """Return an input or a problem for each image; 503 if there are none before the deadline."""
         try:
             left = max(0.0, deadline - asyncio.get_running_loop().time())
-            return await asyncio.wait_for(self._read(contents, channels, prepare), left)
+            return await asyncio.wait_for(self._read(contents, channels, prepare, deadline), left)
         except asyncio.TimeoutError:
-            message = f"The images were not decoded within {self._settings.timeout:g} seconds; try again."
-            raise busy(message, 1) from None
+            raise busy(f"The images were not decoded within {self._timeout:g} seconds; try again.") from None
 
-    async def _read(self, contents: list[bytes], channels: int, prepare: Prepare) -> list[Input]:
+    async def _read(self, contents: list[bytes], channels: int, prepare: Prepare, deadline: float) -> list[Input]:
+        inputs: list[Input] = []
         if sum(map(len, contents)) <= SMALL_BYTES:
-            with contextlib.suppress(DecoderEndedError):
-                seconds = SMALL_SHARE * self._settings.timeout
-                _, inputs = await self._ask(contents, channels, prepare, SMALL_PIXELS, seconds)
-                if inputs is not None:
-                    return inputs
-        if self.large_requests >= MOST_LARGE:
-            raise busy("The server has as many large images as it can take; try again.", 1)
-        self.large_requests += 1
-        try:
-            return await self._read_large(contents, channels, prepare)
-        finally:
-            self.large_requests -= 1
-
-    async def _read_large(self, contents: list[bytes], channels: int, prepare: Prepare) -> list[Input]:
-        most, inputs = self._settings.request_pixels, []
-        if len(contents) > 1:
-            async with self._large:
-                pixels, _ = await self._ask(contents, channels, prepare, -1)
-            if pixels > most:
-                message = f"pixels: got {pixels:,}; accepted: at most {most:,} in all images of one request."
-                raise Problem(413, "too-many-pixels", message)
-        for content in contents:
-            async with self._large:
-                try:
-                    _, one = await self._ask([content], channels, prepare, math.inf)
-                    assert one is not None
-                    inputs += one
-                except DecoderEndedError:
-                    inputs.append(Problem(422, "damaged-image", "The image cannot be decoded."))
+            self.small.check_place(deadline)
+            with contextlib.suppress(DecoderEndedError, TooManyPixelsError, asyncio.TimeoutError):
+                await self.small.read(contents, channels, prepare, inputs)
+        while len(inputs) < len(contents):
+            self.large.check_place(deadline)
+            try:
+                await self.large.read(contents[len(inputs) :], channels, prepare, inputs)
+            except DecoderEndedError:
+                inputs.append(Problem(422, "damaged-image", "The image cannot be decoded."))
+            except TooManyPixelsError as error:
+                message = f"pixels: got {error.args[0]:,}; accepted: at most {self.most_pixels:,} in one request."
+                raise Problem(413, "too-many-pixels", message) from None
         return inputs
-
-    async def _ask(
-        self, contents: list[bytes], channels: int, prepare: Prepare, unpack_up_to: float, seconds: float | None = None
-    ) -> tuple[int, list[Input] | None]:
-        """Give one job to one decoder. Its place is free again when the job's thread has ended, not before."""
-        await self._any.acquire()
-        decoder = self._idle.pop()
-        decoder.begin()
-
-        def work() -> tuple[int, list[Input] | None]:
-            pixels, outcomes = decoder.ask(contents, channels, unpack_up_to)
-            if outcomes is None:
-                return pixels, None
-            return pixels, [each if isinstance(each, Problem) else prepare(each) for each in outcomes]
-
-        def give_back(job: asyncio.Future[Any]) -> None:
-            self._idle.append(decoder)
-            self._any.release()
-            if not job.cancelled():
-                job.exception()  # asked for, so that nobody warns of it
-
-        job = asyncio.get_running_loop().run_in_executor(self._threads, work)
-        job.add_done_callback(give_back)
-        try:
-            done, _ = await asyncio.wait([job], timeout=seconds)
-        except asyncio.CancelledError:
-            decoder.end()
-            raise
-        if not done:
-            decoder.end()
-        return await asyncio.shield(job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import sys
 import time
 from functools import partial
 from typing import Any
@@ -18,9 +19,8 @@ GRACE = 5  # seconds beyond the timeout: for an answer to be read, and for the s
 OWN_FILES = 48  # descriptors that a server needs for itself
 ACCEPTED_AT_ONCE = 128  # connections that asyncio takes in one turn, before any of them can be refused
 BACKLOG = 2048
-READ_AT_ONCE = (
-    16 * 2**10
-)  # bytes that asyncio reads of one connection in one turn, so that uploads do not hold up others
+READ_AT_ONCE = 16 * 2**10  # bytes of one connection in one turn of asyncio, so that uploads do not hold up others
+SWITCH_SECONDS = 5e-4  # after which Python lets another thread run: the model's waits for a busy event loop at every step
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
     b'{"error": {"code": "busy", "message": "The server has as many connections as it can take; try again."}}'
@@ -119,6 +119,7 @@ class Server(uvicorn.Server):
 
 def run(application: Any, settings: Settings, listener: socket.socket, quiet: bool) -> None:
     """Serve on a bound socket until a signal comes; then answer what was taken, and return."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     most, at_once = connection_limit(settings)
     config = uvicorn.Config(
         application,
