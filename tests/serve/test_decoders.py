@@ -16,7 +16,7 @@ import pytest
 
 from abnn.serve import Settings
 from abnn.serve.app import Service
-from abnn.serve.decoders import MOST_LARGE, SMALL_PIXELS, Decoder, DecoderEndedError
+from abnn.serve.decoders import MOST_LARGE, SMALL_PIXELS, Decoder, Job
 from abnn.serve.guard import Guard
 from abnn.serve.traffic import Measures
 from tests.serve.conftest import PNG, encoded, pixels
@@ -58,7 +58,7 @@ def test_the_timeout_holds_while_decoding_and_the_next_request_is_answered(model
         decoders = (service.decoders.small, service.decoders.large)
         commands = [decoder.command for decoder in decoders]
         for decoder in decoders:
-            decoder._end()
+            decoder._close()
             decoder.command = [sys.executable, "-c", "while True: pass"]
         answers = await asyncio.gather(post(PNG), post(LARGE), post(PNG, LARGE))
         assert [error_code(each) for each in answers] == [(503, "busy")] * 3
@@ -86,13 +86,11 @@ def test_a_decoder_that_dies_is_replaced_and_loads_little(model: Any) -> None:
 def test_an_image_that_ends_its_decoder_is_damaged(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ask, bad = Decoder._ask, encoded(pixels(seed=99))
 
-    async def crash(
-        self: Decoder, process: Any, contents: list[bytes], channels: int, prepare: Any, inputs: list[Any]
-    ) -> None:
-        good = contents[: contents.index(bad)] if bad in contents else contents
-        await ask(self, process, good, channels, prepare, inputs)
-        if bad in contents:
-            raise DecoderEndedError
+    def crash(self: Decoder, process: Any, job: Job) -> None:
+        good = job.contents[: job.contents.index(bad)] if bad in job.contents else job.contents
+        ask(self, process, job._replace(contents=good))
+        if bad in job.contents:
+            raise OSError
 
     async def scene(service: Service, post: Post) -> None:
         assert error_code(await post(bad)) == (422, "damaged-image")
@@ -103,13 +101,14 @@ def test_an_image_that_ends_its_decoder_is_damaged(model: Any, monkeypatch: pyte
     play(model, Settings(timeout=60), scene)
 
 
-def test_a_small_image_that_takes_long_makes_way(model: Any) -> None:
-    """The decoder of small images hangs: the other one takes over."""
-
+def test_a_small_image_that_takes_long_goes_the_way_of_large_ones(model: Any) -> None:
     async def scene(service: Service, post: Post) -> None:
-        os.kill(process_ids(service)[0], signal.SIGSTOP)
+        small = service.decoders.small
+        small.limits["seconds"] = 1e-6
         assert (await post(PNG)).status_code == 200
-        assert service.decoders.small.process is None  # the one that hung was ended
+        assert small.process is None  # it has ended itself
+        small.limits["seconds"] = 60
+        assert (await post(PNG)).status_code == 200 and small.process is not None
 
     play(model, Settings(timeout=60), scene)
 

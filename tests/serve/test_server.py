@@ -10,11 +10,15 @@ import resource
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import httpx
 import numpy as np
+import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from abnn.serve.server import FewLines, connection_limit
+from abnn.serve.guard import REFUSED
+from abnn.serve.server import REFUSED_SECONDS, Connection, FewLines, connection_limit
 from abnn.serve.settings import Settings
 from tests.serve.conftest import PNG, encoded
 from tests.serve.test_process import Server, post, serving
@@ -133,6 +137,19 @@ def test_the_limit_of_connections_lies_below_that_of_open_files(monkeypatch: Any
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
         connections, at_once = connection_limit(Settings())
         assert connections == most and 1 <= at_once <= 128
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_refused_connection_is_read_again_after_a_while(refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(H11Protocol, "on_response_complete", lambda self: None)
+    connection: Any = Connection.__new__(Connection)
+    connection.loop, connection.transport = MagicMock(), MagicMock()
+    connection.transport.is_closing.return_value = False
+    connection.scope = {REFUSED: refused}
+    connection.on_response_complete()
+    assert connection.transport.pause_reading.called is refused
+    if refused:
+        connection.loop.call_later.assert_called_once_with(REFUSED_SECONDS, connection.transport.resume_reading)
 
 
 def test_log_lines_are_bounded_and_say_what_was_left_out(monkeypatch: Any) -> None:

@@ -33,7 +33,6 @@ from abnn.serve.settings import Settings
 from abnn.serve.traffic import DRIFT_GAUGES, QUEUE_GAUGES, Measures, Traffic
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-QUICK_PIXELS = 2**16  # images that are prepared on the event loop, in less time than a thread needs to begin
 SAMPLES = 6  # of each tier
 Prepare = Annotated[
     Literal["image", "ink"],
@@ -112,14 +111,10 @@ class Service:
         self.traffic.update([result["score"] for result in results if isinstance(result, dict)])
         return results
 
-    async def prepare(self, pixels: np.ndarray, how: str) -> Tensor | Problem:
+    def prepare(self, pixels: np.ndarray, how: str) -> Tensor | Problem:
         """Return one picture as an input of the model, or why it is none."""
         try:
-            if how == "ink":
-                return (await asyncio.to_thread(read_drawing, pixels)).to(self.form.dtype)
-            if pixels.size <= QUICK_PIXELS:
-                return self.form.images(pixels[None])[0]
-            return (await asyncio.to_thread(self.form.images, pixels[None]))[0]
+            return read_drawing(pixels).to(self.form.dtype) if how == "ink" else self.form.images(pixels[None])[0]
         except NoInkError as error:
             return Problem(422, "no-ink", str(error))
 

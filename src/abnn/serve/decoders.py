@@ -12,14 +12,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
+import subprocess
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from abnn.serve.problems import Problem, busy
@@ -30,7 +35,7 @@ MOST_LARGE = 16  # requests that wait for the decoder of large images, and at mo
 BYTES_PER_PIXEL, SPARE_BYTES = 32, 128 * 2**20
 """Memory of a decoder, beyond what it has at its start: for the largest image that is accepted, and for copies."""
 Input = Tensor | Problem
-Prepare = Callable[[np.ndarray], Awaitable[Input]]
+Prepare = Callable[[np.ndarray], Input]
 
 
 class DecoderEndedError(Exception):
@@ -41,112 +46,123 @@ class TooManyPixelsError(Exception):
     """The images of one request have more pixels than this decoder may unpack; the number is the argument."""
 
 
-class Decoder:
-    """One process, see :mod:`abnn.serve.worker`, and the requests that wait for it."""
+class Job(NamedTuple):
+    """The images of one request. ``inputs`` grows while they are read; the deadline is on the clock of the event loop."""
 
-    def __init__(self, settings: Settings, most_waiting: int, most_pixels: int, seconds: float | None = None) -> None:
+    contents: list[bytes]
+    channels: int
+    prepare: Prepare
+    deadline: float
+    inputs: list[Input]
+
+
+class Decoder:
+    """One process, see :mod:`abnn.serve.worker`, and one thread that gives it the waiting jobs, one after another.
+
+    seconds  of one job, after which its process ends itself; 0: only the deadline counts
+    """
+
+    def __init__(self, settings: Settings, most_waiting: int, most_pixels: int, seconds: float = 0.0) -> None:
         memory = BYTES_PER_PIXEL * settings.max_pixels + 3 * settings.max_bytes + SPARE_BYTES
         program, path = str(Path(__file__).with_name("worker.py")), json.dumps(sys.path)
         self.command = [sys.executable, "-I", program, path, str(memory)]
-        self.process: Process | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.waiting = 0
-        self._limits = {"max_pixels": settings.max_pixels, "most_pixels": most_pixels}
-        self._most_waiting, self._most_seconds = most_waiting, seconds
-        self._mean_seconds = 0.0  # of one request, a moving average
-
-    async def read(self, contents: list[bytes], channels: int, prepare: Prepare, inputs: list[Input]) -> None:
-        """Append the input of each image; one of the two errors above, or a timeout, may come in between."""
-        self.waiting += 1
-        try:
-            async with self._lock:
-                process, clock = await self._start(), asyncio.get_running_loop().time
-                started = clock()
-                try:
-                    job = self._ask(process, contents, channels, prepare, inputs)
-                    await asyncio.wait_for(job, self._most_seconds)
-                except TooManyPixelsError:
-                    raise
-                except BaseException:  # the next request must not get the rest of this one's reply
-                    self._end()
-                    raise
-                finally:
-                    self._mean_seconds += 0.2 * (clock() - started - self._mean_seconds)
-        finally:
-            self.waiting -= 1
-
-    def check_place(self, deadline: float) -> None:
-        """Refuse with 503 what would wait for too many others, or for a good part of its time."""
-        left, expected = deadline - asyncio.get_running_loop().time(), self.waiting * self._mean_seconds
-        if self.waiting >= self._most_waiting or expected > PATIENCE * left:
-            raise busy("The server has as many images to decode as it can take; try again.", expected)
+        self.limits = {"max_pixels": settings.max_pixels, "most_pixels": most_pixels, "seconds": seconds}
+        self._most_waiting, self._mean_seconds = most_waiting, 0.0  # of one job, a moving average
+        self._lock = threading.Lock()
+        self._current: Job | None = None
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Start the process; at the end, end it."""
-        self._lock = asyncio.Lock()  # of this event loop
-        await self._start()
-        try:
-            yield
-        finally:
-            if (process := self._end()) is not None:
-                await process.wait()
-
-    async def _start(self) -> Process:
-        """Return the process, a new one if the last one has ended, when it has loaded what it needs."""
-        if self.process is None or self.process.returncode is not None:
-            few_threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-            self.process = await asyncio.create_subprocess_exec(
-                *self.command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=2**20, env={**os.environ, **few_threads}
-            )
+        with ThreadPoolExecutor(1, "abnn-decode") as self._thread:
             try:
-                await _read_line(self.process)
-            except BaseException:
-                self._end()
-                raise
-        return self.process
+                nothing = Job([], 1, lambda array: torch.empty(0), math.inf, [])
+                await self.read(nothing)
+                yield
+            finally:
+                self._close()
 
-    def _end(self) -> Process | None:
-        process, self.process = self.process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-        return process
+    async def read(self, job: Job) -> None:
+        """Append the inputs of all images to the job's; one of the two errors above may come in between.
 
-    async def _ask(
-        self, process: Process, contents: list[bytes], channels: int, prepare: Prepare, inputs: list[Input]
-    ) -> None:
-        assert process.stdin is not None
-        job = {**self._limits, "channels": channels, "lengths": [len(each) for each in contents]}
-        with contextlib.suppress(OSError):  # of a process that has ended, as its reply shows
-            for part in (json.dumps(job).encode() + b"\n", *contents):
-                process.stdin.write(part)
-            await process.stdin.drain()
-        if (pixels := await _read_line(process)) > self._limits["most_pixels"]:
+        503 at once if too many others wait, or if they are likely to take a good part of the job's time.
+        """
+        loop, expected = asyncio.get_running_loop(), self.waiting * self._mean_seconds
+        if self.waiting >= self._most_waiting or expected > PATIENCE * (job.deadline - loop.time()):
+            raise busy("The server has as many images to decode as it can take; try again.", expected)
+        self.waiting += 1
+        try:
+            await loop.run_in_executor(self._thread, self._work, job)
+        except asyncio.CancelledError:  # its time is over; if it has not begun yet, it never will
+            with self._lock:
+                if self._current is job:
+                    self._current = None
+                    if self.process is not None:
+                        self.process.kill()
+            raise
+        finally:
+            self.waiting -= 1
+
+    # -- in the thread ------------------------------------------------------------------------------------------------
+
+    def _work(self, job: Job) -> None:
+        started, self._current = time.monotonic(), job
+        try:
+            self._ask(self._start(job), job)
+        except TooManyPixelsError:
+            raise
+        except (OSError, ValueError) as error:
+            self._close()
+            raise DecoderEndedError from error
+        except BaseException:
+            self._close()  # the next job must not get the rest of this one's reply
+            raise
+        finally:
+            self._current = None
+            self._mean_seconds += 0.2 * (time.monotonic() - started - self._mean_seconds)
+
+    def _start(self, job: Job) -> subprocess.Popen[bytes]:
+        """Return the process, a new one if the last one has ended."""
+        with self._lock:
+            if self._current is not job:
+                raise DecoderEndedError  # its time came before its process; nobody would read the reply
+            if self.process is not None and self.process.poll() is not None:
+                self._close()
+            if self.process is None:
+                few_threads = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+                self.process = subprocess.Popen(self.command, env=few_threads, **pipes)  # type: ignore[call-overload]
+            return self.process
+
+    def _close(self) -> None:
+        """End the process, and wait until it is gone."""
+        if self.process is not None:
+            self.process.kill()
+            for pipe in (self.process.stdin, self.process.stdout):
+                with contextlib.suppress(OSError):
+                    pipe.close()  # type: ignore[union-attr]
+            self.process.wait()
+            self.process = None
+
+    def _ask(self, process: subprocess.Popen[bytes], job: Job) -> None:
+        source, sink = process.stdout, process.stdin
+        assert source is not None and sink is not None
+        description = {**self.limits, "channels": job.channels, "lengths": [len(each) for each in job.contents]}
+        sink.writelines([json.dumps(description).encode() + b"\n", *job.contents])
+        sink.flush()
+        if (pixels := json.loads(source.readline())) > self.limits["most_pixels"]:
             raise TooManyPixelsError(pixels)
-        for _ in contents:
-            row = await _read_line(process)
-            inputs.append(Problem(*row) if len(row) > 3 else await prepare(await _read_array(process, row)))
-
-
-async def _read_line(process: Process) -> Any:
-    assert process.stdout is not None
-    try:
-        return json.loads(await process.stdout.readline())
-    except (OSError, ValueError) as error:
-        raise DecoderEndedError from error
-
-
-async def _read_array(process: Process, shape: list[int]) -> np.ndarray:
-    assert process.stdout is not None
-    array, place = np.empty(shape, np.uint8), 0
-    view = array.data.cast("B")
-    while place < len(view):
-        chunk = await process.stdout.read(min(2**20, len(view) - place))
-        if not chunk:
-            raise DecoderEndedError
-        view[place : place + len(chunk)] = chunk
-        place += len(chunk)
-    return array
+        for _ in job.contents:
+            row = json.loads(source.readline())
+            if isinstance(row[-1], str):
+                job.inputs.append(Problem(*row))
+                continue
+            array = np.empty(row, np.uint8)
+            if source.readinto(array.data.cast("B")) != array.size:  # type: ignore[attr-defined]
+                raise OSError("the reply is too short")
+            job.inputs.append(job.prepare(array))
 
 
 class Decoders:
@@ -167,23 +183,20 @@ class Decoders:
         """Return an input or a problem for each image; 503 if there are none before the deadline."""
         try:
             left = max(0.0, deadline - asyncio.get_running_loop().time())
-            return await asyncio.wait_for(self._read(contents, channels, prepare, deadline), left)
+            return await asyncio.wait_for(self._read(Job(contents, channels, prepare, deadline, [])), left)
         except asyncio.TimeoutError:
             raise busy(f"The images were not decoded within {self._timeout:g} seconds; try again.") from None
 
-    async def _read(self, contents: list[bytes], channels: int, prepare: Prepare, deadline: float) -> list[Input]:
-        inputs: list[Input] = []
-        if sum(map(len, contents)) <= SMALL_BYTES:
-            self.small.check_place(deadline)
-            with contextlib.suppress(DecoderEndedError, TooManyPixelsError, asyncio.TimeoutError):
-                await self.small.read(contents, channels, prepare, inputs)
-        while len(inputs) < len(contents):
-            self.large.check_place(deadline)
+    async def _read(self, job: Job) -> list[Input]:
+        if sum(map(len, job.contents)) <= SMALL_BYTES:
+            with contextlib.suppress(DecoderEndedError, TooManyPixelsError):
+                await self.small.read(job)
+        while left := len(job.contents) - len(job.inputs):
             try:
-                await self.large.read(contents[len(inputs) :], channels, prepare, inputs)
+                await self.large.read(job._replace(contents=job.contents[-left:]))
             except DecoderEndedError:
-                inputs.append(Problem(422, "damaged-image", "The image cannot be decoded."))
+                job.inputs.append(Problem(422, "damaged-image", "The image cannot be decoded."))
             except TooManyPixelsError as error:
                 message = f"pixels: got {error.args[0]:,}; accepted: at most {self.most_pixels:,} in one request."
                 raise Problem(413, "too-many-pixels", message) from None
-        return inputs
+        return job.inputs

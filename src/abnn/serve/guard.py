@@ -34,6 +34,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 OPEN = frozenset({"/", "/health", "/ready", "/openapi.json"})
+REFUSED = "abnn.refused"  # in the scope of a request, for its connection
 PAGE = "/page/"
 """Without a token: the page's own files and what an orchestrator asks. They say nothing about the model."""
 
@@ -56,6 +57,7 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                scope[REFUSED] = status == 503
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)

@@ -57,7 +57,7 @@ def answer(images: Any, job: dict[str, Any], contents: list[bytes], sink: IO[byt
         try:
             array = images.decode(content, job["channels"], job["max_pixels"])
         except images.Problem as problem:
-            write_line([problem.status, problem.code, problem.message, {}])
+            write_line([problem.status, problem.code, problem.message])
         else:
             write_line(array.shape)
             sink.write(array.data.cast("B"))
@@ -71,11 +71,14 @@ def main(source: IO[bytes], sink: IO[bytes], memory: int) -> None:
     warnings.simplefilter("ignore")
     images = import_without_packages()
     limit_memory(memory)
-    sink.write(b"0\n")
-    sink.flush()
     while line := source.readline():
         job = json.loads(line)
-        answer(images, job, [source.read(length) for length in job["lengths"]], sink)
+        contents = [source.read(length) for length in job["lengths"]]
+        if hasattr(signal, "setitimer"):  # SIGALRM ends the process, whatever its decoder is at
+            signal.setitimer(signal.ITIMER_REAL, job["seconds"])
+        answer(images, job, contents, sink)
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 if __name__ == "__main__":
