@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from abnn._version import __version__
-from abnn.cli._terminal import visible
+from abnn.cli._common import visible
 from abnn.cli.demo import demo
 from abnn.cli.evaluate import evaluate
 from abnn.cli.fit import fit

@@ -21,7 +21,7 @@ from abnn.attached import Attached, attach, detach
 from abnn.baselines import TrainConfig, make_method, train_method
 from abnn.cli import _image_data, _own_backbone, _own_report
 from abnn.cli._image_data import Files, OwnData
-from abnn.cli._terminal import say
+from abnn.cli._common import say
 from abnn.cli.fit import FitRequest
 from abnn.config import AttachConfig, FitConfig, TriageConfig, check_promise, check_rate
 from abnn.data import InputForm

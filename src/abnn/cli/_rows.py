@@ -13,9 +13,11 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from torch import Tensor
 
-from abnn.cli._terminal import visible
+from abnn.cli._common import visible
 from abnn.errors import unknown
+from abnn.store.saved import class_names_of
 
 COLOURS = {"accept": "green", "notice": "yellow", "reject": "red"}
 
@@ -34,6 +36,18 @@ class Row:
     def values(self) -> dict[str, Any]:
         """By column, with the digits that mean something in 32 bits."""
         return {**asdict(self), "probability": round(self.probability, 6), "score": float(f"{self.score:.7g}")}
+
+
+def predict_rows(model: Any, names: list[str], x: Tensor, draws: int, seed: int) -> list[Row]:
+    """Return what the model says about each input; verdicts and probabilities that come true if it has thresholds."""
+    prediction, triage, classes = model.predict(x, draws=draws, seed=seed), getattr(model, "triage", None), class_names_of(model)
+    score, verdicts, probs = prediction.score, [None] * len(names), prediction.probs
+    if triage is not None:
+        judged = triage(prediction)
+        score, verdicts, probs = judged.score, judged.verdict, triage.probabilities(prediction)
+    top, labels = probs.max(-1)
+    columns = zip(names, labels.tolist(), top.tolist(), score.tolist(), verdicts)
+    return [Row(name, label, classes[label] if classes else None, *rest) for name, label, *rest in columns]
 
 
 def write_json_lines(stream: TextIO, rows: Sequence[Row], first: bool) -> None:

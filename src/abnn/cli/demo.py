@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abnn.cli._options import Figures, Quiet
-from abnn.cli._terminal import say
+from abnn.cli._common import Figures, Quiet
+from abnn.cli._common import say
 
 if TYPE_CHECKING:
     from rich.table import Table

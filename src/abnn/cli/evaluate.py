@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abnn.cli import _options as options
-from abnn.cli._options import command
-from abnn.cli._terminal import say, visible
+from abnn.cli import _common as options
+from abnn.cli._common import command
+from abnn.cli._common import say, visible
 from abnn.errors import InputError, explain, readable, unknown
 
 if TYPE_CHECKING:  # the commands that do not need torch should not wait for it
@@ -61,7 +61,7 @@ def evaluate(request: EvaluateRequest) -> None:
     """Score a saved model on sets of data and write records, a table and a page. A stopped run goes on where it was."""
     from rich.console import Console
 
-    from abnn.cli._model import draws_and_seed, open_model
+    from abnn.cli._common import draws_and_seed, open_model
     from abnn.cli.report import page_from_records
     from abnn.data import InputForm
     from abnn.evaluate.records import read_record, write_record

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Option
 
-from abnn.cli._options import Quiet, Report, SkipUnreadable, command
+from abnn.cli._common import Quiet, Report, SkipUnreadable, command
 
 ON_AVERAGE = "on average over calibration sets"
 

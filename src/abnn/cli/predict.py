@@ -11,18 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from abnn.cli._options import (
-    Backbone,
-    BatchSize,
-    Device,
-    Draws,
-    DrawSeed,
-    ModelFolder,
-    SkipUnreadable,
-    Weights,
-    command,
-)
-from abnn.cli._terminal import visible
+from abnn.cli import _common as common
+from abnn.cli._common import visible
 from abnn.errors import AbnnError, FileFormatError, InputError, explain
 
 INPUTS = "Images, folders, patterns, .npz files; - for stdin."
@@ -34,31 +24,30 @@ NOTICED, REJECTED = 10, 11
 class PredictRequest:
     """What a user asks ``abnn predict`` for."""
 
-    model: ModelFolder
+    model: common.ModelFolder
     inputs: Annotated[list[str] | None, Argument(metavar="INPUT...", help=INPUTS)] = None
     from_file: Annotated[str | None, Option(help="Names of inputs, one per line; - for stdin.")] = None
     format: Annotated[str, Option("--format", "-f", help="table, jsonl or csv.")] = "table"
-    draws: Draws = None
-    seed: DrawSeed = None
-    batch_size: BatchSize = 64
-    device: Device = "auto"
+    draws: common.Draws = None
+    seed: common.DrawSeed = None
+    batch_size: common.BatchSize = 64
+    device: common.Device = "auto"
     ink: Annotated[bool, Option("--ink", help="The pictures are digits on paper; for models of such digits.")] = False
-    skip_unreadable: SkipUnreadable = False
+    skip_unreadable: common.SkipUnreadable = False
     exit_zero: Annotated[bool, Option("--exit-zero", help="Exit with 0 whatever the verdicts are.")] = False
     drift: Annotated[Path | None, Option(help="Watch for drift; this file keeps the state from call to call.")] = None
-    backbone: Backbone = None
-    weights: Weights = None
+    backbone: common.Backbone = None
+    weights: common.Weights = None
     quiet: Annotated[bool, Option("--quiet", "-q", help="No progress and no summary on stderr.")] = False
 
 
-@command(PredictRequest)
+@common.command(PredictRequest)
 def predict(request: PredictRequest) -> None:
     """Predict images and say for each: accept, notice or reject.
 
     Exit status: 0 all accepted, 10 something noticed, 11 something rejected, 2 an error.
     """
     from abnn.cli._inputs import list_names
-    from abnn.cli._model import open_model
     from abnn.cli._rows import make_writer
     from abnn.data.drawing import reads_drawings
     from abnn.files import check_writable
@@ -67,7 +56,7 @@ def predict(request: PredictRequest) -> None:
     writer = make_writer(request.format, sys.stdout)
     if request.drift is not None:
         check_writable("--drift", request.drift)
-    model, _ = open_model(request.model, request.backbone, request.weights, request.device)
+    model, _ = common.open_model(request.model, request.backbone, request.weights, request.device)
     monitor = _open_monitor(model, request.drift)
     already = monitor is not None and monitor.alarmed
     try:
@@ -92,20 +81,18 @@ def predict(request: PredictRequest) -> None:
 def _predict_all(request: PredictRequest, model: Any, names: Any, writer: Any, monitor: Any) -> Counter[str | None]:
     """Write rows and watch their scores, batch by batch; return how many have which verdict, or are "skipped"."""
     from abnn.cli._inputs import read_inputs
-    from abnn.cli._model import draws_and_seed
+    from abnn.cli._rows import predict_rows
     from abnn.data import InputForm
     from abnn.data.drawing import InkForm
-    from abnn.store.saved import class_names_of
 
     form = InkForm.of(model) if request.ink else InputForm.of(model)
-    draws, seed = draws_and_seed(model, request.draws, request.seed)
-    class_names = class_names_of(model)
+    draws, seed = common.draws_and_seed(model, request.draws, request.seed)
     counts: Counter[str | None] = Counter()
     with _progress_bar(request.quiet) as bar:
         task = bar.add_task("", total=None)
         for batch in read_inputs(names, form, request.batch_size):
             if batch.names:
-                rows = _rows(model, batch, draws, seed, class_names)
+                rows = predict_rows(model, batch.names, batch.x, draws, seed)
                 try:
                     writer(rows, counts.total() == counts["skipped"])
                     sys.stdout.flush()
@@ -117,8 +104,8 @@ def _predict_all(request: PredictRequest, model: Any, names: Any, writer: Any, m
             for name, why in batch.unreadable:
                 if not request.skip_unreadable:
                     fix = "Leave it out, or pass --skip-unreadable to go on without it."
-                    accepted = "images, or rows of numbers"
-                    raise InputError(explain("INPUT", f"{name}, which cannot be read: {why}", accepted, fix))
+                    actual = f"{name}, which cannot be read: {why}"
+                    raise InputError(explain("INPUT", actual, "images, or rows of numbers", fix))
                 counts["skipped"] += 1
                 text = visible(f"abnn: skipped {name}: {why}")
                 bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -127,23 +114,6 @@ def _predict_all(request: PredictRequest, model: Any, names: Any, writer: Any, m
         actual = f"{counts['skipped']} inputs, none of which can be read"
         raise InputError(explain("INPUT", actual, "at least one image"))
     return counts
-
-
-def _rows(model: Any, batch: Any, draws: int, seed: int, class_names: list[str] | None) -> list[Any]:
-    from abnn.cli._rows import Row
-
-    prediction = model.predict(batch.x, draws=draws, seed=seed)
-    triage = getattr(model, "triage", None)
-    score, verdicts, probs = prediction.score, [None] * len(batch.names), prediction.probs
-    if triage is not None:
-        judged = triage(prediction)
-        score, verdicts, probs = judged.score, judged.verdict, triage.probabilities(prediction)
-    top, labels = probs.max(-1)
-    columns = zip(batch.names, labels.tolist(), top.tolist(), score.tolist(), verdicts)
-    return [
-        Row(name, label, class_names[label] if class_names else None, p, s, verdict)
-        for name, label, p, s, verdict in columns
-    ]
 
 
 def _open_monitor(model: Any, path: Path | None) -> Any:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from abnn.cli._options import Backbone, Device, Weights, command
-from abnn.cli._terminal import say
+from abnn.cli._common import Backbone, Device, Weights, command
+from abnn.cli._common import say
 from abnn.errors import InputError, explain, readable
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _settings(request: ServeRequest) -> Settings:
 
 def _open_model(request: ServeRequest) -> tuple[Any, str, str]:
     """Return the model, its name, and where it computes."""
-    from abnn.cli._model import move_to_device, open_model
+    from abnn.cli._common import move_to_device, open_model
 
     if request.demo == (request.model is not None):
         actual = "both a folder and --demo" if request.demo else "neither a folder nor --demo"
