@@ -40,7 +40,11 @@ class Row:
 
 def predict_rows(model: Any, names: list[str], x: Tensor, draws: int, seed: int) -> list[Row]:
     """Return what the model says about each input; verdicts and probabilities that come true if it has thresholds."""
-    prediction, triage, classes = model.predict(x, draws=draws, seed=seed), getattr(model, "triage", None), class_names_of(model)
+    prediction, triage, classes = (
+        model.predict(x, draws=draws, seed=seed),
+        getattr(model, "triage", None),
+        class_names_of(model),
+    )
     score, verdicts, probs = prediction.score, [None] * len(names), prediction.probs
     if triage is not None:
         judged = triage(prediction)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abnn.cli import _common as options
-from abnn.cli._common import command
+from abnn.cli import _common as common
 from abnn.cli._common import say, visible
 from abnn.errors import InputError, explain, readable, unknown
 
@@ -32,7 +32,7 @@ SOURCES = "folder of images, .npz, or name such as mnist/test; NAME=SOURCE renam
 class EvaluateRequest:
     """What a user asks ``abnn evaluate`` for."""
 
-    checkpoint: options.ModelFolder
+    checkpoint: common.ModelFolder
     id: Annotated[list[str] | None, typer.Option("--id", help=f"In-distribution data: {SOURCES}.")] = None
     semi: Annotated[list[str] | None, typer.Option(help="Semi-OOD data: another style, same classes.")] = None
     full: Annotated[list[str] | None, typer.Option(help="Full-OOD data: belongs to no class.")] = None
@@ -40,28 +40,27 @@ class EvaluateRequest:
         "evaluation"
     )
     name: Annotated[str | None, typer.Option(help="What to call the model; default: the folder's name.")] = None
-    draws: options.Draws = None
-    seed: options.DrawSeed = None
+    draws: common.Draws = None
+    seed: common.DrawSeed = None
     score: Annotated[str | None, typer.Option(help="The score of tables and page; default: the model's.")] = None
-    batch_size: options.BatchSize = 256
-    device: options.Device = "auto"
-    skip_unreadable: options.SkipUnreadable = False
+    batch_size: common.BatchSize = 256
+    device: common.Device = "auto"
+    skip_unreadable: common.SkipUnreadable = False
     data_root: Annotated[
         Path | None, typer.Option(help="Folder of <dataset>/<split>.npz, and for downloads; default: $ABNN_DATA.")
     ] = None
-    backbone: options.Backbone = None
-    weights: options.Weights = None
-    report: options.Report = True
-    figures: options.Figures = False
-    quiet: options.Quiet = False
+    backbone: common.Backbone = None
+    weights: common.Weights = None
+    report: common.Report = True
+    figures: common.Figures = False
+    quiet: common.Quiet = False
 
 
-@command(EvaluateRequest)
+@common.command(EvaluateRequest)
 def evaluate(request: EvaluateRequest) -> None:
     """Score a saved model on sets of data and write records, a table and a page. A stopped run goes on where it was."""
     from rich.console import Console
 
-    from abnn.cli._common import draws_and_seed, open_model
     from abnn.cli.report import page_from_records
     from abnn.data import InputForm
     from abnn.evaluate.records import read_record, write_record
@@ -71,9 +70,9 @@ def evaluate(request: EvaluateRequest) -> None:
 
     started, output = time.perf_counter(), request.output
     check_writable("--output", output, folder=True)
-    model, place = open_model(request.checkpoint, request.backbone, request.weights, request.device)
+    model, place = common.open_model(request.checkpoint, request.backbone, request.weights, request.device)
     form = InputForm.of(model)
-    draws, seed = draws_and_seed(model, request.draws, request.seed)
+    draws, seed = common.draws_and_seed(model, request.draws, request.seed)
     score = _choose_score(model, form, request.score, draws)
     sets = _open({"id": request.id, "semi": request.semi, "full": request.full}, request.data_root, model, form)
     temperature = 1.0 if getattr(model, "triage", None) is None else model.triage.temperature
@@ -146,7 +145,7 @@ def _score_all(request: EvaluateRequest, model: Any, sets: Sets, settings: Setti
             task = bar.add_task(visible(each.name), total=len(each.source), status="")
             result = evaluate_source(
                 *(model, each, settings, request.output / "sets", request.batch_size, request.skip_unreadable),
-                on_batch=lambda count, task=task: bar.advance(task, count),  # type: ignore[misc]
+                on_batch=partial(bar.advance, task),
                 stated=None if triage is None else triage.probabilities,
             )
             if result.skipped:
@@ -161,44 +160,37 @@ def _evaluation(
     from abnn.evaluate.evaluation import Evaluation
     from abnn.store.saved import class_names_of
 
-    triage: Any = getattr(model, "triage", None)
-    config: dict[str, Any] = {
-        "model": settings.model,
-        "draws": settings.draws,
-        "sets": {each.name: {"source": each.source.fingerprint, "notes": notes} for each, notes in sets},
-    }
+    triage, form = getattr(model, "triage", None), settings.form
+    sources = {each.name: {"source": each.source.fingerprint, "notes": notes} for each, notes in sets}
+    config: dict[str, Any] = {"model": settings.model, "draws": settings.draws, "sets": sources}
     if names := class_names_of(model):
         config["class_names"] = list(names)
-    if settings.form.mean is not None and settings.form.std is not None:
-        config["preprocess"] = {"mean": list(settings.form.mean), "std": list(settings.form.std)}
-    judged = triage is not None and triage.score == settings.score
-    thresholds, by_class = ((triage.notice, triage.reject), triage.by_class) if judged else (None, ())
+    if form.mean is not None and form.std is not None:
+        config["preprocess"] = {"mean": list(form.mean), "std": list(form.std)}
+    own = triage if triage is not None and triage.score == settings.score else None  # thresholds of this very score
+    thresholds, by_class = ((own.notice, own.reject), own.by_class) if own is not None else (None, ())
     times = {"evaluation": seconds}
     return Evaluation(name, settings.score, tuple(results), thresholds, settings.seed, config, times, by_class)
 
 
 def _table(record: Record) -> Table:
-    """What a reader wants to know first, from the record; columns without a number are left out."""
+    """Return what a reader wants to know first; columns without a number are left out."""
     from rich.markup import escape
     from rich.table import Table
 
-    names = {
-        "accuracy": "accuracy.{}",
-        "AUROC": "detection.{}.auroc",
-        **{verdict: f"verdicts.{{}}.{verdict}" for verdict in ("accept", "notice", "reject")},
-    }
+    sets, verdicts = record.sets, ("accept", "notice", "reject")
     columns: dict[str, list[str]] = {
-        "set": [escape(visible(each.name)) for each in record.sets],
-        "tier": [each.tier for each in record.sets],
-        "inputs": [f"{each.inputs:,}" for each in record.sets],
+        "set": [escape(visible(each.name)) for each in sets],
+        "tier": [each.tier for each in sets],
+        "inputs": [f"{each.inputs:,}" for each in sets],
+        "skipped": [f"{len(each.skipped):,}" if any(other.skipped for other in sets) else "" for each in sets],
     }
-    if any(each.skipped for each in record.sets):
-        columns["skipped"] = [f"{len(each.skipped):,}" for each in record.sets]
-    for head, path in names.items():
-        numbers = [record.numbers.get(path.format(each.name)) for each in record.sets]
-        if any(number is not None for number in numbers):
-            columns[head] = ["" if number is None else f"{100 * number:.1f}" for number in numbers]
+    paths = {"accuracy": "accuracy.{}", "AUROC": "detection.{}.auroc"}
+    for head, path in {**paths, **{verdict: f"verdicts.{{}}.{verdict}" for verdict in verdicts}}.items():
+        numbers = [record.numbers.get(path.format(each.name)) for each in sets]
+        columns[head] = ["" if number is None else f"{100 * number:.1f}" for number in numbers]
     table = Table(title=escape(visible(f"{record.name}, score {record.score}, in %")), title_justify="left")
+    columns = {head: cells for head, cells in columns.items() if any(cells)}
     for head in columns:
         table.add_column(head, justify="left" if head in ("set", "tier") else "right", overflow="fold")
     for row in zip(*columns.values(), strict=True):
