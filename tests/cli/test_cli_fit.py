@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from abnn.files import read_tensors, write_tensors, write_tree
 from abnn.networks.by_name import PaperResNet
 from abnn.networks.weights import load_weights, read_weights
 from abnn.store.folder import fingerprint
-from abnn.train import knowledge
 from abnn.triage.thresholds import least_count
 from tests.train.test_fit import data
 
@@ -183,14 +181,14 @@ def test_a_failure_leaves_the_earlier_model_as_it_was(
 def test_what_few_held_out_images_do_not_show_is_looked_for_among_the_others(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = knowledge.compare
+    real = _fitting._right
 
-    def compare(model: Any, batches: Any, *arguments: Any, **options: Any) -> knowledge.Knowledge:
-        found = real(model, batches, *arguments, **options)
-        to_fit = isinstance(getattr(getattr(batches, "dataset", None), "indices", None), range)
-        return replace(found, plain=found.inputs, attached=0, forgotten=found.inputs) if to_fit else found
+    def forget(model: Any, loader: Any, **options: Any) -> torch.Tensor:
+        right = real(model, loader, **options)
+        to_fit = isinstance(getattr(loader.dataset, "indices", None), range)
+        return torch.zeros_like(right) if to_fit and isinstance(model, abnn.Attached) else right
 
-    monkeypatch.setattr(knowledge, "compare", compare)
+    monkeypatch.setattr(_fitting, "_right", forget)
     call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--no-report")
     result = run(*call, "--output", tmp_path / "out", "--epochs", 1)
     assert result.exit_code == 0, result.exception
@@ -542,7 +540,7 @@ def test_the_example_follows_a_backbone_that_training_moved(
 
     monkeypatch.setattr(_fitting, "attach", record)
     monkeypatch.setattr(_fitting, "train_backbone", lambda job: job.network.to("meta"))
-    monkeypatch.setattr(_fitting, "_right", lambda *_: [torch.ones(1, dtype=torch.bool)])
+    monkeypatch.setattr(_fitting, "_right", lambda *_: torch.ones(1, dtype=torch.bool))
     result = run("--backbone", HERE, "--data", place / "images", "--output", tmp_path / "o", "--train-backbone")
     assert "far enough" in str(result.exception) and seen[-1] == ("meta", "meta")
 

@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from abnn.attached import Attached, attach, detach
 from abnn.baselines import TrainConfig, make_method, train_method
 from abnn.cli import _image_data, _own_backbone, _own_report
-from abnn.cli._image_data import Files, OwnData
 from abnn.cli._common import say
+from abnn.cli._image_data import Files, OwnData
 from abnn.cli.fit import FitRequest
 from abnn.config import AttachConfig, FitConfig, TriageConfig, check_promise, check_rate
 from abnn.data import InputForm
@@ -30,19 +30,26 @@ from abnn.files import check_replaceable, check_writable, write_bytes
 from abnn.outliers import DEFAULT
 from abnn.predict import Plain
 from abnn.predict.plain import device_of
-from abnn.train import knowledge
 from abnn.train.fit import fit
 from abnn.train.loop import plan_fabric
 from abnn.train.watch import progress_bar
 from abnn.triage import calibrate as choose_thresholds
 from abnn.triage.thresholds import least_count
 
-ADVICE = "They learnt too fast: fit again with a lower --lr, more --epochs, or on fewer blocks (--last)."
-ADVICE_JOINT = "Leave out --joint, or fit again with a lower --lr and --backbone-lr."
-MOST_FITTED = 1000
-"""Of so many images to fit at most it is looked whether they are still classified right."""
-SEPARATE_FROM = 200
-"""With so many held-out images, thresholds are chosen on one half of them and the page is about the other."""
+LOST = (
+    "The attachments cost accuracy",
+    "They learnt too fast: fit again with a lower --lr, more --epochs, or on fewer blocks (--last).",
+    *("with attachments", "without"),
+)
+LOST_JOINT = (
+    "Training the backbone with the attachments cost accuracy",
+    "Leave out --joint, or fit again with a lower --lr and --backbone-lr.",
+    *("now", "were before"),
+)
+"""What is said of lost accuracy, what helps, and the words for after and before."""
+TOLERANCE = 0.02  # share of images to fit that may be lost
+MOST_FITTED = 1000  # images to fit of which it is looked whether they are still classified right
+SEPARATE_FROM = 200  # held-out images, of which thresholds are chosen on one half, and the page is about the other
 
 
 @dataclass(frozen=True)
@@ -84,26 +91,23 @@ class Job:
 
 @dataclass(frozen=True)
 class Before:
-    """The network without attachments, and which images it reads right, by batches.
+    """The network without attachments, and which images it reads right: held out, and ``some`` of those to fit.
 
-    some     images to fit that are looked at
     warning  what to say of a network that knows nothing; "" for others
     """
 
     plain: Plain
     example: Tensor
-    held_out: list[Tensor]
     some: Dataset
-    fitted: list[Tensor]
-    accuracy: float
+    held_out: Tensor
+    fitted: Tensor
     warning: str
 
 
 def check(request: FitRequest) -> None:
     """Raise an error for options that cannot be used, before anything is read."""
-    check_promise("--noticed", request.noticed)
-    check_promise("--rejected", request.rejected)
-    check_promise("--held-out", request.held_out)
+    for name in ("noticed", "rejected", "held_out"):
+        check_promise(f"--{name.replace('_', '-')}", getattr(request, name))
     check_rate("--lr", request.lr)
     check_rate("--backbone-lr", request.backbone_lr)
     plan_fabric("32-true", request.accelerator)
@@ -171,16 +175,14 @@ def measure(job: Job, network: nn.Module) -> Before:
     example = images.train[0][0][None]
     example = example.to(device_of(network, example.device))  # training may have moved the network
     plain = Plain(copy.deepcopy(network) if job.request.joint else network, example)
-    held_out = _right(plain, make_loader(images.held_out))
     some = Subset(images.train, range(0, len(images.train_labels), math.ceil(len(images.train_labels) / MOST_FITTED)))
-    fitted = _right(plain, make_loader(some))
-    accuracy = torch.cat(held_out).float().mean().item()
+    held_out, fitted = (_right(plain, make_loader(part)) for part in (images.held_out, some))
+    accuracy, warning = held_out.float().mean().item(), ""
     say(f"The backbone reads {accuracy:.1%} of the held-out images right")
-    warning = ""
     if (chance := _own_backbone.at_chance(accuracy, images.held_out_labels)) is not None:
         warning = _own_backbone.chance_text(accuracy, chance, job.request.train_backbone)
         say(warning, warning=True)
-    return Before(plain, example, held_out, some, fitted, accuracy, warning)
+    return Before(plain, example, some, held_out, fitted, warning)
 
 
 def fit_attachments(job: Job, network: nn.Module, before: Before) -> Attached:
@@ -188,9 +190,7 @@ def fit_attachments(job: Job, network: nn.Module, before: Before) -> Attached:
     request = job.request
     model = _attach(request, network, before.example)
     with warnings.catch_warnings():
-        # judge() looks at that, on held-out images first.
-        warnings.filterwarnings("ignore", knowledge.LOST)
-        warnings.filterwarnings("ignore", knowledge.LOST_JOINT)
+        warnings.filterwarnings("ignore", ".*cost accuracy", AbnnWarning)  # judge() looks, on held-out images first
         fit(
             *(model, job.train_loader()),
             epochs=request.epochs or min(20, max(3, math.ceil(400 / job.steps))),
@@ -209,19 +209,26 @@ def fit_attachments(job: Job, network: nn.Module, before: Before) -> Attached:
 
 def judge(job: Job, model: Attached, before: Before) -> str:
     """Return what to say about lost accuracy, "" where none is. More than a point of held-out accuracy ends the command."""
-    held_out = knowledge.compare(model, make_loader(job.images.held_out), known=before.held_out)
-    say(f"Of the held-out images {held_out}")
+    cost, advice, now, then = LOST_JOINT if job.request.joint else LOST
+    held_out = _right(model, make_loader(job.images.held_out), draws=job.request.draws)
     # A handful of held-out images does not show what a network has lost; those that it was fitted with may.
-    fitted = knowledge.compare(model, make_loader(before.some), known=before.fitted)
-    advice, gone = ADVICE_JOINT if job.request.joint else ADVICE, held_out.plain - held_out.attached
-    if 100 * gone > held_out.inputs:
-        points = f"That is {100 * gone / held_out.inputs:.1f} percentage points less."
-        text = f"{held_out.complaint('held-out images')} {points} {advice}"
+    fitted = _right(model, make_loader(before.some), draws=job.request.draws)
+
+    def compare(was_right: Tensor, is_right: Tensor) -> str:
+        shares = (is_right.float().mean(), was_right.float().mean())
+        return f"{shares[0]:.1%} are classified right {now} and {shares[1]:.1%} {then}"
+
+    say(f"Of the held-out images {compare(before.held_out, held_out)}")
+    points = 100 * (before.held_out.float().mean() - held_out.float().mean()).item()
+    forgotten, learnt = (before.fitted & ~fitted).sum().item(), (fitted & ~before.fitted).sum().item()
+    if points > 1:
+        text = f"{cost}: of {len(held_out):,} held-out images {compare(before.held_out, held_out)}."
+        text = f"{text} That is {points:.1f} percentage points less. {advice}"
         if not job.request.accept_loss:
             say(f"abnn: {text} Nothing was saved; --accept-loss saves such a model, too.", warning=True)
             raise typer.Exit(1)
-    elif fitted.lost:
-        text = f"{fitted.complaint('images to fit')} {advice}"
+    elif forgotten - learnt > max(TOLERANCE * len(fitted), 2 * math.sqrt(forgotten + learnt)):  # two standard errors
+        text = f"{cost}: of {len(fitted):,} images to fit {compare(before.fitted, fitted)}. {advice}"
     else:
         return ""
     say(text, warning=True)
@@ -253,7 +260,7 @@ def calibrate(job: Job, model: Attached, before: Before, alert: str) -> bytes | 
             {
                 "backbone": request.backbone,
                 "data": str(request.data),
-                "held-out accuracy of the backbone": before.accuracy,
+                "held-out accuracy of the backbone": before.held_out.float().mean().item(),
             },
             _own_report.introduce(before.warning, request.joint, separate=shown is not chosen),
             alert,
@@ -304,5 +311,6 @@ def _attach(request: FitRequest, network: nn.Module, example: Tensor) -> Attache
     return attach(network, example, kind=request.kind, last=request.last, seed=request.seed, config=config)
 
 
-def _right(plain: Plain, loader: DataLoader) -> list[Tensor]:
-    return [plain.predict(x).label.cpu() == y for x, y in loader]
+def _right(model: Any, loader: DataLoader, **options: Any) -> Tensor:
+    """Return whether each image is classified right."""
+    return torch.cat([model.predict(x, **options).label.cpu() == y for x, y in loader])

@@ -17,7 +17,6 @@ from abnn.networks.by_name import build_backbone
 from abnn.networks.weights import load_weights
 from abnn.predict import Plain
 from abnn.store.saved import _from_function
-from abnn.train.knowledge import most_frequent
 from abnn.train.randomness import preserved_random_state, seed_everything
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -99,7 +98,7 @@ def at_chance(accuracy: float, labels: np.ndarray) -> float | None:
 
     Clearly: by more than two standard errors sqrt(p (1 - p) / n) of the share p.
     """
-    share = most_frequent(labels)
+    share = np.bincount(labels).max() / len(labels)
     return share if accuracy <= share + 2 * math.sqrt(share * (1 - share) / len(labels)) else None
 
 
