@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,6 @@ from abnn.store.saved import class_names_of
 from abnn.triage.calibrate import seven_digits
 
 
-def class_names(model: Any) -> list[str]:
-    """Return the names that were saved with the model, or the numbers of the classes."""
-    return class_names_of(model) or [str(number) for number in range(model.classes)]
-
-
 class Answerer:
     """A model with its thresholds: inputs [B, ...] to one answer for each, in the form of :class:`abnn.serve.schema.Answer`."""
 
@@ -27,9 +23,7 @@ class Answerer:
             fix = "Choose thresholds with abnn.calibrate(model, held_out), then save it again."
             raise InputError(explain("model", "a model without thresholds", "a model saved with its triage", fix))
         self.model, self.triage = model, model.triage
-        self.names = class_names(model)
-        scores = getattr(model.triage, "calibration", None)
-        self.calibration = np.sort(np.asarray(scores, float)) if scores is not None and len(scores) else None
+        self.names = class_names_of(model) or [str(number) for number in range(model.classes)]
 
     def __call__(self, x: Tensor) -> list[dict[str, Any]]:
         prediction = self.model.predict(x, draws=self.triage.draws, seed=self.triage.seed)
@@ -44,10 +38,10 @@ class Answerer:
     def _describe(self, samples: np.ndarray, probs: np.ndarray, score: float, verdict: str) -> dict[str, Any]:
         label, second = np.argsort(-probs, kind="stable")[:2].tolist()
         of_label, labels = samples[:, label], samples.argmax(1)
-        place = None if self.calibration is None else share_below(self.calibration, score)
+        place = share_below(self.triage.calibration, score) if self.triage.calibration else None
         agreeing, draws, probability = int((labels == label).sum()), len(samples), float(probs[label])
-        own = getattr(self.triage, "thresholds", None)  # those of the predicted class, where classes have their own
-        notice, reject = own(label) if own is not None else (self.triage.notice, self.triage.reject)
+        triage = self.triage
+        notice, reject = triage.by_class[label] if triage.by_class else (triage.notice, triage.reject)
         return {
             "label": label,
             "class_name": self.names[label],
@@ -56,7 +50,7 @@ class Answerer:
             "score": score,
             "verdict": verdict,
             "reason": reason(verdict, self.names[label], self.names[second], probability, agreeing, draws, place),
-            "thresholds": {"notice": finite(notice), "reject": finite(reject)},
+            "thresholds": {"notice": notice, "reject": reject},
             "calibration": {"share_below": None if place is None else round(place, 6)},
             "draws": {
                 "count": draws,
@@ -96,28 +90,13 @@ def reason(
     return f"{first} {share} of the good inputs used for calibration {'was' if place >= 1 else 'were'} as uncertain."
 
 
-def share_below(quantiles: np.ndarray, score: float) -> float:
+def share_below(quantiles: Sequence[float], score: float) -> float:
     """Return the largest share that the quantiles vouch for: at least so many calibration scores are smaller.
 
     Kept quantiles have seven digits, so that the score of a calibration input may be a little above its own quantile; with
     as many digits the two are equal.
     """
-    smaller = int(np.searchsorted(quantiles, seven_digits(score), side="left"))
-    return max(0, smaller - 1) / (len(quantiles) - 1)
-
-
-def outline(sorted_scores: np.ndarray | None, points: int = 101) -> list[float] | None:
-    """Return quantiles for a picture of the distribution, at most ``points`` of them."""
-    if sorted_scores is None:
-        return None
-    few = len(sorted_scores) <= points
-    values = sorted_scores if few else np.quantile(sorted_scores, np.linspace(0, 1, points))
-    return [seven_digits(value) for value in values]
-
-
-def finite(value: Any) -> float | None:
-    """Return a threshold as JSON can hold it; not rounded, so that anyone can compare it with a score."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    return max(0, bisect_left(quantiles, seven_digits(score)) - 1) / (len(quantiles) - 1)
 
 
 def _rounded(values: np.ndarray) -> list[float]:

@@ -21,7 +21,7 @@ from abnn.data.digits import MADE, handwritten_digits
 from abnn.data.drawing import NoInkError, read_drawing, reads_drawings
 from abnn.data.form import InputForm
 from abnn.errors import InputError, explain
-from abnn.serve.answers import Answerer, finite, outline
+from abnn.serve.answers import Answerer
 from abnn.serve.batcher import Batcher
 from abnn.serve.body import BodyLimits, read_images
 from abnn.serve.decoders import Decoders
@@ -145,13 +145,11 @@ class Service:
             "drawing": self.drawing,
             "score": triage.score,
             "draws": triage.draws,
-            "notice": finite(triage.notice),
-            "reject": finite(triage.reject),
+            "notice": triage.notice,
+            "reject": triage.reject,
             "calibration": {
-                "inputs": getattr(triage, "inputs", None),
-                "noticed": finite(getattr(triage, "noticed", None)),
-                "rejected": finite(getattr(triage, "rejected", None)),
-                "quantiles": outline(self.answerer.calibration),
+                **{name: getattr(triage, name) for name in ("inputs", "noticed", "rejected")},
+                "quantiles": list(triage.calibration) or None,
             },
             "limits": {name: getattr(self.settings, name) for name in ("max_bytes", "max_pixels", "max_images")},
         }

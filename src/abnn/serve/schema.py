@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 Verdict = Literal["accept", "notice", "reject"]
 Share = Annotated[float, Field(ge=0, le=1)]
-Threshold = Annotated[float | None, Field(description="Scores above it get this verdict, or a worse one; null: none do.")]
+Threshold = Annotated[float, Field(description="Scores above it get this verdict, or a worse one.")]
 
 
 class Draws(BaseModel):
@@ -74,9 +74,9 @@ class BatchAnswer(BaseModel):
 class Calibration(BaseModel):
     """``noticed`` and ``rejected`` are promised: at most so many good inputs, on average."""
 
-    inputs: int | None = Field(description="Good inputs that the thresholds were calibrated on.")
-    noticed: float | None
-    rejected: float | None
+    inputs: int = Field(description="Good inputs that the thresholds were calibrated on.")
+    noticed: float
+    rejected: float
     quantiles: list[float] | None = Field(description="Evenly spaced quantiles of their scores, if they were kept.")
 
 

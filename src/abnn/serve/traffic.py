@@ -80,10 +80,9 @@ class Traffic:
         self.path, self._saved, self.monitor = path, -1, None
         try:
             self.monitor = triage.monitor()
-        except (AttributeError, NotFittedError) as error:
+        except NotFittedError as error:
             if path is not None:
-                why = str(error) if isinstance(error, NotFittedError) else "thresholds without calibration scores"
-                raise InputError(explain("--drift", why, "a model that keeps its calibration scores")) from None
+                raise InputError(explain("--drift", error, "a model that keeps its calibration scores")) from None
         if self.monitor is not None and path is not None:
             self.monitor = resume_monitor(self.monitor, path)
             try:
