@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 import abnn
 from abnn.cli import _inputs
-from abnn.cli._rows import Row, make_writer
+from abnn.cli._predicting import Row, make_writer
 from abnn.cli.predict import predict
 from abnn.data import InputForm, load_digits
 from abnn.data.drawing import read_drawing
