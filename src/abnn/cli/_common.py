@@ -19,9 +19,7 @@ DrawSeed = Annotated[int | None, typer.Option(min=0, help="Seed of the draws; de
 BatchSize = Annotated[int, typer.Option(min=1, help="Inputs that are read and predicted together.")]
 Device = Annotated[str, typer.Option(help='"auto", "cpu", "cuda", "cuda:1", ...')]
 Backbone = Annotated[str | None, typer.Option(help="For a model saved without it: a name, or module:function.")]
-Weights = Annotated[
-    Path | None, typer.Option(help="Weights of that backbone, .safetensors; default: those in the model's folder.")
-]
+Weights = Annotated[Path | None, typer.Option(help="Weights of that backbone; default: those in the model's folder.")]
 SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help="Leave out inputs that cannot be read.")]
 Report = Annotated[bool, typer.Option(help="Write the HTML page.")]
 Figures = Annotated[bool, typer.Option("--figures", help="Also write every figure as PNG and SVG.")]

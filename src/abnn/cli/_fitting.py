@@ -54,20 +54,15 @@ SEPARATE_FROM = 200  # held-out images, of which thresholds are chosen on one ha
 
 @dataclass(frozen=True)
 class Job:
-    """What is read and checked before any training begins.
-
-    outliers     what places the upper threshold
-    new_tensors  of the backbone, which the weights did not fill because the classes are others
-    skipped      images that could not be read, with the reason
-    """
+    """What is read and checked before any training begins."""
 
     request: FitRequest
     network: nn.Module
     form: InputForm
     images: OwnData
-    outliers: Any
-    new_tensors: list[str]
-    skipped: tuple[str, ...]
+    outliers: Any  # what places the upper threshold
+    new_tensors: list[str]  # of the backbone, which the weights did not fill because the classes are others
+    skipped: tuple[str, ...]  # images that could not be read, with the reason
 
     @property
     def steps(self) -> int:
@@ -91,17 +86,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Before:
-    """The network without attachments, and which images it reads right: held out, and ``some`` of those to fit.
-
-    warning  what to say of a network that knows nothing; "" for others
-    """
+    """The network without attachments, and which images it reads right: held out, and ``some`` of those to fit."""
 
     plain: Plain
     example: Tensor
     some: Dataset
     held_out: Tensor
     fitted: Tensor
-    warning: str
+    warning: str  # what to say of a network that knows nothing; "" for others
 
 
 def check(request: FitRequest) -> None:
@@ -157,12 +149,10 @@ def train_backbone(job: Job) -> nn.Module:
     checkpoint = None if path is None else path.with_name(f"{path.stem}-backbone{path.suffix}")
     method = make_method("threshold", optimizer="adamw", lr=request.backbone_lr, schedule="cycle", kaiming=False)
     epochs = request.backbone_epochs or min(40, max(10, math.ceil(1000 / job.steps)))
-    config = TrainConfig(accelerator=request.accelerator, checkpoint=checkpoint)
+    config, progress = TrainConfig(accelerator=request.accelerator, checkpoint=checkpoint), not request.quiet
+    loader = job.train_loader()
     network = train_method(
-        *(method, job.network, job.train_loader(), epochs),
-        seed=request.seed,
-        progress=not request.quiet,
-        config=config,
+        method, job.network, loader, epochs, seed=request.seed, progress=progress, config=config
     ).network
     if (recipe := getattr(job.network, "abnn_recipe", None)) is not None:
         network.__dict__["abnn_recipe"] = recipe
@@ -198,11 +188,7 @@ def fit_attachments(job: Job, network: nn.Module, before: Before) -> Attached:
             seed=request.seed,
             checkpoint=request.checkpoint,
             progress=not request.quiet,
-            config=FitConfig(
-                freeze_backbone=not request.joint,
-                backbone_lr=request.backbone_lr,
-                accelerator=request.accelerator,
-            ),
+            config=FitConfig(not request.joint, backbone_lr=request.backbone_lr, accelerator=request.accelerator),
         )
     return model
 
@@ -289,9 +275,7 @@ def make_loader(
     workers = min(4, os.cpu_count() or 1) if isinstance(inner, Files) else 0
     # A generator of its own: the loop seeds it by epoch, so that a resumed run sees the same order.
     generator = torch.Generator() if shuffle else None
-    return DataLoader(
-        dataset, batch_size, shuffle=shuffle, drop_last=drop_last, num_workers=workers, generator=generator
-    )
+    return DataLoader(dataset, batch_size, shuffle, num_workers=workers, drop_last=drop_last, generator=generator)
 
 
 def split_held_out(images: OwnData, seed: int, least: int, keep_whole: bool) -> tuple[Dataset, Dataset]:

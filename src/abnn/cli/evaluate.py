@@ -21,9 +21,7 @@ class EvaluateRequest:
     id: Annotated[list[str] | None, typer.Option("--id", help=f"In-distribution data: {SOURCES}.")] = None
     semi: Annotated[list[str] | None, typer.Option(help="Semi-OOD data: another style, same classes.")] = None
     full: Annotated[list[str] | None, typer.Option(help="Full-OOD data: belongs to no class.")] = None
-    output: Annotated[Path, typer.Option(help="Folder for records, page and what is kept to go on.")] = Path(
-        "evaluation"
-    )
+    output: Annotated[Path, typer.Option(help="Folder for records, page and what is kept.")] = Path("evaluation")
     name: Annotated[str | None, typer.Option(help="What to call the model; default: the folder's name.")] = None
     draws: common.Draws = None
     seed: common.DrawSeed = None
@@ -31,9 +29,7 @@ class EvaluateRequest:
     batch_size: common.BatchSize = 256
     device: common.Device = "auto"
     skip_unreadable: common.SkipUnreadable = False
-    data_root: Annotated[
-        Path | None, typer.Option(help="Folder of <dataset>/<split>.npz, and for downloads; default: $ABNN_DATA.")
-    ] = None
+    data_root: Annotated[Path | None, typer.Option(help="Folder of data sets by name; default: $ABNN_DATA.")] = None
     backbone: common.Backbone = None
     weights: common.Weights = None
     report: common.Report = True

@@ -17,18 +17,14 @@ ON_AVERAGE = "on average over calibration sets"
 class FitRequest:
     """What a user asks ``abnn fit`` for."""
 
-    backbone: Annotated[
-        str, Option(help='Of torchvision ("resnet18"), "timm/NAME", "paper-resnet", or module:function.')
-    ]
+    backbone: Annotated[str, Option(help="A name of torchvision, timm/NAME, paper-resnet, or module:function.")]
     data: Annotated[Path, Option(help="Images in one sub-folder for each class, or train/ and val/ with those.")]
     output: Annotated[Path, Option(help="Folder for the model and the page.")]
     weights: Annotated[Path | None, Option(help="The backbone's weights: .safetensors, .pt, .pth.")] = None
     train_backbone: Annotated[bool, Option("--train-backbone", help="Train the backbone first.")] = False
     joint: Annotated[bool, Option("--joint", help="Let the backbone learn along with the attachments.")] = False
     epochs: Annotated[int | None, Option(min=1, help="Of the attachments; default: by the amount of data.")] = None
-    backbone_epochs: Annotated[int | None, Option(min=1, help="Of the backbone; default: by the amount of data.")] = (
-        None
-    )
+    backbone_epochs: Annotated[int | None, Option(min=1, help="Of the backbone; default: likewise.")] = None
     lr: Annotated[float | None, Option(help="Learning rate of the attachments; default: the preset's.")] = None
     backbone_lr: Annotated[float, Option(help="Learning rate of the backbone.")] = 1e-3
     batch_size: Annotated[int, Option(min=2, help="Images in a step.")] = 64
