@@ -58,7 +58,11 @@ class Connection(H11Protocol):
         super().on_response_complete()
         if self.scope.get(REFUSED) and not self.transport.is_closing():  # whoever asks again at once costs most
             self.transport.pause_reading()
-            self.loop.call_later(REFUSED_SECONDS, self.transport.resume_reading)
+            self.loop.call_later(REFUSED_SECONDS, self._resume)
+
+    def _resume(self) -> None:
+        if not self.flow.read_paused:  # or uvicorn resumes, when its buffer of the next body has been read
+            self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
