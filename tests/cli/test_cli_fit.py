@@ -21,7 +21,7 @@ from abnn.cli import _fitting, _image_data, _own_backbone, _own_report
 from abnn.cli._fitting import split_held_out
 from abnn.cli._image_data import Files, Look, OwnData, look, open_folders, read_outliers, read_own, stratified
 from abnn.cli._own_backbone import IMAGENET, at_chance, choose_form
-from abnn.cli.fit import fit
+from abnn.cli.fit import FitRequest, fit
 from abnn.data import FolderSource, InputForm
 from abnn.errors import AbnnError, FileFormatError, InputError
 from abnn.files import read_tensors, write_tensors, write_tree
@@ -441,9 +441,12 @@ def test_rules_for_inputs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     transformer.image_size = 32  # type: ignore[assignment]
     mixed = Look(None, False)
 
-    def form(*arguments: Any) -> tuple[Any, ...]:
-        made = choose_form(*arguments)
-        return made.shape, made.mean, made.std
+    def ask(name: str, **options: Any) -> FitRequest:
+        return FitRequest(backbone=name, data=place, output=place, **options)
+
+    def form(name: str, network: nn.Module, channels: int, sample: Look, size: Any, normalise: str) -> tuple[Any, ...]:
+        chosen = choose_form(ask(name, size=size, normalise=normalise), network, channels, sample)
+        return chosen.shape, chosen.mean, chosen.std
 
     assert form("a:b", plain, 1, seen, None, "auto") == ((1, 8, 8), None, None)
     assert form("a:b", plain, 1, seen, 16, "0.5/0.2") == ((1, 16, 16), (0.5,), (0.2,))
@@ -454,7 +457,7 @@ def test_rules_for_inputs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timm.default_cfg = {**timm.default_cfg, "fixed_input_size": True}  # type: ignore
     assert form("timm/x", timm, 3, seen, None, "imagenet") == ((3, 160, 160), *IMAGENET)
     with pytest.raises(InputError, match="Pass --size"):
-        choose_form("a:b", plain, 1, mixed, None, "auto")
+        choose_form(ask("a:b"), plain, 1, mixed)
     with monkeypatch.context() as patch:
         patch.setattr(_own_backbone, "build_backbone", lambda *arguments: own_network())
         for name, channels, images, expected in (
@@ -464,7 +467,8 @@ def test_rules_for_inputs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ("timm/x", None, mixed, 3),
             (HERE, None, mixed, 1),
         ):
-            assert _own_backbone.make_backbone(name, 3, channels, images, None, True, 0)[1] == expected
+            request = ask(name, channels=channels, train_backbone=True)
+            assert _own_backbone.make_backbone(request, 3, images)[1] == expected
 
 
 def test_weights_in_all_their_wrappings(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ for command in (demo, fit, predict, serve, evaluate, report):
     app.command()(command)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(version: bool) -> None:
+    if version:
         typer.echo(f"abnn {__version__}")
         raise typer.Exit
 

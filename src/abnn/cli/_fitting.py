@@ -113,10 +113,8 @@ def prepare(request: FitRequest) -> Job:
     """Return the job: the network, and all images; everything that can be wrong with them is said here."""
     source, held_out = _image_data.open_folders(request.data)
     sample, names = _image_data.look(source), source.class_names or ()
-    network, channels, new_tensors = _own_backbone.make_backbone(
-        request.backbone, len(names), request.channels, sample, request.weights, request.train_backbone, request.seed
-    )
-    form = _own_backbone.choose_form(request.backbone, network, channels, sample, request.size, request.normalise)
+    network, channels, new_tensors = _own_backbone.make_backbone(request, len(names), sample)
+    form = _own_backbone.choose_form(request, network, channels, sample)
     _own_backbone.check_output(network, form, names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AbnnWarning)  # said when it is attached to stay
@@ -179,17 +177,13 @@ def fit_attachments(job: Job, network: nn.Module, before: Before) -> Attached:
     """Return the network with attachments, fitted."""
     request = job.request
     model = _attach(request, network, before.example)
+    epochs = request.epochs or min(20, max(3, math.ceil(400 / job.steps)))
+    options = {name: getattr(request, name) for name in ("lr", "seed", "checkpoint")}
+    rates: dict[str, Any] = {"backbone_lr": request.backbone_lr, "accelerator": request.accelerator}
+    config = FitConfig(freeze_backbone=not request.joint, **rates)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*cost accuracy", AbnnWarning)  # judge() looks, on held-out images first
-        fit(
-            *(model, job.train_loader()),
-            epochs=request.epochs or min(20, max(3, math.ceil(400 / job.steps))),
-            lr=request.lr,
-            seed=request.seed,
-            checkpoint=request.checkpoint,
-            progress=not request.quiet,
-            config=FitConfig(not request.joint, backbone_lr=request.backbone_lr, accelerator=request.accelerator),
-        )
+        fit(model, job.train_loader(), epochs=epochs, progress=not request.quiet, config=config, **options)
     return model
 
 
@@ -227,8 +221,10 @@ def calibrate(job: Job, model: Attached, before: Before, alert: str) -> bytes | 
     model.extra = {"class_names": list(images.class_names), "backbone": request.backbone}
     if form.mean is not None and form.std is not None:
         model.extra["preprocess"] = {"mean": list(form.mean), "std": list(form.std)}
-    shown, chosen = split_held_out(images, request.seed, least_count(request.noticed), keep_whole=request.per_class)
-    loader, promise = make_loader(chosen), (request.noticed, request.rejected)
+    to_show, to_choose = split_held_out(
+        images, request.seed, least_count(request.noticed), keep_whole=request.per_class
+    )
+    loader, promise = make_loader(to_choose), (request.noticed, request.rejected)
     config = TriageConfig(*promise, per_class=request.per_class, draws=request.draws, seed=request.seed)
     try:
         triage = choose_thresholds(model, loader, config, job.outliers, progress=not request.quiet)
@@ -242,13 +238,13 @@ def calibrate(job: Job, model: Attached, before: Before, alert: str) -> bytes | 
         page = _own_report.write_own_report(
             Path(folder) / "report.html",
             {"plain network": (before.plain, plain_triage), "attached network": (model, triage)},
-            *(make_loader(shown), form, images.class_names, request.draws, request.seed),
+            *(make_loader(to_show), form, images.class_names, request.draws, request.seed),
             {
                 "backbone": request.backbone,
                 "data": str(request.data),
                 "held-out accuracy of the backbone": before.held_out.float().mean().item(),
             },
-            _own_report.introduce(before.warning, request.joint, separate=shown is not chosen),
+            _own_report.introduce(before.warning, request.joint, separate=to_show is not to_choose),
             alert,
         )
         return page.read_bytes()

@@ -165,8 +165,8 @@ def _predict(model: Any, names: list[str], x: Tensor, draws: int, seed: int) -> 
     triage, classes = getattr(model, "triage", None), class_names_of(model)
     score, verdicts, probs = prediction.score, [None] * len(names), prediction.probs
     if triage is not None:
-        judged = triage(prediction)
-        score, verdicts, probs = judged.score, judged.verdict, triage.probabilities(prediction)
+        judgement = triage(prediction)
+        score, verdicts, probs = judgement.score, judgement.verdict, triage.probabilities(prediction)
     top, labels = probs.max(-1)
     columns = zip(names, labels.tolist(), top.tolist(), score.tolist(), verdicts)
     return [Row(name, label, classes[label] if classes else None, *rest) for name, label, *rest in columns]

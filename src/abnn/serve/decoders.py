@@ -89,9 +89,9 @@ class Decoder:
 
         503 at once if too many others wait, or if they are likely to take a good part of the job's time.
         """
-        loop, expected = asyncio.get_running_loop(), self.waiting * self._mean_seconds
-        if self.waiting >= self._most_waiting or expected > PATIENCE * (job.deadline - loop.time()):
-            raise busy("The server has as many images to decode as it can take; try again.", expected)
+        loop, wait = asyncio.get_running_loop(), self.waiting * self._mean_seconds
+        if self.waiting >= self._most_waiting or wait > PATIENCE * (job.deadline - loop.time()):
+            raise busy("The server has as many images to decode as it can take; try again.", wait)
         self.waiting += 1
         try:
             await loop.run_in_executor(self._thread, self._work, job)
