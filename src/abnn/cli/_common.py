@@ -75,7 +75,8 @@ def move_to_device(model: Any, device: str) -> str:
 
 
 def draws_and_seed(model: Any, draws: int | None, seed: int | None) -> tuple[int, int]:
-    """Return what was asked for; else what the thresholds were calibrated with, else 10 and 0."""
-    triage = getattr(model, "triage", None)
-    calibrated = (triage.draws, triage.seed) if triage is not None else (10, 0)
-    return draws or calibrated[0], calibrated[1] if seed is None else seed
+    """Return what was asked for; else what the thresholds were calibrated with, or would be."""
+    from abnn.config import TriageConfig
+
+    usual = getattr(model, "triage", None) or TriageConfig()
+    return draws or usual.draws, usual.seed if seed is None else seed

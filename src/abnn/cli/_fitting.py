@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,15 @@ LOST_JOINT = (
     *("now", "were before"),
 )
 """What is said of lost accuracy, what helps, and the words for after and before."""
+AT_CHANCE = (
+    "The backbone is at chance: it reads {:.1%} of the held-out images right, and always naming the most frequent class "
+    "would give {:.1%}. No score can be better than the predictions it is about. {}"
+)
+TRAIN_LONGER = "Train it for longer, or with another --backbone-lr."
+CHECK_WEIGHTS = (
+    "Check --weights, --normalise, --size, and that classes are in the order of the folders' names; or train it with "
+    "--train-backbone."
+)
 TOLERANCE = 0.02  # share of images to fit that may be lost
 MOST_FITTED = 1000  # images to fit of which it is looked whether they are still classified right
 SEPARATE_FROM = 200  # held-out images, of which thresholds are chosen on one half, and the page is about the other
@@ -63,6 +72,13 @@ class Job:
     outliers: Any  # what places the upper threshold
     new_tensors: list[str]  # of the backbone, which the weights did not fill because the classes are others
     skipped: tuple[str, ...]  # images that could not be read, with the reason
+
+    @property
+    def triage(self) -> TriageConfig:
+        """How thresholds are chosen."""
+        request = self.request
+        config = TriageConfig(request.noticed, request.rejected, per_class=request.per_class, seed=request.seed)
+        return config if request.draws is None else replace(config, draws=request.draws)
 
     @property
     def steps(self) -> int:
@@ -168,7 +184,8 @@ def measure(job: Job, network: nn.Module) -> Before:
     accuracy, warning = held_out.float().mean().item(), ""
     say(f"The backbone reads {accuracy:.1%} of the held-out images right")
     if (chance := _own_backbone.at_chance(accuracy, images.held_out_labels)) is not None:
-        warning = _own_backbone.chance_text(accuracy, chance, job.request.train_backbone)
+        advice = TRAIN_LONGER if job.request.train_backbone else CHECK_WEIGHTS
+        warning = AT_CHANCE.format(accuracy, chance, advice)
         say(warning, warning=True)
     return Before(plain, example, some, held_out, fitted, warning)
 
@@ -190,9 +207,9 @@ def fit_attachments(job: Job, network: nn.Module, before: Before) -> Attached:
 def judge(job: Job, model: Attached, before: Before) -> str:
     """Return what to say about lost accuracy, "" where none is. More than a point of held-out accuracy ends the command."""
     cost, advice, now, then = LOST_JOINT if job.request.joint else LOST
-    held_out = _right(model, make_loader(job.images.held_out), draws=job.request.draws)
+    held_out = _right(model, make_loader(job.images.held_out), draws=job.triage.draws)
     # A handful of held-out images does not show what a network has lost; those that it was fitted with may.
-    fitted = _right(model, make_loader(before.some), draws=job.request.draws)
+    fitted = _right(model, make_loader(before.some), draws=job.triage.draws)
 
     def compare(was_right: Tensor, is_right: Tensor) -> str:
         shares = (is_right.float().mean(), was_right.float().mean())
@@ -224,21 +241,20 @@ def calibrate(job: Job, model: Attached, before: Before, alert: str) -> bytes | 
     to_show, to_choose = split_held_out(
         images, request.seed, least_count(request.noticed), keep_whole=request.per_class
     )
-    loader, promise = make_loader(to_choose), (request.noticed, request.rejected)
-    config = TriageConfig(*promise, per_class=request.per_class, draws=request.draws, seed=request.seed)
+    loader = make_loader(to_choose)
     try:
-        triage = choose_thresholds(model, loader, config, job.outliers, progress=not request.quiet)
+        triage = choose_thresholds(model, loader, job.triage, job.outliers, progress=not request.quiet)
     except InputError as error:
         raise InputError(f"{error} Nothing was saved.") from error
     if not request.report:
         return None
-    plain_config = TriageConfig(*promise, seed=request.seed)
+    plain_config = replace(job.triage, per_class=False)
     plain_triage = choose_thresholds(before.plain, loader, plain_config, job.outliers, progress=False)
     with tempfile.TemporaryDirectory() as folder:
         page = _own_report.write_own_report(
             Path(folder) / "report.html",
             {"plain network": (before.plain, plain_triage), "attached network": (model, triage)},
-            *(make_loader(to_show), form, images.class_names, request.draws, request.seed),
+            *(make_loader(to_show), form, images.class_names),
             {
                 "backbone": request.backbone,
                 "data": str(request.data),

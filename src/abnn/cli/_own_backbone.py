@@ -98,20 +98,6 @@ def at_chance(accuracy: float, labels: np.ndarray) -> float | None:
     return share if accuracy <= share + 2 * math.sqrt(share * (1 - share) / len(labels)) else None
 
 
-def chance_text(accuracy: float, chance: float, trained: bool) -> str:
-    """Return what to say of a backbone at chance."""
-    advice = (
-        "Train it for longer, or with another --backbone-lr."
-        if trained
-        else "Check --weights, --normalise, --size, and that classes are in the order of the folders' names; or train it "
-        "with --train-backbone."
-    )
-    return (
-        f"The backbone is at chance: it reads {accuracy:.1%} of the held-out images right, and always naming the most "
-        f"frequent class would give {chance:.1%}. No score can be better than the predictions it is about. {advice}"
-    )
-
-
 def is_torchvision(name: str) -> bool:
     return name != "paper-resnet" and ":" not in name and not name.startswith("timm/")
 

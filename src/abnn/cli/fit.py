@@ -38,7 +38,7 @@ class FitRequest:
     outliers: Annotated[Path | None, Option(help="Images that do not belong: place the upper threshold.")] = None
     kind: Annotated[str | None, Option(help="Of the attachments: conv, bottleneck, chain.")] = None
     last: Annotated[int | None, Option(min=1, help="Attach to the last so many blocks only.")] = None
-    draws: Annotated[int, Option(min=1, help="Weight draws for each prediction.")] = 10
+    draws: Annotated[int | None, Option(min=1, help="Weight draws of a prediction; default: see the docs.")] = None
     views: Annotated[int | None, Option(help="Views of an image for a prediction; default: see the docs.")] = None
     seed: Annotated[int, Option(min=0, help="Of the split, initial values, outliers and draws.")] = 0
     accelerator: Annotated[str, Option(help='"auto", "cpu", "cuda" or "mps".')] = "auto"
