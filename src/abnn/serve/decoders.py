@@ -78,8 +78,8 @@ class Decoder:
         """Start the process; at the end, end it."""
         with ThreadPoolExecutor(1, "abnn-decode") as self._thread:
             try:
-                nothing = Job([], 1, lambda array: torch.empty(0), math.inf, [])
-                await self.read(nothing)
+                await self.read(Job([], 1, lambda array: torch.empty(0), math.inf, []))
+                self._mean_seconds = 0.0  # a start says nothing about images
                 yield
             finally:
                 self._close()
@@ -98,9 +98,9 @@ class Decoder:
         except asyncio.CancelledError:  # its time is over; if it has not begun yet, it never will
             with self._lock:
                 if self._current is job:
-                    self._current = None
-                    if self.process is not None:
-                        self.process.kill()
+                    self._current, process = None, self.process
+                    if process is not None:
+                        process.kill()  # the thread closes it, when it gets no reply
             raise
         finally:
             self.waiting -= 1
@@ -138,13 +138,13 @@ class Decoder:
 
     def _close(self) -> None:
         """End the process, and wait until it is gone."""
-        if self.process is not None:
-            self.process.kill()
-            for pipe in (self.process.stdin, self.process.stdout):
+        process, self.process = self.process, None
+        if process is not None:
+            process.kill()
+            for pipe in (process.stdin, process.stdout):
                 with contextlib.suppress(OSError):
                     pipe.close()  # type: ignore[union-attr]
-            self.process.wait()
-            self.process = None
+            process.wait()
 
     def _ask(self, process: subprocess.Popen[bytes], job: Job) -> None:
         source, sink = process.stdout, process.stdin

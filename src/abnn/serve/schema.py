@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -136,20 +137,9 @@ def body_of(field: str, most: int) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-FAILURES = {
-    400: "The body cannot be parsed.",
-    401: "The token is missing or wrong.",
-    403: "The request comes from a page of another site.",
-    408: "The body took too long.",
-    413: "The body, the image or the number of images is too large.",
-    415: "The body or the image is of a type that is not accepted.",
-    421: "The Host header is not one of this server's.",
-    422: "The request can be read, but not answered: a damaged image, an empty drawing, an unknown option.",
-    500: "The model failed.",
-    503: "Busy, starting or stopping: try again after the seconds of Retry-After.",
-}
+FAILURES = (400, 401, 403, 408, 413, 415, 421, 422, 500, 503)
 
 
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the descriptions of answers that are not successes; all of them unless some are named."""
-    return {status: {"model": Failure, "description": FAILURES[status]} for status in statuses or FAILURES}
+    return {each: {"model": Failure, "description": HTTPStatus(each).phrase} for each in statuses or FAILURES}
