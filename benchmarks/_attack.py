@@ -229,7 +229,7 @@ def documented_limit(start_mb: float) -> float:
     from abnn.serve.decoders import BYTES_PER_PIXEL, SPARE_BYTES
 
     settings = Settings()
-    decoding = (settings.decoders - 1) * (BYTES_PER_PIXEL * settings.max_pixels + SPARE_BYTES)
+    decoding = BYTES_PER_PIXEL * settings.max_pixels + SPARE_BYTES
     return start_mb + (settings.body_memory + settings.connections * 2**19 + decoding) / 2**20
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,13 @@ from abnn.cli import _fitting, _image_data, _own_backbone, _own_report
 from abnn.cli._fitting import split_held_out
 from abnn.cli._image_data import Files, Look, OwnData, look, open_folders, read_outliers, read_own, stratified
 from abnn.cli._own_backbone import IMAGENET, at_chance, choose_form
-from abnn.cli.fit import fit
+from abnn.cli.fit import FitRequest, fit
 from abnn.data import FolderSource, InputForm
 from abnn.errors import AbnnError, FileFormatError, InputError
 from abnn.files import read_tensors, write_tensors, write_tree
 from abnn.networks.by_name import PaperResNet
 from abnn.networks.weights import load_weights, read_weights
 from abnn.store.folder import fingerprint
-from abnn.train import knowledge
 from abnn.triage.thresholds import least_count
 from tests.train.test_fit import data
 
@@ -183,14 +181,14 @@ def test_a_failure_leaves_the_earlier_model_as_it_was(
 def test_what_few_held_out_images_do_not_show_is_looked_for_among_the_others(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = knowledge.compare
+    real = _fitting._right
 
-    def compare(model: Any, batches: Any, *arguments: Any, **options: Any) -> knowledge.Knowledge:
-        found = real(model, batches, *arguments, **options)
-        to_fit = isinstance(getattr(getattr(batches, "dataset", None), "indices", None), range)
-        return replace(found, plain=found.inputs, attached=0, forgotten=found.inputs) if to_fit else found
+    def forget(model: Any, loader: Any, **options: Any) -> torch.Tensor:
+        right = real(model, loader, **options)
+        to_fit = isinstance(getattr(loader.dataset, "indices", None), range)
+        return torch.zeros_like(right) if to_fit and isinstance(model, abnn.Attached) else right
 
-    monkeypatch.setattr(knowledge, "compare", compare)
+    monkeypatch.setattr(_fitting, "_right", forget)
     call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--no-report")
     result = run(*call, "--output", tmp_path / "out", "--epochs", 1)
     assert result.exit_code == 0, result.exception
@@ -443,9 +441,12 @@ def test_rules_for_inputs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     transformer.image_size = 32  # type: ignore[assignment]
     mixed = Look(None, False)
 
-    def form(*arguments: Any) -> tuple[Any, ...]:
-        made = choose_form(*arguments)
-        return made.shape, made.mean, made.std
+    def ask(name: str, **options: Any) -> FitRequest:
+        return FitRequest(backbone=name, data=place, output=place, **options)
+
+    def form(name: str, network: nn.Module, channels: int, sample: Look, size: Any, normalise: str) -> tuple[Any, ...]:
+        chosen = choose_form(ask(name, size=size, normalise=normalise), network, channels, sample)
+        return chosen.shape, chosen.mean, chosen.std
 
     assert form("a:b", plain, 1, seen, None, "auto") == ((1, 8, 8), None, None)
     assert form("a:b", plain, 1, seen, 16, "0.5/0.2") == ((1, 16, 16), (0.5,), (0.2,))
@@ -456,7 +457,7 @@ def test_rules_for_inputs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timm.default_cfg = {**timm.default_cfg, "fixed_input_size": True}  # type: ignore
     assert form("timm/x", timm, 3, seen, None, "imagenet") == ((3, 160, 160), *IMAGENET)
     with pytest.raises(InputError, match="Pass --size"):
-        choose_form("a:b", plain, 1, mixed, None, "auto")
+        choose_form(ask("a:b"), plain, 1, mixed)
     with monkeypatch.context() as patch:
         patch.setattr(_own_backbone, "build_backbone", lambda *arguments: own_network())
         for name, channels, images, expected in (
@@ -466,7 +467,8 @@ def test_rules_for_inputs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ("timm/x", None, mixed, 3),
             (HERE, None, mixed, 1),
         ):
-            assert _own_backbone.make_backbone(name, 3, channels, images, None, True, 0)[1] == expected
+            request = ask(name, channels=channels, train_backbone=True)
+            assert _own_backbone.make_backbone(request, 3, images)[1] == expected
 
 
 def test_weights_in_all_their_wrappings(tmp_path: Path) -> None:
@@ -542,7 +544,7 @@ def test_the_example_follows_a_backbone_that_training_moved(
 
     monkeypatch.setattr(_fitting, "attach", record)
     monkeypatch.setattr(_fitting, "train_backbone", lambda job: job.network.to("meta"))
-    monkeypatch.setattr(_fitting, "_right", lambda *_: [torch.ones(1, dtype=torch.bool)])
+    monkeypatch.setattr(_fitting, "_right", lambda *_: torch.ones(1, dtype=torch.bool))
     result = run("--backbone", HERE, "--data", place / "images", "--output", tmp_path / "o", "--train-backbone")
     assert "far enough" in str(result.exception) and seen[-1] == ("meta", "meta")
 

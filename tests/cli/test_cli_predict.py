@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 import abnn
 from abnn.cli import _inputs
-from abnn.cli._rows import Row, make_writer
+from abnn.cli._predicting import Row, make_writer
 from abnn.cli.predict import predict
 from abnn.data import InputForm, load_digits
 from abnn.data.drawing import read_drawing
@@ -50,8 +50,8 @@ def table_network() -> torch.nn.Module:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with thresholds, ten good images and four of noise, and the good ones as .npz."""
     root = tmp_path_factory.mktemp("predict")
-    network = build_backbone("paper-resnet", 3, 1, **SMALL)
     torch.manual_seed(0)
+    network = build_backbone("paper-resnet", 3, 1, **SMALL)
     optimizer = torch.optim.Adam(network.parameters(), 1e-2)
     x, y = data()
     for _ in range(15):

@@ -24,7 +24,7 @@ def test_page_has_the_thresholds_of_each_class(tmp_path: Path, monkeypatch: pyte
     loader = [(torch.rand(12, 1, 8, 8), torch.arange(12) % 2)]
     form = InputForm((1, 8, 8), torch.float32)
     _own_report.write_own_report(
-        tmp_path / "page.html", {"net": (plain, triage)}, loader, form, ("a", "b"), 1, 0, {}, "An introduction."
+        tmp_path / "page.html", {"net": (plain, triage)}, loader, form, ("a", "b"), {}, "An introduction."
     )
     (evaluation,) = shown
     for each in evaluation.sets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from abnn.data.digits import load_digits
 from abnn.errors import InputError
 from abnn.predict import Prediction
-from abnn.serve.answers import Answerer, class_names, finite, outline, reason, share_below
+from abnn.serve.answers import Answerer, reason, share_below
 from abnn.triage.calibrate import quantiles
 
 FACTS: dict[str, Any] = {
@@ -22,8 +23,8 @@ FACTS: dict[str, Any] = {
     "second": "1",
     "agreeing": 10,
     "draws": 10,
+    "place": 0.4,
 }
-FACTS |= {"reach": 0.0, "misfit": 0.0, "place": 0.4}
 
 
 def test_numbers_are_the_models_own(model: Any) -> None:
@@ -52,19 +53,12 @@ def test_numbers_are_the_models_own(model: Any) -> None:
 def test_share_below_is_true_of_the_calibration_scores() -> None:
     rng = np.random.default_rng(0)
     for scores in (np.arange(1000) / 1000, rng.random(200).astype(np.float32), rng.integers(0, 9, 77) / np.float32(7)):
-        kept = np.array(quantiles(scores))
+        kept = quantiles(scores)
         for score in (*scores.tolist(), float(scores.max()) * 1.001, float(scores.min()) - 1):
             true, said = float((scores < score).mean()), share_below(kept, score)
             assert said <= true < said + 0.02  # a step of the quantiles, and one more for scores with equal digits
             assert (said == 1) == (true == 1)
-    assert share_below(np.array(quantiles(np.arange(1000) / 1000)), 0.95) == 0.95
-
-
-def test_outline_keeps_few_and_thins_out_many() -> None:
-    assert outline(None) is None
-    assert outline(np.array([1.0, 2.0])) == [1.0, 2.0]
-    many = outline(np.linspace(0, 1, 1000))
-    assert many is not None and len(many) == 101 and many == sorted(many) and (many[0], many[-1]) == (0.0, 1.0)
+    assert share_below(quantiles(np.arange(1000) / 1000), 0.95) == 0.95
 
 
 @pytest.mark.parametrize(
@@ -73,18 +67,12 @@ def test_outline_keeps_few_and_thins_out_many() -> None:
         ({}, ["looks like the data", "all 10 draws", "“7”"]),
         ({"agreeing": 8}, ["8 of 10 draws"]),
         ({"verdict": "notice", "probability": 0.3}, ["hesitates between “7” and “1”"]),
-        ({"verdict": "notice", "reach": 1.0}, ["different from the training data", "still"]),
-        ({"verdict": "notice", "reach": 0.2}, ["different from the training data", "still"]),
-        ({"verdict": "notice"}, ["less sure than usual"]),
-        ({"verdict": "notice", "misfit": None}, ["less sure than usual"]),
-        ({"verdict": "notice", "misfit": 1.0}, ["reads this as “7”", "unlike most"]),
-        ({"verdict": "reject", "misfit": 1.0}, ["would say “7”", "unlike"]),
-        ({"verdict": "reject", "misfit": 1.0, "probability": 0.3}, ["cannot tell what this is"]),
+        ({"verdict": "notice"}, ["less sure than usual", "all 10 draws"]),
+        ({"draws": 1, "agreeing": 1}, ["and the model reads it as “7”"]),
         ({"verdict": "notice", "place": 0.97}, ["At most 3 % of the good inputs"]),
         ({"verdict": "notice", "place": 0.99}, ["At most 1 % of the good inputs"]),
-        ({"verdict": "reject", "reach": 1.0}, ["does not look like anything the model was trained on"]),
-        ({"verdict": "reject", "reach": None}, ["does not look like anything the model was trained on"]),
-        ({"verdict": "reject", "agreeing": 3}, ["cannot tell what this is", "3 of 10 draws"]),
+        ({"verdict": "reject"}, ["does not look like what the model was trained on", "all 10 draws"]),
+        ({"verdict": "reject", "agreeing": 3, "probability": 0.3}, ["cannot tell what this is", "3 of 10 draws"]),
         ({"verdict": "reject", "place": 1.0}, ["None of the good inputs"]),
     ],
 )
@@ -93,40 +81,35 @@ def test_reasons(changes: dict[str, Any], words: list[str]) -> None:
     assert all(each in text for each in words) and text.endswith(".")
 
 
-def test_class_names_are_those_of_the_model_or_numbers() -> None:
-    assert class_names(SimpleNamespace(classes=2, extra={"class_names": ["cat", "dog"]})) == ["cat", "dog"]
+def test_class_names_are_those_of_the_model_or_numbers(model: Any) -> None:
+    def names(**extra: Any) -> list[str]:
+        return Answerer(SimpleNamespace(classes=2, triage=model.triage, **extra)).names
+
+    assert names(extra={"class_names": ["cat", "dog"]}) == ["cat", "dog"]
     with pytest.raises(InputError, match="class_names of the model: got 1 names"):
-        class_names(SimpleNamespace(classes=2, extra={"class_names": ["cat"]}))
-    assert class_names(SimpleNamespace(classes=2)) == ["0", "1"]
+        names(extra={"class_names": ["cat"]})
+    assert names() == ["0", "1"]
 
 
-def test_thresholds_of_a_class_come_first(model: Any) -> None:
-    class ByClass:
-        draws, seed, score, notice, reject = 2, 0, "entropy", 9.0, 9.0
-
-        def thresholds(self, label: int) -> tuple[float, float]:
-            return 0.25 + label, float("inf")
-
-        def __call__(self, prediction: Prediction) -> Any:
-            return SimpleNamespace(verdict=["accept"] * len(prediction), score=prediction.score_by("entropy"))
-
-        def probabilities(self, prediction: Prediction) -> torch.Tensor:
-            return prediction.probs
-
-    stand_in = SimpleNamespace(predict=model.predict, triage=ByClass(), classes=10, extra={})
+def test_thresholds_are_those_of_the_predicted_class(model: Any) -> None:
+    """They were always the common ones."""
+    by_class = tuple((0.25 + label, 100.0 + label) for label in range(10))
+    triage = replace(model.triage, by_class=by_class, calibration=())
+    stand_in = SimpleNamespace(predict=model.predict, triage=triage, classes=10, extra={})
     (answer,) = Answerer(stand_in)(torch.zeros(1, 1, 8, 8))
-    assert answer["thresholds"] == {"notice": 0.25 + answer["label"], "reject": None}
+    notice, reject = by_class[answer["label"]]
+    assert answer["thresholds"] == {"notice": notice, "reject": reject}
     assert answer["calibration"] == {"share_below": None}
 
 
 def test_a_model_without_thresholds_is_refused() -> None:
-    with pytest.raises(InputError, match="Triage.calibrate"):
+    with pytest.raises(InputError, match="abnn.calibrate"):
         Answerer(SimpleNamespace(triage=None, classes=2))
 
 
 def test_values_that_json_cannot_hold_never_leave() -> None:
     class Always:
-        draws, seed, notice, reject = 2, 0, 0.0, 1.0
+        draws, seed = 2, 0
 
         def __call__(self, prediction: Prediction) -> Any:
             return SimpleNamespace(verdict=["accept"], score=torch.zeros(1))
@@ -135,4 +118,3 @@ def test_values_that_json_cannot_hold_never_leave() -> None:
     answerer = Answerer(SimpleNamespace(predict=lambda *a, **k: broken, triage=Always(), classes=10))
     with pytest.raises(FloatingPointError):
         answerer(torch.zeros(1, 1, 8, 8))
-    assert finite(float("inf")) is None and finite(None) is None and finite(1) == 1.0

@@ -309,6 +309,23 @@ def test_unknown_paths_and_methods(client: TestClient) -> None:
     assert response.headers["allow"] == "POST"
 
 
+@pytest.mark.parametrize("path", ["/predict/", "/model/", "//"])
+def test_bytes_that_no_header_can_hold_in_the_query_of_an_odd_path(model: Any, path: str) -> None:
+    """The redirect to the path without its last slash repeated them, and failed."""
+    statuses: list[int] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status", 0))
+
+    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"\xff=\xfe"}
+    scope |= {"headers": [(b"host", b"localhost")], "server": ("localhost", 80), "scheme": "http", "root_path": ""}
+    asyncio.run(create_app(model)(scope, receive, send))
+    assert 400 <= statuses[0] < 500
+
+
 def test_head_is_get_without_its_body(client: TestClient) -> None:
     for path in ("/", "/health", "/ready", "/model", "/metrics", "/nothing"):
         asked, got = client.head(path), client.get(path)
@@ -323,7 +340,7 @@ def test_a_failing_model_is_500_without_details(model: Any) -> None:
     with TestClient(service.app) as client:
         service.batcher._answer = lambda x: 1 / 0  # type: ignore[assignment, return-value]
         check_error(upload(client, PNG), 500, "model")
-        service.prepare = lambda *a: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+        service.prepare = lambda pixels, how: 1 / 0  # type: ignore[method-assign, assignment, return-value]
         check_error(upload(client, PNG), 500, "internal")
         assert 'route="/predict",status="500"} 2.0' in client.get("/metrics").text
 

@@ -15,8 +15,8 @@ from abnn.serve.batcher import Batcher
 from abnn.serve.problems import Problem
 from abnn.serve.settings import Settings
 
-FOREVER = 1e6
-"""Seconds; whoever waits for so long hangs, and nobody measures time."""
+FOREVER, NEVER = 1e6, 1e9
+"""Seconds, and a deadline; whoever waits for so long hangs, and nobody measures time."""
 
 
 class Model:
@@ -50,8 +50,8 @@ def run(
 
 
 async def one(batcher: Batcher, *values: float) -> Any:
-    with batcher.admit() as ticket:
-        return await batcher.submit([torch.tensor([value]) for value in values], ticket)
+    with batcher.admit():
+        return await batcher.submit([torch.tensor([value]) for value in values], NEVER)
 
 
 def begin(batcher: Batcher, *requests: tuple[float, ...]) -> list[asyncio.Future[Any]]:
@@ -96,7 +96,7 @@ def test_requests_on_their_way_are_waited_for_up_to_the_limit() -> None:
     model = Model()
 
     async def play(batcher: Batcher) -> None:
-        with batcher.admit() as ticket:
+        with batcher.admit():
             (first,) = begin(batcher, (1.0,))
             if batcher._settings.wait == 0:
                 await first
@@ -104,7 +104,7 @@ def test_requests_on_their_way_are_waited_for_up_to_the_limit() -> None:
                 for _ in range(10):
                     await asyncio.sleep(0)  # the worker has its turns, and waits
                 assert not first.done()
-            await batcher.submit([torch.tensor([2.0])], ticket)
+            await batcher.submit([torch.tensor([2.0])], NEVER)
             await first
 
     run(model, play, wait=FOREVER)
@@ -137,6 +137,26 @@ def test_what_does_not_fit_is_refused_and_what_was_taken_is_answered() -> None:
     assert batcher.under_way == 0 and batcher.waiting == 0
 
 
+def test_what_would_be_answered_late_is_refused_at_once() -> None:
+    """The queue has places, but what is in it takes too long already."""
+    model = Model(held=True)
+
+    async def play(batcher: Batcher) -> Any:
+        working = await occupy(model, batcher)
+        waiting = begin(batcher, (1.0, 2.0, 3.0))
+        await asyncio.sleep(0)
+        batcher._seconds_per_image = batcher._settings.timeout / 10
+        with pytest.raises(Problem) as refused:
+            batcher.check_place()
+        model.go_on.set()
+        await asyncio.gather(working, *waiting)
+        batcher.check_place()  # nobody waits any more
+        return refused.value
+
+    problem, batcher = run(model, play)
+    assert problem.status == 503 and int(problem.headers["Retry-After"]) == 0.3 * batcher._settings.timeout
+
+
 def test_images_of_one_request_are_taken_all_or_none() -> None:
     model = Model(held=True)
 
@@ -157,9 +177,8 @@ def test_a_request_that_takes_too_long_gets_503_and_the_model_skips_it() -> None
     model = Model(held=True)
 
     async def late(batcher: Batcher) -> Any:
-        with batcher.admit() as ticket:
-            ticket.deadline = 0.0  # long ago
-            return await batcher.submit([torch.tensor([1.0])], ticket)
+        with batcher.admit():
+            return await batcher.submit([torch.tensor([1.0])], 0.0)  # long ago
 
     async def play(batcher: Batcher) -> Any:
         busy = await occupy(model, batcher)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,9 +16,9 @@ import pytest
 
 from abnn.serve import Settings
 from abnn.serve.app import Service
-from abnn.serve.decoders import MOST_LARGE, SMALL_PIXELS, Decoder, DecoderEndedError
+from abnn.serve.decoders import MOST_LARGE, SMALL_PIXELS, Decoder, Job
 from abnn.serve.guard import Guard
-from abnn.serve.measures import Measures
+from abnn.serve.traffic import Measures
 from tests.serve.conftest import PNG, encoded, pixels
 from tests.serve.test_app import limits_of
 
@@ -44,14 +45,8 @@ def play(model: Any, settings: Settings, scene: Callable[[Service, Post], Awaita
     return asyncio.run(whole())
 
 
-def processes(service: Service) -> list[int]:
-    return [decoder._process.pid for decoder in service.decoders._idle if decoder._process is not None]
-
-
-def stop_all(service: Service) -> None:
-    """As if every decoder worked on an image that takes for ever."""
-    for process in processes(service):
-        os.kill(process, signal.SIGSTOP)
+def process_ids(service: Service) -> list[int]:
+    return [each.process.pid for each in (service.decoders.small, service.decoders.large) if each.process is not None]
 
 
 def error_code(response: httpx.Response) -> tuple[int, str]:
@@ -60,68 +55,96 @@ def error_code(response: httpx.Response) -> tuple[int, str]:
 
 def test_the_timeout_holds_while_decoding_and_the_next_request_is_answered(model: Any) -> None:
     async def scene(service: Service, post: Post) -> None:
-        decoders = service.decoders._idle
-        commands = [decoder._command for decoder in decoders]
+        decoders = (service.decoders.small, service.decoders.large)
+        commands = [decoder.command for decoder in decoders]
         for decoder in decoders:
-            decoder.end()
-            decoder._command = [sys.executable, "-c", "while True: pass"]
+            decoder._close()
+            decoder.command = [sys.executable, "-c", "while True: pass"]
         answers = await asyncio.gather(post(PNG), post(LARGE), post(PNG, LARGE))
         assert [error_code(each) for each in answers] == [(503, "busy")] * 3
-        while len(service.decoders._idle) < 2:
-            await asyncio.sleep(0)
         for decoder, command in zip(decoders, commands):
-            decoder._command = command
-        service.batcher._settings = service.decoders._settings = Settings(timeout=60)
+            decoder.command = command
+        service.settings = Settings(timeout=60)
         assert [(await post(each)).status_code for each in (PNG, LARGE)] == [200, 200]
 
     play(model, Settings(timeout=0.5, max_images=8), scene)
 
 
-def test_a_decoder_that_dies_is_replaced(model: Any) -> None:
+def test_a_decoder_that_dies_is_replaced_and_loads_little(model: Any) -> None:
     async def scene(service: Service, post: Post) -> None:
-        for process in processes(service):
+        before = process_ids(service)
+        for process in before:
             os.kill(process, signal.SIGKILL)
         assert [(await post(each)).status_code for each in (PNG, LARGE, PNG)] == [200, 200, 200]
+        assert not set(process_ids(service)) & set(before)
+        for process in process_ids(service):
+            assert "torch" not in Path(f"/proc/{process}/maps").read_text()
 
     play(model, Settings(timeout=60), scene)
 
 
 def test_an_image_that_ends_its_decoder_is_damaged(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask, bad = Decoder.ask, encoded(pixels(seed=99))
+    ask, bad = Decoder._ask, encoded(pixels(seed=99))
 
-    def crash(self: Decoder, contents: Any, channels: int, unpack_up_to: float) -> Any:
-        if bad in contents and unpack_up_to > 0:
-            raise DecoderEndedError
-        return ask(self, contents, channels, unpack_up_to)
+    def crash(self: Decoder, process: Any, job: Job) -> None:
+        good = job.contents[: job.contents.index(bad)] if bad in job.contents else job.contents
+        ask(self, process, job._replace(contents=good))
+        if bad in job.contents:
+            raise OSError
 
     async def scene(service: Service, post: Post) -> None:
         assert error_code(await post(bad)) == (422, "damaged-image")
         results = (await post(PNG, bad, PNG)).json()["results"]
         assert [each.get("error", {}).get("code") for each in results] == [None, "damaged-image", None]
 
-    monkeypatch.setattr(Decoder, "ask", crash)
+    monkeypatch.setattr(Decoder, "_ask", crash)
+    play(model, Settings(timeout=60), scene)
+
+
+def test_a_small_image_that_takes_long_goes_the_way_of_large_ones(model: Any) -> None:
+    async def scene(service: Service, post: Post) -> None:
+        small = service.decoders.small
+        small.limits["seconds"] = 1e-6
+        assert (await post(PNG)).status_code == 200
+        assert small.process is None  # it has ended itself
+        small.limits["seconds"] = 60
+        assert (await post(PNG)).status_code == 200 and small.process is not None
+
     play(model, Settings(timeout=60), scene)
 
 
 def test_large_images_leave_a_decoder_to_small_ones(model: Any) -> None:
-    """The only decoder of large images hangs; a small image is answered all the same, and places are bounded."""
+    """The decoder of large images hangs; a small image is answered all the same, and places are bounded."""
 
     async def scene(service: Service, post: Post) -> None:
-        before = set(processes(service))
-        hanging = asyncio.ensure_future(post(LARGE))
-        while service.decoders.large_requests == 0 or len(service.decoders._idle) > 1:
+        large = service.decoders.large
+        os.kill(process_ids(service)[1], signal.SIGSTOP)
+        hanging = [asyncio.ensure_future(post(LARGE)) for _ in range(MOST_LARGE)]
+        while large.waiting < MOST_LARGE:
             await asyncio.sleep(0)
-        (used,) = before - set(processes(service))
-        os.kill(used, signal.SIGSTOP)
-        waiting = [asyncio.ensure_future(post(LARGE)) for _ in range(MOST_LARGE)]
-        refused = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        assert [error_code(each.result()) for each in refused[0]] == [(503, "busy")]
-        assert (await post(PNG)).status_code == 200 and not hanging.done()
-        os.kill(used, signal.SIGCONT)
-        answers = await asyncio.gather(hanging, *refused[1])
-        assert [each.status_code for each in answers] == [200] * MOST_LARGE
+        assert error_code(await post(LARGE)) == (503, "busy")
+        assert (await post(PNG)).status_code == 200 and not any(each.done() for each in hanging)
+        os.kill(process_ids(service)[1], signal.SIGCONT)
+        assert [each.status_code for each in await asyncio.gather(*hanging)] == [200] * MOST_LARGE
 
-    play(model, Settings(timeout=60), scene)
+    play(model, Settings(timeout=600), scene)
+
+
+def test_what_would_be_decoded_late_is_refused_at_once(model: Any) -> None:
+    async def scene(service: Service, post: Post) -> None:
+        large = service.decoders.large
+        os.kill(process_ids(service)[1], signal.SIGSTOP)
+        hanging = asyncio.ensure_future(post(LARGE))
+        while large.waiting < 1:
+            await asyncio.sleep(0)
+        large._mean_seconds = 200.0
+        answer = await post(LARGE)
+        assert error_code(answer) == (503, "busy") and answer.headers["retry-after"] == "200"
+        os.kill(process_ids(service)[1], signal.SIGCONT)
+        assert (await hanging).status_code == 200
+        assert (await post(LARGE)).status_code == 200  # nobody waits any more
+
+    play(model, Settings(timeout=600), scene)
 
 
 def test_pixels_of_one_request_are_bounded_before_anything_is_unpacked(model: Any) -> None:
@@ -144,30 +167,19 @@ def test_uploads_that_wait_for_a_decoder_are_counted(model: Any) -> None:
 
     async def scene(service: Service, post: Post) -> None:
         assert (await post(upload)).status_code == 200
-        stop_all(service)
+        for process in process_ids(service):
+            os.kill(process, signal.SIGSTOP)
         waiting = [asyncio.ensure_future(post(upload)) for _ in range(2)]
         while limits_of(service).held_bytes < 2 * size:
             await asyncio.sleep(0)
         assert error_code(await post(upload)) == (503, "busy")
         assert limits_of(service).held_bytes < 3 * size
-        for process in processes(service) + [each._process.pid for each in busy_decoders(service)]:
+        for process in process_ids(service):
             os.kill(process, signal.SIGCONT)
         assert [each.status_code for each in await asyncio.gather(*waiting)] == [200, 200]
         assert limits_of(service).held_bytes == 0
 
-    def busy_decoders(service: Service) -> list[Any]:
-        return [each for each in every if each not in service.decoders._idle]
-
-    every: list[Any] = []
-    make = Decoder.__init__
-
-    def remember(self: Decoder, settings: Settings) -> None:
-        make(self, settings)
-        every.append(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Decoder, "__init__", remember)
-        play(model, Settings(timeout=60, body_memory=int(2.5 * size)), scene)
+    play(model, Settings(timeout=60, body_memory=int(2.5 * size)), scene)
 
 
 def test_what_is_cancelled_when_the_server_stops_gets_an_answer() -> None:

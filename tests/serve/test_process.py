@@ -136,9 +136,9 @@ def test_sigterm_during_load_answers_what_was_accepted(server: Server) -> None:
         async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits) as client:
             await asyncio.gather(*(client.get("/health") for _ in range(12)))  # open the connections first
             slow = encoded(np.zeros((3000, 3000), np.uint8))  # small to send, long to unpack
-            waiting = [asyncio.ensure_future(post(client, slow)) for _ in range(12)]
+            waiting = [asyncio.ensure_future(post(client, slow)) for _ in range(3)]  # a quarter of all places
             under_way = 0.0
-            while under_way + sum(each.done() for each in waiting) < 12:
+            while under_way + sum(each.done() for each in waiting) < 3:
                 text = (await client.get("/metrics")).text
                 under_way = float(re.search(r"\nabnn_requests_under_way (\S+)", text)[1])  # type: ignore[index]
             assert under_way > 0
@@ -146,7 +146,7 @@ def test_sigterm_during_load_answers_what_was_accepted(server: Server) -> None:
             return await asyncio.gather(*waiting, return_exceptions=True)
 
     statuses = [each.status_code if isinstance(each, httpx.Response) else each for each in asyncio.run(play())]
-    assert statuses == [200] * 12
+    assert statuses == [200] * 3
     assert server.process.wait(30) in (0, -signal.SIGTERM)
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{server.url}/health")

@@ -8,13 +8,18 @@ import logging
 import os
 import resource
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import httpx
 import numpy as np
+import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from abnn.serve.server import FewLines, connection_limit
+from abnn.serve.guard import REFUSED
+from abnn.serve.server import Connection, FewLines, connection_limit
 from abnn.serve.settings import Settings
 from tests.serve.conftest import PNG, encoded
 from tests.serve.test_process import Server, post, serving
@@ -31,6 +36,53 @@ async def connect(server: Server) -> tuple[asyncio.StreamReader, asyncio.StreamW
 def children(process: int) -> list[int]:
     threads = Path(f"/proc/{process}/task").iterdir()
     return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+
+
+@pytest.fixture(scope="module")
+def server(model_path: Path) -> Iterator[Server]:
+    with serving(model_path, "--timeout", "2") as server:
+        yield server
+
+
+def test_signals_for_all_processes_do_not_end_a_decoder(server: Server) -> None:
+    for child in children(server.process.pid):
+        os.kill(child, signal.SIGTERM)
+        os.kill(child, signal.SIGINT)
+    before = children(server.process.pid)
+    assert httpx.post(f"{server.url}/predict", files={"image": ("x", PNG)}).status_code == 200
+    assert children(server.process.pid) == before
+
+
+def test_idle_and_half_sent_connections_are_closed(server: Server) -> None:
+    async def play() -> None:
+        connections = [await connect(server) for _ in range(4) for _ in HALF]
+        for (_, writer), content in zip(connections, HALF * 4):
+            writer.write(content)
+        ends = [(await reader.read()).partition(b" ")[2][:3] for reader, _ in connections]  # to the end, so it comes
+        assert ends == [b"", b"", b"408"] * 4
+        for _, writer in connections:
+            writer.close()
+
+    asyncio.run(play())
+
+
+def test_what_was_admitted_is_answered_when_the_server_stops(server: Server) -> None:
+    """Last user of this server. Even if the decoders hang: others take over, or the timeout comes; but nobody gets a plain 500."""
+
+    async def play(server: Server) -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+            for child in children(server.process.pid):
+                os.kill(child, signal.SIGSTOP)
+            waiting = [asyncio.ensure_future(post(client)) for _ in range(4)]
+            while "abnn_requests_under_way 4.0" not in (await client.get("/metrics")).text:
+                pass
+            server.process.send_signal(signal.SIGTERM)
+            return await asyncio.gather(*waiting)
+
+    answers = asyncio.run(play(server))
+    codes = {(each.status_code, each.json().get("error", {}).get("code")) for each in answers}
+    assert codes <= {(200, None), (503, "busy")}
+    assert server.process.wait(30) in (0, -signal.SIGTERM)
 
 
 def test_large_images_do_not_make_a_small_one_wait(model_path: Path) -> None:
@@ -52,50 +104,6 @@ def test_large_images_do_not_make_a_small_one_wait(model_path: Path) -> None:
     assert small.status_code == 200
     assert [each.json()["error"]["code"] for each in large[:3]] == ["too-many-pixels"] * 3
     assert {each.status_code for each in large[3:]} <= {200, 503}
-
-
-def test_what_was_admitted_is_answered_when_the_server_stops(model_path: Path) -> None:
-    """Even if the decoders hang: others take over, or the timeout comes; but nobody gets a plain 500."""
-
-    async def play(server: Server) -> list[httpx.Response]:
-        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
-            for child in children(server.process.pid):
-                os.kill(child, signal.SIGSTOP)
-            waiting = [asyncio.ensure_future(post(client)) for _ in range(4)]
-            while "abnn_requests_under_way 4.0" not in (await client.get("/metrics")).text:
-                pass
-            server.process.send_signal(signal.SIGTERM)
-            return await asyncio.gather(*waiting)
-
-    with serving(model_path, "--timeout", "2") as server:
-        answers = asyncio.run(play(server))
-        codes = {(each.status_code, each.json().get("error", {}).get("code")) for each in answers}
-        assert codes <= {(200, None), (503, "busy")}
-        assert server.process.wait(30) in (0, -signal.SIGTERM)
-
-
-def test_signals_for_all_processes_do_not_end_a_decoder(model_path: Path) -> None:
-    with serving(model_path) as server:
-        for child in children(server.process.pid):
-            os.kill(child, signal.SIGTERM)
-            os.kill(child, signal.SIGINT)
-        before = children(server.process.pid)
-        assert httpx.post(f"{server.url}/predict", files={"image": ("x", PNG)}).status_code == 200
-        assert children(server.process.pid) == before
-
-
-def test_idle_and_half_sent_connections_are_closed(model_path: Path) -> None:
-    async def play(server: Server) -> None:
-        connections = [await connect(server) for _ in range(4) for _ in HALF]
-        for (_, writer), content in zip(connections, HALF * 4):
-            writer.write(content)
-        ends = [(await reader.read()).partition(b" ")[2][:3] for reader, _ in connections]  # to the end, so it comes
-        assert ends == [b"", b"", b"408"] * 4
-        for _, writer in connections:
-            writer.close()
-
-    with serving(model_path, "--timeout", "1") as server:
-        asyncio.run(play(server))
 
 
 def test_more_connections_than_open_files_are_refused_and_few_lines_are_written(model_path: Path) -> None:
@@ -133,6 +141,24 @@ def test_the_limit_of_connections_lies_below_that_of_open_files(monkeypatch: Any
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
         connections, at_once = connection_limit(Settings())
         assert connections == most and 1 <= at_once <= 128
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_refused_connection_is_read_again_after_a_while(refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(H11Protocol, "on_response_complete", lambda self: None)
+    connection: Any = Connection.__new__(Connection)
+    connection.loop, connection.transport = MagicMock(), MagicMock()
+    connection.transport.is_closing.return_value = False
+    connection.scope = {REFUSED: refused}
+    connection.on_response_complete()
+    assert connection.transport.pause_reading.called is refused
+    assert connection.loop.call_later.called is refused
+    connection.flow = MagicMock(read_paused=True)
+    connection._resume()
+    assert not connection.transport.resume_reading.called
+    connection.flow.read_paused = False
+    connection._resume()
+    assert connection.transport.resume_reading.called
 
 
 def test_log_lines_are_bounded_and_say_what_was_left_out(monkeypatch: Any) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import typer
 
 from abnn._version import __version__
-from abnn.cli._terminal import visible
+from abnn.cli._common import visible
 from abnn.cli.demo import demo
 from abnn.cli.evaluate import evaluate
 from abnn.cli.fit import fit
@@ -26,8 +25,8 @@ for command in (demo, fit, predict, serve, evaluate, report):
     app.command()(command)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(version: bool) -> None:
+    if version:
         typer.echo(f"abnn {__version__}")
         raise typer.Exit
 
@@ -49,8 +48,8 @@ def run(commands: typer.Typer) -> None:
             raise AbnnError("standard output is closed; send it to a file, or to /dev/null.")
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="backslashreplace")  # names may hold what its encoding does not
-        with _warnings_in_a_line():
-            commands()
+        warnings.formatwarning = _format_warning
+        commands()
     except AbnnError as error:
         _fail(str(error), 2)
     except OSError as error:
@@ -58,6 +57,8 @@ def run(commands: typer.Typer) -> None:
         _fail(f"cannot read or write{where}: {error.strerror or error}", 2)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
+    finally:
+        warnings.formatwarning = _usual_format
 
 
 def _fail(text: str, status: int) -> None:
@@ -71,18 +72,11 @@ def _fail(text: str, status: int) -> None:
     sys.exit(status)
 
 
-@contextlib.contextmanager
-def _warnings_in_a_line() -> Iterator[None]:
+def _format_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
     """Our warnings without the source line that gave them; those of others as always."""
-    usual = warnings.formatwarning
+    if issubclass(category, AbnnWarning):
+        return f"abnn: warning: {visible(str(message))}\n"
+    return _usual_format(message, category, *place, **more)
 
-    def format_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
-        if issubclass(category, AbnnWarning):
-            return f"abnn: warning: {visible(str(message))}\n"
-        return usual(message, category, *place, **more)
 
-    warnings.formatwarning = format_warning
-    try:
-        yield
-    finally:
-        warnings.formatwarning = usual
+_usual_format = warnings.formatwarning

@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from abnn.attached import Attached, attach, detach
 from abnn.baselines import TrainConfig, make_method, train_method
 from abnn.cli import _image_data, _own_backbone, _own_report
+from abnn.cli._common import say
 from abnn.cli._image_data import Files, OwnData
-from abnn.cli._terminal import say
 from abnn.cli.fit import FitRequest
 from abnn.config import AttachConfig, FitConfig, TriageConfig, check_promise, check_rate
 from abnn.data import InputForm
@@ -30,37 +30,55 @@ from abnn.files import check_replaceable, check_writable, write_bytes
 from abnn.outliers import DEFAULT
 from abnn.predict import Plain
 from abnn.predict.plain import device_of
-from abnn.train import knowledge
 from abnn.train.fit import fit
 from abnn.train.loop import plan_fabric
 from abnn.train.watch import progress_bar
 from abnn.triage import calibrate as choose_thresholds
 from abnn.triage.thresholds import least_count
 
-ADVICE = "They learnt too fast: fit again with a lower --lr, more --epochs, or on fewer blocks (--last)."
-ADVICE_JOINT = "Leave out --joint, or fit again with a lower --lr and --backbone-lr."
-MOST_FITTED = 1000
-"""Of so many images to fit at most it is looked whether they are still classified right."""
-SEPARATE_FROM = 200
-"""With so many held-out images, thresholds are chosen on one half of them and the page is about the other."""
+LOST = (
+    "The attachments cost accuracy",
+    "They learnt too fast: fit again with a lower --lr, more --epochs, or on fewer blocks (--last).",
+    *("with attachments", "without"),
+)
+LOST_JOINT = (
+    "Training the backbone with the attachments cost accuracy",
+    "Leave out --joint, or fit again with a lower --lr and --backbone-lr.",
+    *("now", "were before"),
+)
+"""What is said of lost accuracy, what helps, and the words for after and before."""
+AT_CHANCE = (
+    "The backbone is at chance: it reads {:.1%} of the held-out images right, and always naming the most frequent class "
+    "would give {:.1%}. No score can be better than the predictions it is about. {}"
+)
+TRAIN_LONGER = "Train it for longer, or with another --backbone-lr."
+CHECK_WEIGHTS = (
+    "Check --weights, --normalise, --size, and that classes are in the order of the folders' names; or train it with "
+    "--train-backbone."
+)
+TOLERANCE = 0.02  # share of images to fit that may be lost
+MOST_FITTED = 1000  # images to fit of which it is looked whether they are still classified right
+SEPARATE_FROM = 200  # held-out images, of which thresholds are chosen on one half, and the page is about the other
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is read and checked before any training begins.
-
-    outliers     what places the upper threshold
-    new_tensors  of the backbone, which the weights did not fill because the classes are others
-    skipped      images that could not be read, with the reason
-    """
+    """What is read and checked before any training begins."""
 
     request: FitRequest
     network: nn.Module
     form: InputForm
     images: OwnData
-    outliers: Any
-    new_tensors: list[str]
-    skipped: tuple[str, ...]
+    outliers: Any  # what places the upper threshold
+    new_tensors: list[str]  # of the backbone, which the weights did not fill because the classes are others
+    skipped: tuple[str, ...]  # images that could not be read, with the reason
+
+    @property
+    def triage(self) -> TriageConfig:
+        """How thresholds are chosen."""
+        request = self.request
+        config = TriageConfig(request.noticed, request.rejected, per_class=request.per_class, seed=request.seed)
+        return config if request.draws is None else replace(config, draws=request.draws)
 
     @property
     def steps(self) -> int:
@@ -84,26 +102,20 @@ class Job:
 
 @dataclass(frozen=True)
 class Before:
-    """The network without attachments, and which images it reads right, by batches.
-
-    some     images to fit that are looked at
-    warning  what to say of a network that knows nothing; "" for others
-    """
+    """The network without attachments, and which images it reads right: held out, and ``some`` of those to fit."""
 
     plain: Plain
     example: Tensor
-    held_out: list[Tensor]
     some: Dataset
-    fitted: list[Tensor]
-    accuracy: float
-    warning: str
+    held_out: Tensor
+    fitted: Tensor
+    warning: str  # what to say of a network that knows nothing; "" for others
 
 
 def check(request: FitRequest) -> None:
     """Raise an error for options that cannot be used, before anything is read."""
-    check_promise("--noticed", request.noticed)
-    check_promise("--rejected", request.rejected)
-    check_promise("--held-out", request.held_out)
+    for name in ("noticed", "rejected", "held_out"):
+        check_promise(f"--{name.replace('_', '-')}", getattr(request, name))
     check_rate("--lr", request.lr)
     check_rate("--backbone-lr", request.backbone_lr)
     plan_fabric("32-true", request.accelerator)
@@ -117,10 +129,8 @@ def prepare(request: FitRequest) -> Job:
     """Return the job: the network, and all images; everything that can be wrong with them is said here."""
     source, held_out = _image_data.open_folders(request.data)
     sample, names = _image_data.look(source), source.class_names or ()
-    network, channels, new_tensors = _own_backbone.make_backbone(
-        request.backbone, len(names), request.channels, sample, request.weights, request.train_backbone, request.seed
-    )
-    form = _own_backbone.choose_form(request.backbone, network, channels, sample, request.size, request.normalise)
+    network, channels, new_tensors = _own_backbone.make_backbone(request, len(names), sample)
+    form = _own_backbone.choose_form(request, network, channels, sample)
     _own_backbone.check_output(network, form, names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AbnnWarning)  # said when it is attached to stay
@@ -153,12 +163,10 @@ def train_backbone(job: Job) -> nn.Module:
     checkpoint = None if path is None else path.with_name(f"{path.stem}-backbone{path.suffix}")
     method = make_method("threshold", optimizer="adamw", lr=request.backbone_lr, schedule="cycle", kaiming=False)
     epochs = request.backbone_epochs or min(40, max(10, math.ceil(1000 / job.steps)))
-    config = TrainConfig(accelerator=request.accelerator, checkpoint=checkpoint)
+    config, progress = TrainConfig(accelerator=request.accelerator, checkpoint=checkpoint), not request.quiet
+    loader = job.train_loader()
     network = train_method(
-        *(method, job.network, job.train_loader(), epochs),
-        seed=request.seed,
-        progress=not request.quiet,
-        config=config,
+        method, job.network, loader, epochs, seed=request.seed, progress=progress, config=config
     ).network
     if (recipe := getattr(job.network, "abnn_recipe", None)) is not None:
         network.__dict__["abnn_recipe"] = recipe
@@ -171,57 +179,53 @@ def measure(job: Job, network: nn.Module) -> Before:
     example = images.train[0][0][None]
     example = example.to(device_of(network, example.device))  # training may have moved the network
     plain = Plain(copy.deepcopy(network) if job.request.joint else network, example)
-    held_out = _right(plain, make_loader(images.held_out))
     some = Subset(images.train, range(0, len(images.train_labels), math.ceil(len(images.train_labels) / MOST_FITTED)))
-    fitted = _right(plain, make_loader(some))
-    accuracy = torch.cat(held_out).float().mean().item()
+    held_out, fitted = (_right(plain, make_loader(part)) for part in (images.held_out, some))
+    accuracy, warning = held_out.float().mean().item(), ""
     say(f"The backbone reads {accuracy:.1%} of the held-out images right")
-    warning = ""
     if (chance := _own_backbone.at_chance(accuracy, images.held_out_labels)) is not None:
-        warning = _own_backbone.chance_text(accuracy, chance, job.request.train_backbone)
+        advice = TRAIN_LONGER if job.request.train_backbone else CHECK_WEIGHTS
+        warning = AT_CHANCE.format(accuracy, chance, advice)
         say(warning, warning=True)
-    return Before(plain, example, held_out, some, fitted, accuracy, warning)
+    return Before(plain, example, some, held_out, fitted, warning)
 
 
 def fit_attachments(job: Job, network: nn.Module, before: Before) -> Attached:
     """Return the network with attachments, fitted."""
     request = job.request
     model = _attach(request, network, before.example)
+    epochs = request.epochs or min(20, max(3, math.ceil(400 / job.steps)))
+    options = {name: getattr(request, name) for name in ("lr", "seed", "checkpoint")}
+    rates: dict[str, Any] = {"backbone_lr": request.backbone_lr, "accelerator": request.accelerator}
+    config = FitConfig(freeze_backbone=not request.joint, **rates)
     with warnings.catch_warnings():
-        # judge() looks at that, on held-out images first.
-        warnings.filterwarnings("ignore", knowledge.LOST)
-        warnings.filterwarnings("ignore", knowledge.LOST_JOINT)
-        fit(
-            *(model, job.train_loader()),
-            epochs=request.epochs or min(20, max(3, math.ceil(400 / job.steps))),
-            lr=request.lr,
-            seed=request.seed,
-            checkpoint=request.checkpoint,
-            progress=not request.quiet,
-            config=FitConfig(
-                freeze_backbone=not request.joint,
-                backbone_lr=request.backbone_lr,
-                accelerator=request.accelerator,
-            ),
-        )
+        warnings.filterwarnings("ignore", ".*cost accuracy", AbnnWarning)  # judge() looks, on held-out images first
+        fit(model, job.train_loader(), epochs=epochs, progress=not request.quiet, config=config, **options)
     return model
 
 
 def judge(job: Job, model: Attached, before: Before) -> str:
     """Return what to say about lost accuracy, "" where none is. More than a point of held-out accuracy ends the command."""
-    held_out = knowledge.compare(model, make_loader(job.images.held_out), known=before.held_out)
-    say(f"Of the held-out images {held_out}")
+    cost, advice, now, then = LOST_JOINT if job.request.joint else LOST
+    held_out = _right(model, make_loader(job.images.held_out), draws=job.triage.draws)
     # A handful of held-out images does not show what a network has lost; those that it was fitted with may.
-    fitted = knowledge.compare(model, make_loader(before.some), known=before.fitted)
-    advice, gone = ADVICE_JOINT if job.request.joint else ADVICE, held_out.plain - held_out.attached
-    if 100 * gone > held_out.inputs:
-        points = f"That is {100 * gone / held_out.inputs:.1f} percentage points less."
-        text = f"{held_out.complaint('held-out images')} {points} {advice}"
+    fitted = _right(model, make_loader(before.some), draws=job.triage.draws)
+
+    def compare(was_right: Tensor, is_right: Tensor) -> str:
+        shares = (is_right.float().mean(), was_right.float().mean())
+        return f"{shares[0]:.1%} are classified right {now} and {shares[1]:.1%} {then}"
+
+    say(f"Of the held-out images {compare(before.held_out, held_out)}")
+    points = 100 * (before.held_out.float().mean() - held_out.float().mean()).item()
+    forgotten, learnt = (before.fitted & ~fitted).sum().item(), (fitted & ~before.fitted).sum().item()
+    if points > 1:
+        text = f"{cost}: of {len(held_out):,} held-out images {compare(before.held_out, held_out)}."
+        text = f"{text} That is {points:.1f} percentage points less. {advice}"
         if not job.request.accept_loss:
             say(f"abnn: {text} Nothing was saved; --accept-loss saves such a model, too.", warning=True)
             raise typer.Exit(1)
-    elif fitted.lost:
-        text = f"{fitted.complaint('images to fit')} {advice}"
+    elif forgotten - learnt > max(TOLERANCE * len(fitted), 2 * math.sqrt(forgotten + learnt)):  # two standard errors
+        text = f"{cost}: of {len(fitted):,} images to fit {compare(before.fitted, fitted)}. {advice}"
     else:
         return ""
     say(text, warning=True)
@@ -234,28 +238,29 @@ def calibrate(job: Job, model: Attached, before: Before, alert: str) -> bytes | 
     model.extra = {"class_names": list(images.class_names), "backbone": request.backbone}
     if form.mean is not None and form.std is not None:
         model.extra["preprocess"] = {"mean": list(form.mean), "std": list(form.std)}
-    shown, chosen = split_held_out(images, request.seed, least_count(request.noticed), keep_whole=request.per_class)
-    loader, promise = make_loader(chosen), (request.noticed, request.rejected)
-    config = TriageConfig(*promise, per_class=request.per_class, draws=request.draws, seed=request.seed)
+    to_show, to_choose = split_held_out(
+        images, request.seed, least_count(request.noticed), keep_whole=request.per_class
+    )
+    loader = make_loader(to_choose)
     try:
-        triage = choose_thresholds(model, loader, config, job.outliers, progress=not request.quiet)
+        triage = choose_thresholds(model, loader, job.triage, job.outliers, progress=not request.quiet)
     except InputError as error:
         raise InputError(f"{error} Nothing was saved.") from error
     if not request.report:
         return None
-    plain_config = TriageConfig(*promise, seed=request.seed)
+    plain_config = replace(job.triage, per_class=False)
     plain_triage = choose_thresholds(before.plain, loader, plain_config, job.outliers, progress=False)
     with tempfile.TemporaryDirectory() as folder:
         page = _own_report.write_own_report(
             Path(folder) / "report.html",
             {"plain network": (before.plain, plain_triage), "attached network": (model, triage)},
-            *(make_loader(shown), form, images.class_names, request.draws, request.seed),
+            *(make_loader(to_show), form, images.class_names),
             {
                 "backbone": request.backbone,
                 "data": str(request.data),
-                "held-out accuracy of the backbone": before.accuracy,
+                "held-out accuracy of the backbone": before.held_out.float().mean().item(),
             },
-            _own_report.introduce(before.warning, request.joint, separate=shown is not chosen),
+            _own_report.introduce(before.warning, request.joint, separate=to_show is not to_choose),
             alert,
         )
         return page.read_bytes()
@@ -282,9 +287,7 @@ def make_loader(
     workers = min(4, os.cpu_count() or 1) if isinstance(inner, Files) else 0
     # A generator of its own: the loop seeds it by epoch, so that a resumed run sees the same order.
     generator = torch.Generator() if shuffle else None
-    return DataLoader(
-        dataset, batch_size, shuffle=shuffle, drop_last=drop_last, num_workers=workers, generator=generator
-    )
+    return DataLoader(dataset, batch_size, shuffle, num_workers=workers, drop_last=drop_last, generator=generator)
 
 
 def split_held_out(images: OwnData, seed: int, least: int, keep_whole: bool) -> tuple[Dataset, Dataset]:
@@ -304,5 +307,6 @@ def _attach(request: FitRequest, network: nn.Module, example: Tensor) -> Attache
     return attach(network, example, kind=request.kind, last=request.last, seed=request.seed, config=config)
 
 
-def _right(plain: Plain, loader: DataLoader) -> list[Tensor]:
-    return [plain.predict(x).label.cpu() == y for x, y in loader]
+def _right(model: Any, loader: DataLoader, **options: Any) -> Tensor:
+    """Return whether each image is classified right."""
+    return torch.cat([model.predict(x, **options).label.cpu() == y for x, y in loader])

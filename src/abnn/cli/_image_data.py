@@ -132,15 +132,15 @@ def stratified(labels: np.ndarray, names: tuple[str, ...], share: float, seed: i
 
 
 @dataclass(frozen=True)
-class _Read:
+class Images:
     paths: list[Path]
     labels: np.ndarray
     x: Tensor | None
     skipped: tuple[str, ...] = ()
 
-    def part(self, places: np.ndarray) -> _Read:
+    def part(self, places: np.ndarray) -> Images:
         x = None if self.x is None else self.x[torch.from_numpy(places)]
-        return _Read([self.paths[place] for place in places], self.labels[places], x)
+        return Images([self.paths[place] for place in places], self.labels[places], x)
 
     def dataset(self, form: InputForm) -> Dataset:
         if self.x is not None:
@@ -156,7 +156,7 @@ def _read(
     skip_unreadable: bool,
     on_read: Callable[[int], None] = lambda count: None,
     argument: str = "--data",
-) -> _Read:
+) -> Images:
     """Read all images of a source; they stay in memory if ``count`` of them fit."""
     in_memory = count * int(np.prod(form.shape)) * 4 <= IN_MEMORY
     rows, parts, done = [], [], 0
@@ -175,7 +175,7 @@ def _read(
     if not len(places):
         raise InputError(explain(argument, f"{source.path}, in which no image can be read", "readable images"))
     paths = [source.path / source.files[place] for place in places]
-    return _Read(paths, labels[places], torch.cat(parts) if in_memory else None, tuple(skipped))
+    return Images(paths, labels[places], torch.cat(parts) if in_memory else None, tuple(skipped))
 
 
 def _classes(path: Path) -> FolderSource:

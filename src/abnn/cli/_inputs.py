@@ -117,10 +117,10 @@ def _images(names: list[str], form: InputForm, pool: ThreadPoolExecutor) -> Batc
         fix = "Pass an .npz file with an array `features`."
         raise InputError(explain("INPUT", names[0], f"rows of {form.shape[0]} features, which this model takes", fix))
     inputs = list(pool.map(lambda name: _image(name, form), names))
-    named = [("standard input" if name == STDIN else readable(name), each) for name, each in zip(names, inputs)]
-    good = [(name, each) for name, each in named if isinstance(each, Tensor)]
+    pairs = [("standard input" if name == STDIN else readable(name), each) for name, each in zip(names, inputs)]
+    good = [(name, each) for name, each in pairs if isinstance(each, Tensor)]
     x = torch.cat([each for _, each in good]) if good else torch.zeros(0, *form.shape, dtype=form.dtype)
-    return Batch([name for name, _ in good], x, [(name, each) for name, each in named if isinstance(each, str)])
+    return Batch([name for name, _ in good], x, [(name, each) for name, each in pairs if isinstance(each, str)])
 
 
 def _rows(name: str, form: InputForm, size: int) -> Iterator[Batch]:
@@ -129,9 +129,9 @@ def _rows(name: str, form: InputForm, size: int) -> Iterator[Batch]:
     for first in range(0, len(source), size):
         chunk = source.read(first, min(first + size, len(source)), form)
         finite = torch.isfinite(chunk.x).flatten(1).all(1)
-        named = [(f"{readable(name)}[{row}]", good) for row, good in zip(chunk.rows, finite.tolist())]
-        bad = [(each, "holds NaN or infinite values") for each, good in named if not good]
-        yield Batch([each for each, good in named if good], chunk.x[finite], bad)
+        pairs = [(f"{readable(name)}[{row}]", good) for row, good in zip(chunk.rows, finite.tolist())]
+        bad = [(each, "holds NaN or infinite values") for each, good in pairs if not good]
+        yield Batch([each for each, good in pairs if good], chunk.x[finite], bad)
     source.close()
 
 

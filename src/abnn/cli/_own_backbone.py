@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,13 @@ import torch
 from torch import nn
 
 from abnn.cli._image_data import Look
+from abnn.cli.fit import FitRequest
 from abnn.data import InputForm
 from abnn.errors import AbnnError, InputError, explain
 from abnn.networks.by_name import build_backbone
 from abnn.networks.weights import load_weights
 from abnn.predict import Plain
 from abnn.store.saved import _from_function
-from abnn.train.knowledge import most_frequent
 from abnn.train.randomness import preserved_random_state, seed_everything
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -26,17 +25,15 @@ LARGEST_OWN_SIDE = 256
 """Images that all have one size are used at that size up to here; larger or mixed ones are resized."""
 
 
-def make_backbone(
-    name: str, classes: int, channels: int | None, sample: Look, weights: Path | None, train: bool, seed: int
-) -> tuple[nn.Module, int, list[str]]:
-    """Return the network, its channels, and the tensors that ``weights`` did not fill because the classes are others.
+def make_backbone(request: FitRequest, classes: int, sample: Look) -> tuple[nn.Module, int, list[str]]:
+    """Return the network, its channels, and the tensors that its weights did not fill because the classes are others.
 
-    channels  None: what the user's own network has, 3 for torchvision's, else what the images have
-    seed      of initial values: a run that goes on begins with the same ones
+    Unless asked for, channels are what the user's own network has, 3 for torchvision's, else what the images have.
     """
+    name, channels, train = request.backbone, request.channels, request.train_backbone
     by_images = 3 if is_torchvision(name) or not sample.grey else 1
     with preserved_random_state():
-        seed_everything("backbone", seed)
+        seed_everything("backbone", request.seed)  # a run that goes on begins with the same values
         if ":" in name:
             network = _from_function(name)
             first = next((part for part in network.modules() if isinstance(part, nn.Conv2d)), None)
@@ -47,35 +44,33 @@ def make_backbone(
                 network = build_backbone(name, classes, channels)
             except InputError as error:
                 raise InputError(f"{error} A network of your own code is given as module:function.") from None
-    if ":" not in name and weights is None and not train:
+    if ":" not in name and request.weights is None and not train:
         fix = "Pass --weights FILE, or --train-backbone to train it from nothing."
         raise InputError(explain("--weights", "none, so that the backbone would guess", "trained weights", fix))
-    new_tensors = load_weights(network, weights, new_head=train) if weights is not None else []
+    new_tensors = load_weights(network, request.weights, new_head=train) if request.weights is not None else []
     return network.eval(), channels, new_tensors
 
 
-def choose_form(
-    name: str, network: nn.Module, channels: int, sample: Look, size: int | None, normalise: str
-) -> InputForm:
+def choose_form(request: FitRequest, network: nn.Module, channels: int, sample: Look) -> InputForm:
     """Return size and normalisation of the inputs; see docs/predict.md for the rules."""
     config = getattr(network, "default_cfg", None) or {}
     fixed = getattr(network, "image_size", None)  # torchvision's transformers
     if config.get("fixed_input_size"):
         fixed = config["input_size"][1]
-    if size is not None:
-        side = (size, size)
+    if request.size is not None:
+        side = (request.size, request.size)
     elif isinstance(fixed, int):
         side = (fixed, fixed)
     elif sample.size is not None and max(sample.size) <= LARGEST_OWN_SIDE:
         side = sample.size
     elif config.get("input_size"):
         side = tuple(config["input_size"][1:])
-    elif is_torchvision(name):
+    elif is_torchvision(request.backbone):
         side = (224, 224)
     else:
         actual = "images of different or large sizes"
         raise InputError(explain("--size", actual, "the side in pixels that the backbone was made for", "Pass --size."))
-    mean, std = _normalisation(normalise, name, config, channels)
+    mean, std = _normalisation(request.normalise, request.backbone, config, channels)
     return InputForm((channels, *side), torch.float32, mean, std)
 
 
@@ -99,22 +94,8 @@ def at_chance(accuracy: float, labels: np.ndarray) -> float | None:
 
     Clearly: by more than two standard errors sqrt(p (1 - p) / n) of the share p.
     """
-    share = most_frequent(labels)
+    share = np.bincount(labels).max() / len(labels)
     return share if accuracy <= share + 2 * math.sqrt(share * (1 - share) / len(labels)) else None
-
-
-def chance_text(accuracy: float, chance: float, trained: bool) -> str:
-    """Return what to say of a backbone at chance."""
-    advice = (
-        "Train it for longer, or with another --backbone-lr."
-        if trained
-        else "Check --weights, --normalise, --size, and that classes are in the order of the folders' names; or train it "
-        "with --train-backbone."
-    )
-    return (
-        f"The backbone is at chance: it reads {accuracy:.1%} of the held-out images right, and always naming the most "
-        f"frequent class would give {chance:.1%}. No score can be better than the predictions it is about. {advice}"
-    )
 
 
 def is_torchvision(name: str) -> bool:

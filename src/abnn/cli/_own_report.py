@@ -17,6 +17,7 @@ from abnn.outliers import Mixed, Outliers, Style, measure_range
 from abnn.outliers.mixtures import CONTENT
 from abnn.triage import Triage
 
+Batches = Iterable[tuple[Tensor, Tensor]]
 SEMI, FULL = "made up: other style", "made up: content destroyed"
 INTRO = (
     "Attachments were clipped onto your network and fitted on your images plus outliers made from them. This page shows both "
@@ -41,11 +42,9 @@ def introduce(warning: str, joint: bool, separate: bool) -> str:
 def write_own_report(
     path: Path,
     models: dict[str, tuple[Any, Triage]],
-    loader: Iterable[tuple[Tensor, Tensor]],
+    loader: Batches,
     form: InputForm,
     class_names: tuple[str, ...],
-    draws: int,
-    seed: int,
     config: dict[str, Any],
     intro: str,
     alert: str = "",
@@ -54,8 +53,9 @@ def write_own_report(
     value_range = measure_range(x for x, _ in loader)
     evaluations = []
     for name, (model, triage) in models.items():
+        draws, seed, stated = triage.draws, triage.seed, triage.probabilities
         sets = [
-            evaluate_set(model, batches, title, tier, draws, seed, picture=form.pictures, stated=triage.probabilities)
+            evaluate_set(model, batches, title, tier, draws, seed, picture=form.pictures, stated=stated)
             for title, tier, batches in (
                 ("held-out images", "id", loader),
                 (SEMI, "semi", make_up(loader, Style(severity=(0.15, 0.3)), value_range, seed, labelled=True)),
@@ -70,11 +70,7 @@ def write_own_report(
 
 
 def make_up(
-    loader: Iterable[tuple[Tensor, Tensor]],
-    outliers: Outliers,
-    value_range: tuple[Tensor, Tensor],
-    seed: int,
-    labelled: bool,
+    loader: Batches, outliers: Outliers, value_range: tuple[Tensor, Tensor], seed: int, labelled: bool
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Outliers made from each batch, the same for every model; without labels where nothing is left to read."""
     outliers.prepare(*value_range)

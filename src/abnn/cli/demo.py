@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abnn.cli._options import Figures, Quiet
-from abnn.cli._terminal import say
+from abnn.cli._common import Figures, Quiet, say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -69,11 +68,8 @@ def _table(records: Sequence[Record]) -> Table:
 
     table = Table("name", "seeds", *COLUMNS)
     for name in ("plain network", "attached network"):
-        own = [record for record in records if record.name == name]
-        cells = []
-        for path in COLUMNS.values():
-            numbers = over_seeds([record.numbers[path] for record in own])
-            spread = "" if numbers.std is None else f" ± {100 * numbers.std:.1f}"
-            cells.append(f"{100 * numbers.mean:.1f}{spread}")
+        own = [record.numbers for record in records if record.name == name]
+        means = [over_seeds([numbers[path] for numbers in own]) for path in COLUMNS.values()]
+        cells = [f"{100 * m.mean:.1f}" + ("" if m.std is None else f" ± {100 * m.std:.1f}") for m in means]
         table.add_row(name, str(len(own)), *cells)
     return table

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from abnn.cli import _options as options
-from abnn.cli._options import command
-from abnn.cli._terminal import say, visible
-from abnn.errors import InputError, explain, readable, unknown
-
-if TYPE_CHECKING:  # the commands that do not need torch should not wait for it
-    from rich.table import Table
-
-    from abnn.data import InputForm
-    from abnn.evaluate.evaluation import Evaluation, SetResult
-    from abnn.evaluate.records import Record
-    from abnn.evaluate.resume import Settings, TieredSource
-
-    Sets = list[tuple[TieredSource, list[str]]]
-    """Each with what a reader should know about it."""
+from abnn.cli import _common as common
 
 SOURCES = "folder of images, .npz, or name such as mnist/test; NAME=SOURCE renames it; may be repeated"
 
@@ -32,175 +17,29 @@ SOURCES = "folder of images, .npz, or name such as mnist/test; NAME=SOURCE renam
 class EvaluateRequest:
     """What a user asks ``abnn evaluate`` for."""
 
-    checkpoint: options.ModelFolder
+    checkpoint: common.ModelFolder
     id: Annotated[list[str] | None, typer.Option("--id", help=f"In-distribution data: {SOURCES}.")] = None
     semi: Annotated[list[str] | None, typer.Option(help="Semi-OOD data: another style, same classes.")] = None
     full: Annotated[list[str] | None, typer.Option(help="Full-OOD data: belongs to no class.")] = None
-    output: Annotated[Path, typer.Option(help="Folder for records, page and what is kept to go on.")] = Path(
-        "evaluation"
-    )
+    output: Annotated[Path, typer.Option(help="Folder for records, page and what is kept.")] = Path("evaluation")
     name: Annotated[str | None, typer.Option(help="What to call the model; default: the folder's name.")] = None
-    draws: options.Draws = None
-    seed: options.DrawSeed = None
+    draws: common.Draws = None
+    seed: common.DrawSeed = None
     score: Annotated[str | None, typer.Option(help="The score of tables and page; default: the model's.")] = None
-    batch_size: options.BatchSize = 256
-    device: options.Device = "auto"
-    skip_unreadable: options.SkipUnreadable = False
-    data_root: Annotated[
-        Path | None, typer.Option(help="Folder of <dataset>/<split>.npz, and for downloads; default: $ABNN_DATA.")
-    ] = None
-    backbone: options.Backbone = None
-    weights: options.Weights = None
-    report: options.Report = True
-    figures: options.Figures = False
-    quiet: options.Quiet = False
+    batch_size: common.BatchSize = 256
+    device: common.Device = "auto"
+    skip_unreadable: common.SkipUnreadable = False
+    data_root: Annotated[Path | None, typer.Option(help="Folder of data sets by name; default: $ABNN_DATA.")] = None
+    backbone: common.Backbone = None
+    weights: common.Weights = None
+    report: common.Report = True
+    figures: common.Figures = False
+    quiet: common.Quiet = False
 
 
-@command(EvaluateRequest)
+@common.command(EvaluateRequest)
 def evaluate(request: EvaluateRequest) -> None:
     """Score a saved model on sets of data and write records, a table and a page. A stopped run goes on where it was."""
-    from rich.console import Console
+    from abnn.cli._evaluating import run
 
-    from abnn.cli._model import draws_and_seed, open_model
-    from abnn.cli.report import page_from_records
-    from abnn.data import InputForm
-    from abnn.evaluate.records import read_record, write_record
-    from abnn.evaluate.resume import Settings
-    from abnn.files import check_writable
-    from abnn.store.saved import fingerprint
-
-    started, output = time.perf_counter(), request.output
-    check_writable("--output", output, folder=True)
-    model, place = open_model(request.checkpoint, request.backbone, request.weights, request.device)
-    form = InputForm.of(model)
-    draws, seed = draws_and_seed(model, request.draws, request.seed)
-    score = _choose_score(model, form, request.score, draws)
-    sets = _open({"id": request.id, "semi": request.semi, "full": request.full}, request.data_root, model, form)
-    temperature = 1.0 if getattr(model, "triage", None) is None else model.triage.temperature
-    digest = fingerprint(request.checkpoint, request.backbone)
-    settings = Settings(digest, form, score, draws, seed, temperature=temperature)
-    results = _score_all(request, model, sets, settings)
-    name = request.name or readable(request.checkpoint.resolve().name)
-    evaluation = _evaluation(name, model, settings, results, sets, time.perf_counter() - started)
-    record = read_record(write_record(evaluation, output / "records", "evaluate", place))
-    Console().print(_table(record))
-    for each, notes in sets:
-        for note in notes:
-            say(f"{each.name}: {note}")
-    say(f"Record: {record.path}")
-    page = output / "report.html"
-    if request.report:
-        page_from_records([record], page, figures=request.figures)
-        say(f"Page: {page}")
-    else:
-        page.unlink(missing_ok=True)  # that of an earlier run
-
-
-def _choose_score(model: Any, form: InputForm, score: str | None, draws: int) -> str:
-    """The score to use, found out with one input, so that a model that cannot predict or score fails before any work."""
-    import torch
-
-    from abnn.evaluate.collect import all_scores
-
-    example = torch.zeros(1, *form.shape, dtype=form.dtype)
-    prediction = model.predict(example, draws=draws)
-    if (triage := getattr(model, "triage", None)) is not None:
-        triage.check_numbers(prediction)
-    if score is None:
-        return prediction.default
-    if score not in (names := all_scores(prediction)):
-        raise unknown("--score", score, names)
-    return model.predict(example, draws=draws, score=score).default
-
-
-def _open(sources: dict[str, list[str] | None], root: Path | None, model: Any, form: InputForm) -> Sets:
-    """All sets, checked against the model before any of them is scored."""
-    from abnn.data import match_labels, open_source
-    from abnn.evaluate.resume import TieredSource
-    from abnn.store.saved import class_names_of
-
-    class_names, sets = class_names_of(model), []
-    for tier, texts in sources.items():
-        for text in texts or ():
-            source = open_source(text, root)
-            source.name = readable(source.name)
-            source.check(form)
-            labels, note = match_labels(source, tier, model.classes, class_names)
-            sets.append((TieredSource(source, tier, labels), [*source.notes, *([note] if note else [])]))
-    names = [each.name for each, _ in sets]
-    if twice := sorted({each for each in names if names.count(each) > 1}):
-        fix = f"Rename one of them with NAME=SOURCE, as in --semi 'other {twice[0]}=SOURCE'."
-        raise InputError(explain("sets", f"several called {twice[0]!r}", "a different name for each", fix))
-    if not sets:
-        raise InputError(explain("sets", "none", "at least one of --id, --semi and --full", f"Each: {SOURCES}."))
-    return sets
-
-
-def _score_all(request: EvaluateRequest, model: Any, sets: Sets, settings: Settings) -> list[SetResult]:
-    from abnn.evaluate.resume import evaluate_source
-    from abnn.train.watch import progress_bar
-
-    triage, results = getattr(model, "triage", None), []
-    with progress_bar(disable=request.quiet) as bar:
-        for each, _ in sets:
-            task = bar.add_task(visible(each.name), total=len(each.source), status="")
-            result = evaluate_source(
-                *(model, each, settings, request.output / "sets", request.batch_size, request.skip_unreadable),
-                on_batch=lambda count, task=task: bar.advance(task, count),  # type: ignore[misc]
-                stated=None if triage is None else triage.probabilities,
-            )
-            if result.skipped:
-                bar.update(task, status=f"{len(result.skipped)} skipped")
-            results.append(result)
-    return results
-
-
-def _evaluation(
-    name: str, model: Any, settings: Settings, results: list[SetResult], sets: Sets, seconds: float
-) -> Evaluation:
-    from abnn.evaluate.evaluation import Evaluation
-    from abnn.store.saved import class_names_of
-
-    triage: Any = getattr(model, "triage", None)
-    config: dict[str, Any] = {
-        "model": settings.model,
-        "draws": settings.draws,
-        "sets": {each.name: {"source": each.source.fingerprint, "notes": notes} for each, notes in sets},
-    }
-    if names := class_names_of(model):
-        config["class_names"] = list(names)
-    if settings.form.mean is not None and settings.form.std is not None:
-        config["preprocess"] = {"mean": list(settings.form.mean), "std": list(settings.form.std)}
-    judged = triage is not None and triage.score == settings.score
-    thresholds, by_class = ((triage.notice, triage.reject), triage.by_class) if judged else (None, ())
-    times = {"evaluation": seconds}
-    return Evaluation(name, settings.score, tuple(results), thresholds, settings.seed, config, times, by_class)
-
-
-def _table(record: Record) -> Table:
-    """What a reader wants to know first, from the record; columns without a number are left out."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    names = {
-        "accuracy": "accuracy.{}",
-        "AUROC": "detection.{}.auroc",
-        **{verdict: f"verdicts.{{}}.{verdict}" for verdict in ("accept", "notice", "reject")},
-    }
-    columns: dict[str, list[str]] = {
-        "set": [escape(visible(each.name)) for each in record.sets],
-        "tier": [each.tier for each in record.sets],
-        "inputs": [f"{each.inputs:,}" for each in record.sets],
-    }
-    if any(each.skipped for each in record.sets):
-        columns["skipped"] = [f"{len(each.skipped):,}" for each in record.sets]
-    for head, path in names.items():
-        numbers = [record.numbers.get(path.format(each.name)) for each in record.sets]
-        if any(number is not None for number in numbers):
-            columns[head] = ["" if number is None else f"{100 * number:.1f}" for number in numbers]
-    table = Table(title=escape(visible(f"{record.name}, score {record.score}, in %")), title_justify="left")
-    for head in columns:
-        table.add_column(head, justify="left" if head in ("set", "tier") else "right", overflow="fold")
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
-    return table
+    run(request)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Option
 
-from abnn.cli._options import Quiet, Report, SkipUnreadable, command
+from abnn.cli._common import Quiet, Report, SkipUnreadable, command
 
 ON_AVERAGE = "on average over calibration sets"
 
@@ -17,18 +17,14 @@ ON_AVERAGE = "on average over calibration sets"
 class FitRequest:
     """What a user asks ``abnn fit`` for."""
 
-    backbone: Annotated[
-        str, Option(help='Of torchvision ("resnet18"), "timm/NAME", "paper-resnet", or module:function.')
-    ]
+    backbone: Annotated[str, Option(help="A name of torchvision, timm/NAME, paper-resnet, or module:function.")]
     data: Annotated[Path, Option(help="Images in one sub-folder for each class, or train/ and val/ with those.")]
     output: Annotated[Path, Option(help="Folder for the model and the page.")]
     weights: Annotated[Path | None, Option(help="The backbone's weights: .safetensors, .pt, .pth.")] = None
     train_backbone: Annotated[bool, Option("--train-backbone", help="Train the backbone first.")] = False
     joint: Annotated[bool, Option("--joint", help="Let the backbone learn along with the attachments.")] = False
     epochs: Annotated[int | None, Option(min=1, help="Of the attachments; default: by the amount of data.")] = None
-    backbone_epochs: Annotated[int | None, Option(min=1, help="Of the backbone; default: by the amount of data.")] = (
-        None
-    )
+    backbone_epochs: Annotated[int | None, Option(min=1, help="Of the backbone; default: likewise.")] = None
     lr: Annotated[float | None, Option(help="Learning rate of the attachments; default: the preset's.")] = None
     backbone_lr: Annotated[float, Option(help="Learning rate of the backbone.")] = 1e-3
     batch_size: Annotated[int, Option(min=2, help="Images in a step.")] = 64
@@ -42,7 +38,7 @@ class FitRequest:
     outliers: Annotated[Path | None, Option(help="Images that do not belong: place the upper threshold.")] = None
     kind: Annotated[str | None, Option(help="Of the attachments: bounded or chain.")] = None
     last: Annotated[int | None, Option(min=1, help="Attach to the last so many blocks only.")] = None
-    draws: Annotated[int, Option(min=1, help="Weight draws for each prediction.")] = 10
+    draws: Annotated[int | None, Option(min=1, help="Weight draws of a prediction; default: see the docs.")] = None
     views: Annotated[int | None, Option(help="Views of an image for a prediction; default: see the docs.")] = None
     seed: Annotated[int, Option(min=0, help="Of the split, initial values, outliers and draws.")] = 0
     accelerator: Annotated[str, Option(help='"auto", "cpu", "cuda" or "mps".')] = "auto"

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from abnn.cli._options import Backbone, Device, Weights, command
-from abnn.cli._terminal import say
+from abnn.cli._common import Backbone, Device, Weights, command, move_to_device, open_model, say
 from abnn.errors import InputError, explain, readable
 
 if TYPE_CHECKING:
@@ -89,8 +88,6 @@ def _settings(request: ServeRequest) -> Settings:
 
 def _open_model(request: ServeRequest) -> tuple[Any, str, str]:
     """Return the model, its name, and where it computes."""
-    from abnn.cli._model import move_to_device, open_model
-
     if request.demo == (request.model is not None):
         actual = "both a folder and --demo" if request.demo else "neither a folder nor --demo"
         raise InputError(explain("model", actual, "a folder of a saved model, or --demo"))
@@ -112,17 +109,10 @@ def is_local(host: str) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket, so that a taken port is known before anything is promised."""
+    """Return a bound socket, so that a taken port is known before anything is promised."""
     try:
-        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, number)
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise InputError(explain("host", f"{host!r} ({error})", "a name or address of this machine")) from None
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
         fix = "Choose another with --port, or --port 0 for any."
-        raise InputError(explain("host and port", f"{host}:{port} ({error.strerror})", "a free address", fix)) from None
-    return listener
+        actual = f"{host}:{port} ({error.strerror or error})"
+        raise InputError(explain("host and port", actual, "a free address of this machine", fix)) from None

@@ -10,8 +10,6 @@ from typing import IO
 import numpy as np
 from PIL import Image, ImageOps
 
-from abnn.files import check_regular
-
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """Pillow's names. What else Pillow can open is never tried: for EPS, for example, it would start Ghostscript."""
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
@@ -39,7 +37,7 @@ def read_image(
 
     ``check`` gets width and height before anything is unpacked. Pillow's decoders raise many kinds of errors.
     """
-    with io.BytesIO(source) if isinstance(source, bytes) else open(check_regular(source), "rb") as file:
+    with io.BytesIO(source) if isinstance(source, bytes) else _open_file(source) as file:
         with open_image(file, formats) as image:
             check(*image.size)
             image.verify()  # checksums, which decoding alone does not look at; the file has to be opened again after it
@@ -47,6 +45,12 @@ def read_image(
         with open_image(file, formats) as image:
             check(*image.size)
             return np.array(_eight_bits(image).convert("L" if channels == 1 else "RGB"))
+
+
+def _open_file(path: Path) -> IO[bytes]:
+    from abnn.files import check_regular  # which loads torch; the server's decoders have no paths and need neither
+
+    return open(check_regular(path), "rb")
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from functools import partial
+from functools import lru_cache, partial
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
@@ -16,23 +17,23 @@ from fastapi.responses import JSONResponse
 from torch import Tensor
 
 from abnn._version import __version__
+from abnn.data.digits import load_digits
 from abnn.data.drawing import NoInkError, read_drawing, reads_drawings
 from abnn.data.form import InputForm
 from abnn.errors import InputError, explain
-from abnn.serve.answers import Answerer, finite, outline
+from abnn.serve.answers import Answerer
 from abnn.serve.batcher import Batcher
 from abnn.serve.body import BodyLimits, read_images
 from abnn.serve.decoders import Decoders
 from abnn.serve.guard import HANDLERS, Guard
 from abnn.serve.images import encode_png
-from abnn.serve.measures import Measures
 from abnn.serve.problems import Problem
-from abnn.serve.samples import digit_samples
 from abnn.serve.schema import Answer, BatchAnswer, Drift, ModelInfo, Samples, State, body_of, failures
 from abnn.serve.settings import Settings
-from abnn.serve.traffic import Traffic
+from abnn.serve.traffic import DRIFT_GAUGES, QUEUE_GAUGES, Measures, Traffic
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+SAMPLES = 6  # of each tier
 Prepare = Annotated[
     Literal["image", "ink"],
     Query(description="image: as the model was trained on pictures; ink: a pen drawing, for models that read digits."),
@@ -56,11 +57,13 @@ class Service:
         self.settings, self.name = settings, name
         self.answerer = Answerer(model)
         self.drawing = reads_drawings(model)
-        self.samples = list(digit_samples()) if self.drawing else []
+        self.samples = digit_samples() if self.drawing else []
         self.measures = Measures()
         self.batcher = Batcher(self.answerer, settings, self.measures.count_batch)
         self.traffic = Traffic(self.answerer.triage, settings.drift)
-        self.measures.follow(self.batcher, self.traffic.monitor)
+        self.measures.follow(self.batcher, QUEUE_GAUGES)
+        if self.traffic.monitor is not None:
+            self.measures.follow(self.traffic.monitor, DRIFT_GAUGES)
         self.decoders = Decoders(settings)
         self.app = FastAPI(
             title="abnn serve",
@@ -70,6 +73,7 @@ class Service:
             exception_handlers=HANDLERS,
             docs_url=None,  # FastAPI's own pages load scripts from elsewhere
             redoc_url=None,
+            redirect_slashes=False,  # a redirect repeats the query, which may hold bytes that no header can
         )
         self.app.add_middleware(BodyLimits, settings=settings)
         self.app.add_middleware(Guard, settings=settings, measures=self.measures)  # the last one is the outermost
@@ -91,13 +95,13 @@ class Service:
             raise Problem(422, "no-drawings", "prepare: got 'ink'; accepted: 'image', for this model reads pictures.")
         most = 1 if field == "image" else self.settings.max_images
         self.batcher.check_place()
-        deadline = self.batcher.deadline
+        deadline = asyncio.get_running_loop().time() + self.settings.timeout
         contents = await read_images(request, field, most, self.settings.max_bytes)
-        with self.batcher.admit(deadline) as ticket:
+        with self.batcher.admit():
             channels = 1 if prepare == "ink" else self.form.shape[0]
-            inputs = await self.decoders.read(contents, channels, lambda x: self.prepare(x, prepare), ticket.deadline)
+            inputs = await self.decoders.read(contents, channels, partial(self.prepare, how=prepare), deadline)
             readable = [x for x in inputs if isinstance(x, Tensor)]
-            answers = iter(await self.batcher.submit(readable, ticket) if readable else [])
+            answers = iter(await self.batcher.submit(readable, deadline) if readable else [])
         results = [x if isinstance(x, Problem) else next(answers) for x in inputs]
         for x, result in zip(inputs, results):
             if isinstance(result, dict):
@@ -141,13 +145,11 @@ class Service:
             "drawing": self.drawing,
             "score": triage.score,
             "draws": triage.draws,
-            "notice": finite(triage.notice),
-            "reject": finite(triage.reject),
+            "notice": triage.notice,
+            "reject": triage.reject,
             "calibration": {
-                "inputs": getattr(triage, "inputs", None),
-                "noticed": finite(getattr(triage, "noticed", None)),
-                "rejected": finite(getattr(triage, "rejected", None)),
-                "quantiles": outline(self.answerer.calibration),
+                **{name: getattr(triage, name) for name in ("inputs", "noticed", "rejected")},
+                "quantiles": list(triage.calibration) or None,
             },
             "limits": {name: getattr(self.settings, name) for name in ("max_bytes", "max_pixels", "max_images")},
         }
@@ -199,3 +201,24 @@ def _endpoint(read: Callable[[], Any]) -> Callable[[], Any]:
         return read()
 
     return endpoint
+
+
+@lru_cache(maxsize=1)
+def digit_samples() -> list[dict[str, str]]:
+    """Return images of the three test tiers to click, taken without looking at what any model says about them.
+
+    A 0, a 1, a 2, ... from evenly spaced places of the digits, and evenly spaced photographs.
+    """
+    samples = []
+    data = load_digits(0)
+    parts = {"id": data.test, "semi": data.semi, "full": data.full}
+    for (tier, part), title in zip(parts.items(), ("Handwritten {}", "Printed {}", "Photograph, patch {}")):
+        for number in range(SAMPLES):
+            places = np.flatnonzero(part.y.numpy() == number)
+            if len(places):
+                row, name = places[len(places) * number // SAMPLES], title.format(number)
+            else:
+                row, name = (number + 1) * (len(part.y) - 1) // (SAMPLES + 1), title.format(number + 1)
+            png = encode_png((part.x[row, 0] * 255).round().byte().numpy())
+            samples.append({"tier": tier, "title": name, "png": base64.b64encode(png).decode()})
+    return samples

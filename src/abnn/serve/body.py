@@ -32,13 +32,12 @@ class BodyLimits:
             await self.app(scope, receive, send)
             return
         settings, deadline, size = self.settings, time.monotonic() + self.settings.timeout, 0
-        announced = Headers(scope=scope).get("content-length", "")
-        close = {"Connection": "close"}
+        length, close = Headers(scope=scope).get("content-length", ""), {"Connection": "close"}
 
         async def receive_limited() -> Message:
             nonlocal size
             too_large = Problem(413, "body-too-large", f"The body is larger than {settings.max_bytes:,} bytes.", close)
-            if announced.isdigit() and int(announced[:20]) > settings.max_bytes:
+            if length.isdigit() and int(length[:20]) > settings.max_bytes:
                 raise too_large
             try:
                 message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
@@ -50,7 +49,7 @@ class BodyLimits:
             if size > settings.max_bytes:
                 raise too_large
             if self.held_bytes > settings.body_memory:
-                raise busy("The server holds as many uploads as it can; try again.", 1)
+                raise busy("The server holds as many uploads as it can; try again.")
             return message
 
         try:

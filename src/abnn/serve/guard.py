@@ -17,9 +17,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from abnn.serve.measures import Measures
 from abnn.serve.problems import Problem, busy
 from abnn.serve.settings import Settings
+from abnn.serve.traffic import Measures
 
 log = logging.getLogger("abnn.serve")
 HEADERS = {
@@ -34,6 +34,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 OPEN = frozenset({"/", "/health", "/ready", "/openapi.json"})
+REFUSED = "abnn.refused"  # in the scope of a request, for its connection
 PAGE = "/page/"
 """Without a token: the page's own files and what an orchestrator asks. They say nothing about the model."""
 
@@ -56,6 +57,7 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                scope[REFUSED] = status == 503
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
@@ -67,7 +69,7 @@ class Guard:
             await answer(scope, receive, send_guarded)
         except asyncio.CancelledError:  # the server stops and cannot wait any longer
             if not status:
-                await busy("The server is stopping.", 1).response()(scope, receive, send_guarded)
+                await busy("The server is stopping.").response()(scope, receive, send_guarded)
         except Exception:
             log.exception("a request failed")
             if not status:
@@ -102,29 +104,28 @@ def refusal(scope: Scope, settings: Settings) -> Problem | None:
     return Problem(401, "token", message, {"WWW-Authenticate": "Bearer"})
 
 
-def _http_problem(error: HTTPException) -> Problem:
-    """Return unknown paths and methods in the common form."""
-    code = {404: "not-found", 405: "method"}.get(error.status_code, "http")
-    return Problem(error.status_code, code, str(error.detail), error.headers)
-
-
-def _parameter_problem(error: RequestValidationError) -> Problem:
-    """Return which query parameters are not accepted, and why; what was given is not repeated."""
-    message = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
-    return Problem(422, "parameter", message[:300])
-
-
-def _handler(problem: Callable[[Any], Problem]) -> Any:
+def _answer(problem: Callable[[Any], Problem]) -> Any:
     async def handle(request: Request, error: Exception) -> JSONResponse:
         return problem(error).response()
 
     return handle
 
 
+def _http_problem(error: HTTPException) -> Problem:
+    code = {404: "not-found", 405: "method"}.get(error.status_code, "http")
+    return Problem(error.status_code, code, str(error.detail), error.headers)
+
+
+def _parameter_problem(error: RequestValidationError) -> Problem:
+    """Return which query parameters are not accepted, and why; what was sent is not repeated."""
+    message = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
+    return Problem(422, "parameter", message[:300])
+
+
 HANDLERS: dict[int | type[Exception], Any] = {
-    Problem: _handler(lambda problem: problem),
-    HTTPException: _handler(_http_problem),
-    RequestValidationError: _handler(_parameter_problem),
-    ClientDisconnect: _handler(lambda _: Problem(400, "disconnected", "The client went away during its request.")),
+    Problem: _answer(lambda problem: problem),
+    HTTPException: _answer(_http_problem),
+    RequestValidationError: _answer(_parameter_problem),
+    ClientDisconnect: _answer(lambda _: Problem(400, "disconnected", "The client went away during its request.")),
 }
 """How FastAPI answers each kind of exception."""

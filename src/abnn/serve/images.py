@@ -25,22 +25,15 @@ SIGNATURES = {
 """Pillow's names of the accepted formats, and how their files start."""
 
 
-def image_type(content: bytes) -> str | None:
-    """Return Pillow's name of the format whose signature the bytes start with."""
-    return next((kind for kind, start in SIGNATURES.items() if re.match(start, content, re.DOTALL)), None)
-
-
 def decode(content: bytes, channels: int, max_pixels: int) -> np.ndarray:
     """Return one image as uint8 [H, W] or [H, W, 3]; a :class:`Problem` if it is none, or has too many pixels."""
-    kind = _accepted_type(content)
-    with _reading(kind, max_pixels):
+    with _reading(content, max_pixels) as kind:
         return read_image(content, channels, (kind,), partial(_check_size, max_pixels))
 
 
 def count_pixels(content: bytes, max_pixels: int) -> int:
     """Return width times height as the header has them; nothing is unpacked. The problems are those of ``decode``."""
-    kind = _accepted_type(content)
-    with _reading(kind, max_pixels), open_image(io.BytesIO(content), (kind,)) as image:
+    with _reading(content, max_pixels) as kind, open_image(io.BytesIO(content), (kind,)) as image:
         _check_size(max_pixels, *image.size)
         return image.width * image.height
 
@@ -52,22 +45,18 @@ def encode_png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def _accepted_type(content: bytes) -> str:
-    kind = image_type(content)
+@contextlib.contextmanager
+def _reading(content: bytes, max_pixels: int) -> Iterator[str]:
+    """Yield the type that the content has, so that only its decoder is tried, and turn every error into a problem.
+
+    Pillow raises many kinds of errors on damaged files. The sender learns that the file is damaged and nothing else.
+    """
+    kind = next((kind for kind, start in SIGNATURES.items() if re.match(start, content, re.DOTALL)), None)
     if kind is None:
         message = "The file is not an image of a type that is accepted: PNG, JPEG, WebP, BMP, GIF."
         raise Problem(415, "image-type", message)
-    return kind
-
-
-@contextlib.contextmanager
-def _reading(kind: str, max_pixels: int) -> Iterator[None]:
-    """Only the decoder of the recognised type is tried, and Pillow raises many kinds of errors on damaged files.
-
-    The sender learns that the file is damaged and nothing else.
-    """
     try:
-        yield
+        yield kind
     except Problem:
         raise
     except Image.DecompressionBombError:

@@ -5,6 +5,7 @@ A decoder process imports this too, so nothing of the web framework is loaded be
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Problem(Exception):
-    """A request that cannot be answered: status, a code for programs, a sentence for people."""
+    """A request that cannot be answered."""
 
     def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -28,5 +29,6 @@ class Problem(Exception):
         return JSONResponse(self.content(), self.status, self.headers)
 
 
-def busy(message: str, seconds: int) -> Problem:
-    return Problem(503, "busy", message, {"Retry-After": str(seconds)})
+def busy(message: str, seconds: float = 1) -> Problem:
+    """Return 503; after so many seconds it is worth trying again."""
+    return Problem(503, "busy", message, {"Retry-After": str(max(1, math.ceil(seconds)))})

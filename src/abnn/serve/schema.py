@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from http import HTTPStatus
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
 Verdict = Literal["accept", "notice", "reject"]
+Share = Annotated[float, Field(ge=0, le=1)]
+Threshold = Annotated[float, Field(description="Scores above it get this verdict, or a worse one.")]
 
 
 class Draws(BaseModel):
     """How far the draws of the weights agree."""
 
     count: int = Field(ge=1)
-    agreement: float = Field(ge=0, le=1, description="Share of the draws that name the predicted class on their own.")
+    agreement: Share = Field(description="Of the draws that name the predicted class on their own.")
     spread: float = Field(ge=0, description="Standard deviation over the draws of the predicted class's probability.")
     labels: list[int] = Field(description="The class that each draw names.")
     probabilities: list[float] = Field(description="The probability that each draw gives to the predicted class.")
@@ -22,16 +25,12 @@ class Draws(BaseModel):
 class Place(BaseModel):
     """Where the score lies among those of the good inputs that the thresholds were calibrated on."""
 
-    share_below: float | None = Field(
-        description="At least this share of them has a smaller score; null if they were not kept."
-    )
+    share_below: float | None = Field(description="At least so many have a smaller score; null if they were not kept.")
 
 
 class Thresholds(BaseModel):
-    """Scores above ``notice`` get a notice, above ``reject`` they are refused; null: none are."""
-
-    notice: float | None
-    reject: float | None
+    notice: Threshold
+    reject: Threshold
 
 
 class Picture(BaseModel):
@@ -47,7 +46,7 @@ class Answer(BaseModel):
 
     label: int = Field(ge=0)
     class_name: str
-    probability: float = Field(ge=0, le=1, description="Of the predicted class, made to come true on calibration data.")
+    probability: Share = Field(description="Of the predicted class, made to come true on calibration data.")
     probabilities: list[float] = Field(description="Of all classes, in the order of class_names of GET /model.")
     score: float = Field(description="Larger = more uncertain.")
     verdict: Verdict = Field(description="accept: use it; notice: use it with care; reject: do not use it.")
@@ -73,18 +72,12 @@ class BatchAnswer(BaseModel):
     results: list[Answer | Failure]
 
 
-class Limits(BaseModel):
-    max_bytes: int
-    max_pixels: int
-    max_images: int
-
-
 class Calibration(BaseModel):
-    inputs: int | None = Field(description="Good inputs that the thresholds were calibrated on.")
-    noticed: float | None = Field(
-        description="Promised: at most this share of good inputs is not accepted, on average."
-    )
-    rejected: float | None = Field(description="Promised: at most this share of good inputs is refused, on average.")
+    """``noticed`` and ``rejected`` are promised: at most so many good inputs, on average."""
+
+    inputs: int = Field(description="Good inputs that the thresholds were calibrated on.")
+    noticed: float
+    rejected: float
     quantiles: list[float] | None = Field(description="Evenly spaced quantiles of their scores, if they were kept.")
 
 
@@ -100,26 +93,22 @@ class ModelInfo(BaseModel):
     drawing: bool = Field(description="Whether prepare=ink is accepted.")
     score: str
     draws: int
-    notice: float | None = Field(description="Scores above it get a notice; null: none do.")
-    reject: float | None = Field(description="Scores above it are refused; null: none are.")
+    notice: Threshold
+    reject: Threshold
     calibration: Calibration
-    limits: Limits
+    limits: dict[Literal["max_bytes", "max_pixels", "max_images"], int]
 
 
 class Drift(BaseModel):
-    """Whether the images so far look like those of calibration."""
+    """Whether the images so far look like those of calibration. Without watching, only the first three and the message."""
 
     watching: bool = Field(description="Whether the model keeps what is needed to tell.")
     alarm: bool = Field(description="Whether drift was noticed. It stays on until the state is deleted.")
-    false_alarm_rate: float | None = Field(
-        default=None, description="If nothing drifts, the probability that there is ever an alarm is at most this."
-    )
     images: int = Field(description="Images that were looked at.")
-    alarm_after: int | None = Field(default=None, description="Number of the image that raised the alarm.")
-    p_value: float | None = Field(default=None, description='Of "nothing drifts", valid however often one looks.')
-    direction: Literal["higher", "lower"] | None = Field(
-        default=None, description="After an alarm: how scores compare with those of calibration."
-    )
+    false_alarm_rate: float | None = Field(None, description="Probability of ever an alarm if nothing drifts, at most.")
+    alarm_after: int | None = Field(None, description="Number of the image that raised the alarm.")
+    p_value: float | None = Field(None, description='Of "nothing drifts", valid however often one looks.')
+    direction: Literal["higher", "lower"] | None = Field(None, description="Of scores, after an alarm.")
     message: str = Field(description="The same in plain words.")
 
 
@@ -139,33 +128,18 @@ class State(BaseModel):
 
 def body_of(field: str, most: int) -> dict[str, Any]:
     """Return the description of the body of /predict ("image") and /predict/batch ("images"): a form or JSON."""
-    kinds: dict[str, dict[str, Any]] = {
-        "multipart/form-data": {"format": "binary", "contentMediaType": "application/octet-stream"},
-        "application/json": {"format": "image-base64", "description": "PNG, JPEG, WebP, BMP or GIF as base64"},
-    }
     content = {}
-    for kind, more in kinds.items():
-        one: dict[str, Any] = {"type": "string", **more}
+    for kind, form in (("multipart/form-data", "binary"), ("application/json", "image-base64")):
+        one = {"type": "string", "format": form, "description": "PNG, JPEG, WebP, BMP or GIF"}
         value = one if field == "image" else {"type": "array", "items": one, "minItems": 1, "maxItems": most}
         schema = {"type": "object", "properties": {field: value}, "required": [field]}
-        content[kind] = {"schema": {**schema, "additionalProperties": kind == "multipart/form-data"}}
+        content[kind] = {"schema": {**schema, "additionalProperties": form == "binary"}}
     return {"requestBody": {"required": True, "content": content}}
 
 
-FAILURES = {
-    400: "The body cannot be parsed.",
-    401: "The token is missing or wrong.",
-    403: "The request comes from a page of another site.",
-    408: "The body took too long.",
-    413: "The body, the image or the number of images is too large.",
-    415: "The body or the image is of a type that is not accepted.",
-    421: "The Host header is not one of this server's.",
-    422: "The request can be read, but not answered: a damaged image, an empty drawing, an unknown option.",
-    500: "The model failed.",
-    503: "Busy, starting or stopping: try again after the seconds of Retry-After.",
-}
+FAILURES = (400, 401, 403, 408, 413, 415, 421, 422, 500, 503)
 
 
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the descriptions of answers that are not successes; all of them unless some are named."""
-    return {status: {"model": Failure, "description": FAILURES[status]} for status in statuses or FAILURES}
+    return {each: {"model": Failure, "description": HTTPStatus(each).phrase} for each in statuses or FAILURES}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import sys
 import time
 from functools import partial
 from typing import Any
@@ -12,15 +13,18 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from abnn.serve.guard import REFUSED
 from abnn.serve.settings import Settings
 
 GRACE = 5  # seconds beyond the timeout: for an answer to be read, and for the server to stop
 OWN_FILES = 48  # descriptors that a server needs for itself
 ACCEPTED_AT_ONCE = 128  # connections that asyncio takes in one turn, before any of them can be refused
 BACKLOG = 2048
-READ_AT_ONCE = (
-    16 * 2**10
-)  # bytes that asyncio reads of one connection in one turn, so that uploads do not hold up others
+READ_AT_ONCE = 16 * 2**10  # bytes of one connection in one turn of asyncio, so that uploads do not hold up others
+SWITCH_SECONDS = (
+    1e-4  # after which Python lets another thread run: the model's waits for a busy event loop at every step
+)
+REFUSED_SECONDS = 0.5  # after 503, until the next request of that connection is read
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
     b'{"error": {"code": "busy", "message": "The server has as many connections as it can take; try again."}}'
@@ -52,6 +56,13 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         self._idle_since = self.loop.time()
         super().on_response_complete()
+        if self.scope.get(REFUSED) and not self.transport.is_closing():  # whoever asks again at once costs most
+            self.transport.pause_reading()
+            self.loop.call_later(REFUSED_SECONDS, self._resume)
+
+    def _resume(self) -> None:
+        if not self.flow.read_paused:  # or uvicorn resumes, when its buffer of the next body has been read
+            self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
@@ -119,6 +130,7 @@ class Server(uvicorn.Server):
 
 def run(application: Any, settings: Settings, listener: socket.socket, quiet: bool) -> None:
     """Serve on a bound socket until a signal comes; then answer what was taken, and return."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     most, at_once = connection_limit(settings)
     config = uvicorn.Config(
         application,

@@ -8,6 +8,10 @@ from pathlib import Path
 
 from abnn.errors import InputError, at_least_one, explain
 
+PATIENCE = (
+    0.25  # share of its time that a request may have to wait in one queue; it is refused at once if that is likely
+)
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -20,7 +24,6 @@ class Settings:
     max_bytes: int = 10 * 2**20  # size of one request's body
     max_pixels: int = 25_000_000  # width times height of one image, checked before it is unpacked
     max_images: int = 64  # images in one batch request
-    decoders: int = 2  # processes that unpack images; all but one also take large images
     body_memory: int = 256 * 2**20  # bytes of all bodies that are held at once, until their answer
     connections: int = 512  # open at once, also those that send nothing; further ones are closed with 503
     token: str | None = None  # bearer token that every request for the model must carry, if set
@@ -29,23 +32,16 @@ class Settings:
     threads: int | None = None  # that the model computes with, for batches of four images and more
 
     def __post_init__(self) -> None:
-        sizes = ("max_bytes", "max_pixels", "max_images", "body_memory", "connections")
-        for name in ("max_batch", "queue", *sizes, "threads"):
-            if name != "threads" or self.threads is not None:
-                at_least_one(name, getattr(self, name))
+        for name in ("max_batch", "queue", "max_bytes", "max_pixels", "max_images", "body_memory", "connections"):
+            at_least_one(name, getattr(self, name))
+        if self.threads is not None:
+            at_least_one("threads", self.threads)
         if not (math.isfinite(self.timeout) and self.timeout > 0):
             raise InputError(explain("timeout", self.timeout, "a positive number of seconds"))
         if not 0 <= self.wait < self.timeout:
             raise InputError(explain("wait", self.wait, "seconds from 0 up to the timeout"))
-        if self.decoders < 2:
-            raise InputError(explain("decoders", self.decoders, "at least 2, so that one is free of large images"))
         if self.max_images > self.queue:
             fix = "A batch request that is larger than the queue could never be taken."
             raise InputError(explain("max_images", self.max_images, f"at most queue = {self.queue}", fix))
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
             raise InputError(explain("token", "a token that a header cannot carry", "printable ASCII characters"))
-
-    @property
-    def request_pixels(self) -> int:
-        """Pixels of all images of one request, checked before any is unpacked."""
-        return 4 * self.max_pixels

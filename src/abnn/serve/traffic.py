@@ -1,7 +1,8 @@
-"""Is the traffic still like calibration? The monitor of :mod:`abnn.triage.drift`, over the scores of all answers.
+"""What is known of the traffic: counters and gauges for Prometheus, and whether it is still like calibration.
 
-Scores are taken on the event loop, in the order of the answers, so nothing needs a lock. With a file the state outlives
-the process: it is written at the start, once a second while images come, and at the end, always whole.
+The monitor of :mod:`abnn.triage.drift` takes the scores of all answers on the event loop, in the order of the answers, so
+nothing needs a lock. With a file the state outlives the process: it is written at the start, once a second while images
+come, and at the end, always whole.
 """
 
 from __future__ import annotations
@@ -11,15 +12,65 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from fastapi import Response
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from abnn.errors import InputError, NotFittedError, explain
 from abnn.files import write_json
+from abnn.serve.schema import Verdict
 from abnn.triage.drift import resume_monitor
 
 log = logging.getLogger("abnn.serve")
-SECONDS = 1.0
-"""Between two writes of the file; so much traffic is forgotten when the process is killed."""
+WRITE_EVERY = 1.0  # seconds; so much traffic is forgotten when the process is killed
+SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+QUEUE_GAUGES = {
+    "waiting": ("abnn_queue_length", "Images that wait for the model."),
+    "under_way": ("abnn_requests_under_way", "Requests that were taken and not answered yet."),
+    "failures": ("abnn_model_failures", "Batches on which the model failed."),
+}
+DRIFT_GAUGES = {
+    "alarmed": ("abnn_drift_alarm", "1 once drift was noticed."),
+    "p_value": ("abnn_drift_p_value", 'Of "nothing drifts", valid however often one looks.'),
+    "seen": ("abnn_drift_images", "Images that were looked at for drift."),
+    "alarm": ("abnn_drift_false_alarm_rate", "The probability of ever an alarm if nothing drifts is at most this."),
+}
+"""Names and descriptions, by the attributes of the batcher and of the monitor."""
+
+
+class Measures:
+    """What Prometheus may ask for. Labels take a fixed set of values, so that nobody can make them grow."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()  # of its own, so that several applications can live in one process
+        own: dict[str, Any] = {"registry": self.registry}
+        self.requests = Counter("abnn_requests", "Requests by route and status.", ["route", "status"], **own)
+        self.verdicts = Counter("abnn_verdicts", "Images by verdict.", ["verdict"], **own)
+        self.batch_size = Histogram("abnn_batch_size", "Images in one batch of the model.", buckets=SIZES, **own)
+        own["buckets"] = SECONDS
+        self.batch_seconds = Histogram("abnn_batch_seconds", "One batch of the model.", **own)
+        self.seconds = Histogram("abnn_request_seconds", "From a request to its answer.", ["route"], **own)
+        for verdict in get_args(Verdict):
+            self.verdicts.labels(verdict)
+
+    def count_batch(self, size: int, seconds: float) -> None:
+        self.batch_size.observe(size)
+        self.batch_seconds.observe(seconds)
+
+    def count_request(self, route: str, status: int, seconds: float) -> None:
+        self.requests.labels(route, str(status)).inc()
+        self.seconds.labels(route).observe(seconds)
+
+    def follow(self, owner: Any, gauges: dict[str, tuple[str, str]]) -> None:
+        """Read gauges off an object's attributes whenever Prometheus asks."""
+        for attribute, (name, text) in gauges.items():
+            Gauge(name, text, registry=self.registry).set_function(lambda a=attribute: getattr(owner, a))  # type: ignore
+
+    def response(self) -> Response:
+        """Return what GET /metrics says."""
+        return Response(generate_latest(self.registry), media_type="text/plain; version=0.0.4")
 
 
 class Traffic:
@@ -29,17 +80,16 @@ class Traffic:
         self.path, self._saved, self.monitor = path, -1, None
         try:
             self.monitor = triage.monitor()
-        except (AttributeError, NotFittedError) as error:
+        except NotFittedError as error:
             if path is not None:
-                why = str(error) if isinstance(error, NotFittedError) else "thresholds without calibration scores"
-                raise InputError(explain("--drift", why, "a model that keeps its calibration scores")) from None
+                raise InputError(explain("--drift", error, "a model that keeps its calibration scores")) from None
         if self.monitor is not None and path is not None:
             self.monitor = resume_monitor(self.monitor, path)
             try:
                 self._write(self.monitor.to_dict())
             except OSError as error:
-                given = f"{path} ({error.strerror})"
-                raise InputError(explain("--drift", given, "a file that can be written")) from None
+                accepted = "a file that can be written"
+                raise InputError(explain("--drift", f"{path} ({error.strerror})", accepted)) from None
 
     def update(self, scores: list[float]) -> None:
         if self.monitor is not None and scores:
@@ -48,16 +98,16 @@ class Traffic:
                 log.warning("drift: %s", self.state()["message"])
 
     def state(self) -> dict[str, Any]:
-        """Return what is known, for people and programs, in the form of :class:`abnn.serve.schema.Drift`."""
+        """Return what is known, in the form of :class:`abnn.serve.schema.Drift`."""
         monitor = self.monitor
         if monitor is None:
             message = "Not watched: the model keeps no calibration scores to compare with."
             return {"watching": False, "alarm": False, "images": 0, "message": message}
-        message = f"No sign of drift in {_images(monitor.seen)}."
+        message = f"No sign of drift in {_count_images(monitor.seen)}."
         if monitor.alarmed:
             message = (
-                f"Scores are {monitor.direction} than in calibration, noticed after {_images(monitor.alarmed_at)}. What is "
-                "promised about verdicts does not hold for such images."
+                f"Scores are {monitor.direction} than in calibration, noticed after {_count_images(monitor.alarmed_at)}. "
+                "What is promised about verdicts does not hold for such images."
             )
         return {
             "watching": True,
@@ -76,7 +126,7 @@ class Traffic:
 
         async def write() -> None:
             while True:
-                await asyncio.sleep(SECONDS)
+                await asyncio.sleep(WRITE_EVERY)
                 await self.save()
 
         writing = asyncio.create_task(write())
@@ -102,5 +152,5 @@ class Traffic:
         self._saved = state["seen"]
 
 
-def _images(number: int | None) -> str:
+def _count_images(number: int | None) -> str:
     return "1 image" if number == 1 else f"{number:,} images"

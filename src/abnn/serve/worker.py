@@ -1,8 +1,12 @@
 """The program of one decoder process: images come in on standard input, their pixels go out on standard output.
 
-It is started as a file; its arguments are Python's search path and the bytes that it may use. Hostile images are unpacked here and nowhere else:
-the server can end this process at any moment, and its memory is limited. One job is a line of JSON and the bytes of its
-images; so is the reply. Torch and the web framework are not loaded, so a new process is there in a moment.
+It is started as a file; its arguments are Python's search path and the bytes that it may use. Hostile images are unpacked
+here and nowhere else: the server can end this process at any moment, and its memory is limited. Torch and the web framework
+are not loaded, so a new process is there in a moment. All numbers are lines of JSON:
+
+    in    one object for each request, then the bytes of its images
+    out   the pixels of all images, as their headers have them; if these are not too many, for each image its problem, or
+          its shape followed by its pixels
 """
 
 from __future__ import annotations
@@ -38,31 +42,26 @@ def limit_memory(more: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more,) * 2)
 
 
-def answer(images: Any, job: dict[str, Any], contents: list[bytes]) -> tuple[dict[str, Any], list[Any]]:
-    """Return the pixels of all images, or only their number if that is more than ``unpack_up_to``."""
-    outcomes: list[Any] = []
-    total = 0
+def answer(images: Any, job: dict[str, Any], contents: list[bytes], sink: IO[bytes]) -> None:
+    """Write the reply, image by image, so that only one is unpacked at a time."""
+
+    def write_line(value: Any) -> None:
+        sink.write(json.dumps(value).encode() + b"\n")
+
+    pixels = 0
     for content in contents:
+        with contextlib.suppress(images.Problem):  # which is found again below
+            pixels += images.count_pixels(content, job["max_pixels"])
+    write_line(pixels)
+    for content in contents if pixels <= job["most_pixels"] else ():
         try:
-            total += images.count_pixels(content, job["max_pixels"])
+            array = images.decode(content, job["channels"], job["max_pixels"])
         except images.Problem as problem:
-            outcomes.append(problem)
+            write_line([problem.status, problem.code, problem.message])
         else:
-            outcomes.append(content)
-    if total > job["unpack_up_to"]:
-        return {"pixels": total}, []
-    rows, arrays = [], []
-    for outcome in outcomes:
-        try:
-            if isinstance(outcome, Exception):
-                raise outcome
-            array = images.decode(outcome, job["channels"], job["max_pixels"])
-        except images.Problem as problem:
-            rows.append({"problem": [problem.status, problem.code, problem.message]})
-        else:
-            rows.append({"shape": array.shape})
-            arrays.append(array)
-    return {"pixels": total, "rows": rows}, arrays
+            write_line(array.shape)
+            sink.write(array.data.cast("B"))
+    sink.flush()
 
 
 def main(source: IO[bytes], sink: IO[bytes], memory: int) -> None:
@@ -74,11 +73,12 @@ def main(source: IO[bytes], sink: IO[bytes], memory: int) -> None:
     limit_memory(memory)
     while line := source.readline():
         job = json.loads(line)
-        reply, arrays = answer(images, job, [source.read(length) for length in job["lengths"]])
-        sink.write(json.dumps(reply).encode() + b"\n")
-        for array in arrays:
-            sink.write(array.data.cast("B"))
-        sink.flush()
+        contents = [source.read(length) for length in job["lengths"]]
+        if hasattr(signal, "setitimer"):  # SIGALRM ends the process, whatever its decoder is at
+            signal.setitimer(signal.ITIMER_REAL, job["seconds"])
+        answer(images, job, contents, sink)
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,82 @@
+"""What the commands share: options, commands from settings, lines on a terminal, and models on their devices."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from abnn.errors import InputError, explain
+
+Request = TypeVar("Request")
+
+ModelFolder = Annotated[Path, typer.Argument(help="Folder of a saved model.")]
+Draws = Annotated[int | None, typer.Option(min=1, help="Weight draws; default: as calibrated.")]
+DrawSeed = Annotated[int | None, typer.Option(min=0, help="Seed of the draws; default: as calibrated, or 0.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Inputs that are read and predicted together.")]
+Device = Annotated[str, typer.Option(help='"auto", "cpu", "cuda", "cuda:1", ...')]
+Backbone = Annotated[str | None, typer.Option(help="For a model saved without it: a name, or module:function.")]
+Weights = Annotated[Path | None, typer.Option(help="Weights of that backbone; default: those in the model's folder.")]
+SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help="Leave out inputs that cannot be read.")]
+Report = Annotated[bool, typer.Option(help="Write the HTML page.")]
+Figures = Annotated[bool, typer.Option("--figures", help="Also write every figure as PNG and SVG.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
+
+
+def command(request: type[Request]) -> Callable[[Callable[[Request], None]], Callable[..., None]]:
+    """Make a function of one settings object a command with an option for each field of that dataclass."""
+
+    def decorate(function: Callable[[Request], None]) -> Callable[..., None]:
+        def run(**values: Any) -> None:
+            function(request(**values))
+
+        run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
+        run.__signature__ = inspect.signature(request, eval_str=True).replace(return_annotation=None)  # type: ignore
+        return run
+
+    return decorate
+
+
+def visible(text: str) -> str:
+    r"""Return ``text`` in one line; what is no printable character (control, direction, stray bytes) as in ``\x1b``."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def say(text: str, warning: bool = False) -> None:
+    """Print one line; a warning in yellow, on standard error."""
+    typer.secho(visible(text), err=warning, fg="yellow" if warning else None)
+
+
+def open_model(path: Path, backbone: str | None, weights: Path | None, device: str) -> tuple[Any, str]:
+    """Return the model of a folder, on a device, and the name of that device."""
+    import abnn.baselines  # noqa: F401 - its saved models, by their format
+    from abnn.store.saved import load_model
+
+    model = load_model(path, backbone, weights)
+    return model, move_to_device(model, device)
+
+
+def move_to_device(model: Any, device: str) -> str:
+    """Put a loaded model onto a device by name, "auto": a GPU if there is one, and return what it is called."""
+    import torch
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    module = model if isinstance(model, torch.nn.Module) else model.network
+    try:
+        module.to(device)
+    except (RuntimeError, AssertionError) as error:
+        fix = str(error).split("\n")[0]
+        raise InputError(explain("--device", repr(device), "a device of this machine", fix)) from None
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+
+
+def draws_and_seed(model: Any, draws: int | None, seed: int | None) -> tuple[int, int]:
+    """Return what was asked for; else what the thresholds were calibrated with, or would be."""
+    from abnn.config import TriageConfig
+
+    usual = getattr(model, "triage", None) or TriageConfig()
+    return draws or usual.draws, usual.seed if seed is None else seed

@@ -1,0 +1,201 @@
+"""The steps of ``abnn predict``, and predictions as lines of output: a table to read, JSON lines or CSV to process."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from torch import Tensor
+
+from abnn.cli._common import draws_and_seed, open_model, visible
+from abnn.cli._inputs import list_names, read_inputs
+from abnn.cli.predict import PredictRequest
+from abnn.data import InputForm
+from abnn.data.drawing import InkForm, reads_drawings
+from abnn.errors import AbnnError, FileFormatError, InputError, explain, unknown
+from abnn.files import check_writable
+from abnn.store.saved import class_names_of
+from abnn.triage.drift import resume_monitor
+
+NOTICED, REJECTED = 10, 11
+"""Exit statuses where the worst verdict is "notice" or "reject"; 0: all accepted, 2: an error."""
+COLOURS = {"accept": "green", "notice": "yellow", "reject": "red"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One input: the most probable class, its name if the model knows it, its probability, the score, the verdict."""
+
+    input: str
+    label: int
+    class_name: str | None
+    probability: float
+    score: float
+    verdict: str | None
+
+    def values(self) -> dict[str, Any]:
+        """By column, with the digits that mean something in 32 bits."""
+        return {**asdict(self), "probability": round(self.probability, 6), "score": float(f"{self.score:.7g}")}
+
+
+Writer = Callable[[Sequence[Row], bool], None]
+
+
+def write_json_lines(stream: TextIO, rows: Sequence[Row], first: bool) -> None:
+    for row in rows:  # JSON has no word for NaN and infinities
+        finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.values().items()}
+        stream.write(json.dumps(finite, allow_nan=False) + "\n")
+
+
+def write_csv(stream: TextIO, rows: Sequence[Row], first: bool) -> None:
+    lines = csv.writer(stream, lineterminator="\n")
+    if first:
+        lines.writerow([field.name for field in fields(Row)])
+    for row in rows:
+        lines.writerow([visible(cell) if isinstance(cell, str) else cell for cell in row.values().values()])
+
+
+def write_table(stream: TextIO, rows: Sequence[Row], first: bool) -> None:
+    """Write a part of a table: columns have fixed widths, so that a batch can be shown before the next one is known."""
+    # Without a terminal rich assumes 80 columns and breaks names that a reader of a log wants whole.
+    console = Console(file=stream, width=None if stream.isatty() else 160)
+    table = Table(box=None, show_header=first, width=console.width, pad_edge=False)
+    table.add_column("input", ratio=1, overflow="fold")
+    table.add_column("class", width=20, overflow="fold")
+    table.add_column("probability", width=11, justify="right")
+    table.add_column("score", width=9, justify="right")
+    table.add_column("verdict", width=7)
+    for row in rows:
+        name = str(row.label) if row.class_name in (None, str(row.label)) else f"{row.label} {row.class_name}"
+        verdict = f"[{COLOURS[row.verdict]}]{row.verdict}[/]" if row.verdict else "-"
+        texts = (escape(visible(text)) for text in (row.input, name))
+        table.add_row(*texts, f"{100 * row.probability:.1f} %", f"{row.score:.4f}", verdict)
+    with console.capture() as capture:  # rich would end the process where nobody reads any more
+        console.print(table)
+    stream.write(capture.get())
+
+
+FORMATS = {"table": write_table, "jsonl": write_json_lines, "csv": write_csv}
+
+
+def make_writer(format: str, stream: TextIO) -> Writer:
+    """Return a function that writes rows to a stream; its second argument says whether they are the first ones."""
+    if format not in FORMATS:
+        raise unknown("--format", format, FORMATS)
+    return partial(FORMATS[format], stream)
+
+
+def run(request: PredictRequest) -> int:
+    """Predict everything that was named and return the exit status of the worst verdict."""
+    names = list_names(request.inputs or [], request.from_file)
+    writer = make_writer(request.format, sys.stdout)
+    if request.drift is not None:
+        check_writable("--drift", request.drift)
+    model, _ = open_model(request.model, request.backbone, request.weights, request.device)
+    monitor = _open_monitor(model, request.drift)
+    already = monitor is not None and monitor.alarmed
+    try:
+        counts = _predict_all(request, model, names, writer, monitor)
+    finally:
+        if monitor is not None:
+            monitor.save(request.drift)
+    if not request.quiet:
+        _summarise(counts, getattr(model, "triage", None) is not None)
+        if counts["reject"] and not request.ink and reads_drawings(model):
+            typer.echo("If a rejected picture is a digit written on paper: --ink finds the ink first.", err=True)
+    if monitor is not None and monitor.alarmed:
+        when = "earlier" if already else f"after {monitor.alarmed_at:,} inputs"
+        evidence = f"scores are {monitor.direction} than in calibration (evidence against chance {monitor.p_value:.1e})"
+        promise = "the promised shares of verdicts do not hold for such inputs"
+        typer.echo(f"abnn: drift, noticed {when}: {evidence}; {promise}.", err=True)
+    return REJECTED if counts["reject"] else NOTICED if counts["notice"] else 0
+
+
+def _predict_all(
+    request: PredictRequest, model: Any, names: Iterable[str], writer: Writer, monitor: Any
+) -> Counter[str | None]:
+    """Write rows and watch their scores, batch by batch; return how many have which verdict, or are "skipped"."""
+    form = InkForm.of(model) if request.ink else InputForm.of(model)
+    draws, seed = draws_and_seed(model, request.draws, request.seed)
+    counts: Counter[str | None] = Counter()
+    with _progress_bar(request.quiet) as bar:
+        task = bar.add_task("", total=None)
+        for batch in read_inputs(names, form, request.batch_size):
+            if batch.names:
+                rows = _predict(model, batch.names, batch.x, draws, seed)
+                try:
+                    writer(rows, counts.total() == counts["skipped"])
+                    sys.stdout.flush()
+                except BrokenPipeError:
+                    raise AbnnError("standard output was closed before all was written.") from None
+                counts.update(row.verdict for row in rows)
+                if monitor is not None:
+                    monitor.update([row.score for row in rows])
+            for name, why in batch.unreadable:
+                if not request.skip_unreadable:
+                    fix = "Leave it out, or pass --skip-unreadable to go on without it."
+                    actual = f"{name}, which cannot be read: {why}"
+                    raise InputError(explain("INPUT", actual, "images, or rows of numbers", fix))
+                counts["skipped"] += 1
+                text = visible(f"abnn: skipped {name}: {why}")
+                bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            bar.advance(task, len(batch.names))
+    if counts.total() == counts["skipped"]:
+        actual = f"{counts['skipped']} inputs, none of which can be read"
+        raise InputError(explain("INPUT", actual, "at least one image"))
+    return counts
+
+
+def _predict(model: Any, names: list[str], x: Tensor, draws: int, seed: int) -> list[Row]:
+    """Return what the model says about each input; verdicts and probabilities that come true if it has thresholds."""
+    prediction = model.predict(x, draws=draws, seed=seed)
+    triage, classes = getattr(model, "triage", None), class_names_of(model)
+    score, verdicts, probs = prediction.score, [None] * len(names), prediction.probs
+    if triage is not None:
+        judgement = triage(prediction)
+        score, verdicts, probs = judgement.score, judgement.verdict, triage.probabilities(prediction)
+    top, labels = probs.max(-1)
+    columns = zip(names, labels.tolist(), top.tolist(), score.tolist(), verdicts)
+    return [Row(name, label, classes[label] if classes else None, *rest) for name, label, *rest in columns]
+
+
+def _open_monitor(model: Any, path: Path | None) -> Any:
+    if path is None:
+        return None
+    triage = getattr(model, "triage", None)
+    if triage is None:
+        raise InputError(explain("--drift", str(path), "a model with thresholds, for there is nothing to compare with"))
+    try:
+        return resume_monitor(triage.monitor(), path)
+    except FileFormatError as error:
+        raise FileFormatError(f"--drift: {path} cannot be used: {error}") from None
+
+
+def _summarise(counts: Counter[str | None], has_thresholds: bool) -> None:
+    words = {"accept": "accepted", "notice": "noticed", "reject": "rejected"} if has_thresholds else {}
+    parts = [f"{counts[verdict]:,} {word}" for verdict, word in words.items()]
+    parts += [f"{counts['skipped']:,} skipped"] if counts["skipped"] else []
+    total = counts.total() - counts["skipped"]
+    typer.echo(f"{total:,} inputs" + (": " if parts else "") + ", ".join(parts), err=True)
+    if not has_thresholds:
+        typer.echo("The model was saved without thresholds, so there are no verdicts; see abnn.calibrate.", err=True)
+
+
+def _progress_bar(quiet: bool) -> Any:
+    """A count on standard error, where a person looks at it and it does not run into rows on the same screen."""
+    console, columns = Console(stderr=True), (TextColumn("{task.completed:,.0f} inputs"), TimeElapsedColumn())
+    hidden = quiet or not console.is_terminal or sys.stdout.isatty()
+    return Progress(*columns, console=console, disable=hidden, transient=True)
