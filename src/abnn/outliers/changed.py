@@ -83,7 +83,7 @@ class Changed(Outliers):
 
 def groups_of(values: Tensor) -> tuple[Tensor, ...]:
     """Return the groups of a batch, of nearly equal sizes; some kinds of change need two images."""
-    return values.chunk(max(1, min(GROUPS, len(values) // 2)))
+    return values.tensor_split(max(1, min(GROUPS, len(values) // 2)))
 
 
 def per_image(x: Tensor, values: Tensor) -> Tensor:
