@@ -46,7 +46,8 @@ ROUNDS = 8  # of hidden classes
 STEPS, PAIRS, RATE, DECAY, DROPPED = 300, 256, 5e-3, 0.1, 0.2
 MADE, FEWEST_ROUNDS, MOST_ROUNDS = 3000, 2, 8  # outliers, and how often they are made of each input
 MILD, SEVERE = 0.3, 0.7
-MOMENTS, MOST_WITHOUT = 10_000, 2000  # inputs of the closed form, at most; the second where nothing is held out
+MOMENTS, MOST_WITHOUT = 10_000, 2000  # inputs of the closed form over all processes, at most; where nothing is held out
+SMALLEST = 1e-6  # spread of what a member says
 CLIPPED = 0.95  # quantile of the last features at which they are clipped
 
 
@@ -60,6 +61,8 @@ def learn_score(
 ) -> None:
     """Set the closed form and the combined score of a model.
 
+    Every process learns from all held-out data. What the first one has learnt counts: where nothing is held out, each sees a share.
+
     batches   over the data that the attachments were fitted to; the closed form is gathered from them
     held_out  over other data; None: the same
     """
@@ -69,13 +72,16 @@ def learn_score(
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         run = Pass(model, noting=True, plain=True)
-        some = list(_first(batches, MOMENTS if held_out is not None else MOST_WITHOUT))
+        if held_out is None:
+            some: Iterable[tuple[Tensor, Tensor]] = list(_first(batches, MOST_WITHOUT // fabric.world_size))
+        else:  # read one by one: so many images need not fit into memory
+            some = _first(batches, MOMENTS // fabric.world_size)
         model.closed_form.set(_moments(model, run, some, fabric))
         ordinary, source, labels = _evidence(model, run, _checked(model, some if held_out is None else held_out))
         _set_usual(combined, ordinary)
         changed, destroyed = _made(model, run, source, labels, outliers, generator)
         _set_bounds(combined, ordinary, changed, tabular=source[0].ndim == 2 and source[0].is_floating_point())
-        groups = _groups(model, ordinary, torch.cat(labels).to(model.device), changed, destroyed, generator)
+        groups = _groups(model, ordinary, torch.cat(labels), changed, destroyed, generator)
         raw = combined.raw_parts(ordinary)
         combined.centre.copy_(raw.median(0).values)
         combined.unit.copy_(_unit(raw))
@@ -83,12 +89,12 @@ def learn_score(
     with torch.no_grad():
         said = combined.members(combined.in_units(raw))
         combined.mean.copy_(said.mean(1, keepdim=True))
-        combined.spread.copy_(said.std(1, keepdim=True).clamp_min(1e-6) if said.shape[1] > 1 else said * 0 + 1)
+        combined.spread.copy_(said.std(1, correction=0, keepdim=True).clamp_min(SMALLEST))
         combined.anchor.copy_(_choose_anchor(combined, groups))
+        if fabric.world_size > 1:
+            for buffer in combined.buffers():
+                buffer.copy_(fabric.broadcast(buffer))
         combined.fitted.fill_(True)
-
-
-
 
 
 def _first(batches: Iterable[tuple[Tensor, Tensor]], most: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -106,9 +112,7 @@ def _checked(model: AttachedNetwork, batches: Iterable[Any]) -> Iterator[tuple[T
         yield x.to(model.device), y.to(model.device)
 
 
-def _moments(
-    model: AttachedNetwork, run: Pass, batches: Iterable[tuple[Tensor, Tensor]], fabric: Any
-) -> list[Moments]:
+def _moments(model: AttachedNetwork, run: Pass, batches: Iterable[tuple[Tensor, Tensor]], fabric: Any) -> list[Moments]:
     """Of the condensed features of every place; over the batches of all processes."""
     assert model.closed_form is not None
     moments = [Moments(1, width) for width in model.closed_form.widths]
@@ -117,13 +121,13 @@ def _moments(
         for each, part in zip(moments, run.take_features()[0]):
             features = condense(part).cpu().double()  # some devices have no float64
             each.add(features, torch.zeros(len(features), dtype=torch.int64))
-    for rank in range(fabric.world_size if fabric.world_size > 1 else 0):
-        others = fabric.broadcast(moments, src=rank)
-        total = others if rank == 0 else total  # noqa: F821
-        if rank > 0:
-            for each, other in zip(total, others):
-                each.join(other)
-    return moments if fabric.world_size == 1 else total
+    if fabric.world_size == 1:
+        return moments
+    total, *others = [fabric.broadcast(moments, src=rank) for rank in range(fabric.world_size)]
+    for process in others:  # everywhere in the same order, so that all have the same bits
+        for each, other in zip(total, process):
+            each.join(other)
+    return total
 
 
 def _evidence(
@@ -139,22 +143,19 @@ def _evidence(
 
 
 def _join(found: list[Evidence]) -> Evidence:
-    first = found[0]
-    last = None if first.last is None else torch.cat([each.last for each in found])  # type: ignore[misc]
-    return Evidence(
-        torch.cat([each.plain for each in found]),
-        torch.cat([each.attached for each in found]),
-        last,
-        first.weight,
-        first.bias,
-        torch.cat([each.variances for each in found]),
+    lasts = [each.last for each in found if each.last is not None]
+    return found[0]._replace(
+        plain=torch.cat([each.plain for each in found]),
+        attached=torch.cat([each.attached for each in found]),
+        last=torch.cat(lasts) if lasts else None,
+        variances=torch.cat([each.variances for each in found]),
     )
 
 
 def _pick(evidence: Evidence, rows: Tensor) -> Evidence:
     last = None if evidence.last is None else evidence.last[rows]
-    return Evidence(
-        evidence.plain[rows], evidence.attached[rows], last, evidence.weight, evidence.bias, evidence.variances[rows]
+    return evidence._replace(
+        plain=evidence.plain[rows], attached=evidence.attached[rows], last=last, variances=evidence.variances[rows]
     )
 
 
@@ -234,44 +235,61 @@ def _groups(
     destroyed: Made | None,
     generator: torch.Generator,
 ) -> Groups:
-    combined, device = model.combined, labels.device
-    rows: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for pair in WEIGHTS for name in pair}
-    half = torch.arange(len(labels), device=device) % 2
-    everything = torch.zeros(model.classes, dtype=torch.bool)
-    for hidden in model.task.hidden_classes(model.classes, ROUNDS, generator) or [everything]:
-        hidden = hidden.to(device)
-        visible = None if not bool(hidden.any()) else (~hidden).nonzero()[:, 0]
-        raw, near = combined.raw_parts(ordinary, visible), hidden[labels]
-        if not bool((~near).any()):
-            continue
-        centre, unit = raw[~near].median(0).values, _unit(raw[~near])
+    """Rows of every kind that occurs, over all rounds of hidden classes; one round that hides none where a task cannot."""
+    none = torch.zeros(model.classes, dtype=torch.bool)
+    rounds = model.task.hidden_classes(model.classes, ROUNDS, generator) or [none]
+    if bool((labels == labels[0]).all()):  # of one class: where that is hidden, nothing is left
+        rounds = [none]
+    found = [
+        _round(model.combined, ordinary, labels, changed, destroyed, hidden.to(labels.device)) for hidden in rounds
+    ]
+    return {
+        name: (torch.cat([each[name][0] for each in found]), torch.cat([each[name][1] for each in found]))
+        for name in found[0]
+    }
 
-        def units(evidence: Evidence) -> Tensor:
-            own = combined.raw_parts(evidence, visible)  # noqa: B023 - used within this round
-            return (own - centre) / unit  # noqa: B023
 
-        x = (raw - centre) / unit
-        both = ordinary.plain.softmax(1) + ordinary.attached.softmax(1)
-        right = both.masked_fill(hidden, -1).argmax(1) == labels
-        for name, chosen in (("ordinary", ~near), ("near", near), ("right", right & ~near), ("wrong", ~right & ~near)):
-            rows[name].append((x[chosen], half[chosen]))
-        if changed is not None:
-            kept = ~hidden[changed[1]]
-            rows["changed"].append((units(changed[0])[kept], changed[2][kept] % 2))
-        if destroyed is not None:
-            rows["destroyed"].append((units(destroyed[0]), destroyed[2] % 2))
-    return {name: (torch.cat([x for x, _ in each]), torch.cat([h for _, h in each])) for name, each in rows.items() if each}
+def _round(
+    combined: Any, ordinary: Evidence, labels: Tensor, changed: Made | None, destroyed: Made | None, hidden: Tensor
+) -> Groups:
+    """Rows of every kind where some classes are hidden."""
+    visible = (~hidden).nonzero()[:, 0] if bool(hidden.any()) else None
+    half, near = torch.arange(len(labels), device=labels.device) % 2, hidden[labels]
+    raw = combined.raw_parts(ordinary, visible)
+    usual = raw if bool(near.all()) else raw[~near]
+    centre, unit = usual.median(0).values, _unit(usual)
+
+    def units(own: Tensor) -> Tensor:
+        return ((own - centre) / unit).nan_to_num(nan=CUT)
+
+    x = units(raw)
+    both = ordinary.plain.softmax(1) + ordinary.attached.softmax(1)
+    right = both.masked_fill(hidden, -1).argmax(1) == labels
+    kinds = {"ordinary": ~near, "near": near, "right": right & ~near, "wrong": ~right & ~near}
+    groups = {name: (x[chosen], half[chosen]) for name, chosen in kinds.items()}
+    if changed is not None:
+        evidence, own_labels, numbers = changed
+        kept = ~hidden[own_labels]
+        groups["changed"] = units(combined.raw_parts(evidence, visible))[kept], numbers[kept] % 2
+    if destroyed is not None:
+        evidence, _, numbers = destroyed
+        groups["destroyed"] = units(combined.raw_parts(evidence, visible)), numbers % 2
+    return groups
 
 
 def _fit_members(combined: Any, groups: Groups, generator: torch.Generator) -> None:
-    device, parts = combined.linear.device, combined.linear.shape[1]
-    hidden = combined.inner.shape[2]
-    scales = {"linear": 0.0, "inner": parts**-0.5, "offset": 0.3, "outer": hidden**-0.5}
+    """Fit the small networks to all pairs that occur; without any, they say nothing."""
+    names = ("linear", "inner", "offset", "outer")
+    pairs = [(less, more, weight) for (less, more), weight in WEIGHTS.items() if _has_both_halves(groups, less, more)]
+    if not pairs:
+        for name in names:
+            getattr(combined, name).zero_()
+        return
+    device, parts, hidden = combined.linear.device, combined.linear.shape[1], combined.inner.shape[2]
     values = {}
-    for name, scale in scales.items():
+    for name, scale in zip(names, (0.0, parts**-0.5, 0.3, hidden**-0.5)):
         start = scale * torch.randn(getattr(combined, name).shape, generator=generator)
         values[name] = start.to(device).requires_grad_(True)
-    pairs = [(less, more, weight) for (less, more), weight in WEIGHTS.items() if _has_both_halves(groups, less, more)]
     rows = {name: [x[own == half].clamp(-CUT, CUT) for half in (0, 1)] for name, (x, own) in groups.items()}
     optimizer = torch.optim.AdamW(values.values(), RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
@@ -285,7 +303,7 @@ def _fit_members(combined: Any, groups: Groups, generator: torch.Generator) -> N
         places = [torch.randint(len(rows[name][m % 2]), (PAIRS,), generator=generator) for m in range(MEMBERS)]
         return torch.stack([rows[name][m % 2][place.to(device)] for m, place in enumerate(places)])
 
-    for _ in range(STEPS if pairs else 0):
+    for _ in range(STEPS):
         shown = (torch.rand(MEMBERS, 1, parts, generator=generator) >= DROPPED).float().to(device)
         loss = torch.zeros((), device=device)
         for less, more, weight in pairs:

@@ -28,7 +28,6 @@ from abnn.train.randomness import preserved_random_state
 from abnn.train.steps import Steps
 from abnn.train.trainable import History
 
-
 EPOCHS, STEPS, MOST_EPOCHS = 5, 300, 40
 
 
@@ -131,6 +130,7 @@ def _identity(
         **({"outlier_data": digests} if digests else {}),
         "freeze_backbone": freeze,
         "precision": config.precision,
+        "hold_out": None if model.combined is None else config.hold_out,
         "at": model.block_names,
         "kind": model.spec.kind,
         "optimizer": name_of(config.optimizer),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import (
     DataLoader,
-    Dataset,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
@@ -24,32 +24,61 @@ FEWEST, MOST = 20, 2000
 def hold_out(loader: Any, share: float, seed: int) -> tuple[Any, Iterable[Any] | None]:
     """Return a loader of most of the data and one of the rest, which belong to the seed.
 
-    Of an ordinary DataLoader single inputs are held out, of a list of batches the last inputs of each. Nothing is held out,
+    Of an ordinary DataLoader single inputs are held out, of a list of batches the last inputs of batches. Nothing is held out,
     and None comes back, where inputs cannot be told from one reading to the next, or there are too few.
     """
     if type(loader) is DataLoader and _is_plain(loader):
         count = len(loader.dataset)  # type: ignore[arg-type]
         held = min(int(share * count), MOST)
+        if (count - held) % (
+            loader.batch_size or 1
+        ) == 1:  # a last batch of one: batch normalisation cannot learn from it
+            held -= 1
         if held < FEWEST:
             return loader, None
         order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
         rest, out = (places.sort().values for places in (order[held:], order[:held]))
         return _over(loader, rest), _over(loader, out, in_order=True)
-    if isinstance(loader, list | tuple) and all(isinstance(batch, tuple | list) and len(batch) == 2 for batch in loader):
-        held_rows = [int(share * len(batch[0])) for batch in loader]
-        if sum(held_rows) >= FEWEST:
-            pairs = list(zip(loader, held_rows))
-            rest_of = [[part[: len(part) - rows] for part in batch] for batch, rows in pairs]
-            return rest_of, [[part[len(part) - rows :] for part in batch] for batch, rows in pairs if rows][:MOST]
+    if isinstance(loader, list | tuple):
+        return _split_batches(loader, share)
     return loader, None
+
+
+def _split_batches(batches: Sequence[Any], share: float) -> tuple[Any, Iterable[Any] | None]:
+    """Return the beginnings of batches and their ends; the batches themselves where one is not a pair of equal length."""
+    sizes = [_size(batch) for batch in batches]
+    known = [size for size in sizes if size is not None]
+    held = min(int(share * sum(known)), MOST)
+    if len(known) < len(sizes) or held < FEWEST:
+        return batches, None
+    # Of n inputs so far, the whole part of share * n is held out: that of single inputs in small batches adds up.
+    ends = [0, *(int(held * count / sum(known)) for count in accumulate(known))]
+    cuts = [size - (end - start) for size, start, end in zip(known, ends, ends[1:])]
+    rest = [[part[:cut] for part in batch] for batch, cut in zip(batches, cuts) if cut]
+    return rest, [[part[cut:] for part in batch] for batch, cut, size in zip(batches, cuts, known) if cut < size]
+
+
+def _size(batch: Any) -> int | None:
+    """How many inputs a batch has; None where that cannot be said. What is wrong with it is said when it is read."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        return None
+    try:
+        size, labels = (len(part) for part in batch)
+    except TypeError:
+        return None
+    return size if size == labels else None
 
 
 def _is_plain(loader: DataLoader) -> bool:
     """Whether a loader reads each item of a data set once, in order or shuffled."""
     data, sampler = loader.dataset, loader.sampler
-    sized = isinstance(data, Dataset) and not isinstance(data, IterableDataset) and hasattr(data, "__len__")
-    shuffled = isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == len(data)  # type: ignore[arg-type]
-    return sized and loader.batch_size is not None and (type(sampler) is SequentialSampler or shuffled)
+    if loader.batch_size is None or isinstance(data, IterableDataset):
+        return False
+    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        return False
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler.num_samples == len(data)
+    return type(sampler) is SequentialSampler
 
 
 def _over(loader: DataLoader, places: Tensor, in_order: bool = False) -> DataLoader:

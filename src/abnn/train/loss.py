@@ -93,9 +93,7 @@ class Losses:
         with self.autocast(), evaluating(backbone) if backbone.training else contextlib.nullcontext():
             return logits_of(backbone(x))
 
-    def _of_data(
-        self, x: Tensor, y: Tensor, with_kl: bool, plain: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _of_data(self, x: Tensor, y: Tensor, with_kl: bool, plain: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """The loss, the weighted KL, and the share of inputs that are classified right."""
         logits = self._logits(x)
         task = self.model.task

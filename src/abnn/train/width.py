@@ -35,7 +35,9 @@ def widen(model: AttachedNetwork, loader: Iterable[Any], tolerance: float = 0.01
     tolerance  by how much the mean log-loss, in nats, may grow
     """
     if model.spec.kind != "bounded":
-        raise InputError(explain("model", f"attachments of kind {model.spec.kind!r}", "bounded ones, which learn no width"))
+        raise InputError(
+            explain("model", f"attachments of kind {model.spec.kind!r}", "bounded ones, which learn no width")
+        )
     batches = [check_batch(model, batch) for batch in loader]
     if not batches:
         raise InputError(explain("loader", "a loader without batches", "held-out (x, y) batches"))
