@@ -81,7 +81,9 @@ def test_the_global_random_state_counts_only_without_a_generator(name: str) -> N
 
 @pytest.mark.parametrize("shape", [(6, 1, 8, 8), (6, 3, 32, 48), (6, 3, 48, 48), (6, 1, 44, 60)])
 @pytest.mark.parametrize("name", [*MILD, *HARD])
-def test_every_kind_of_change_changes_every_image(name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_change_changes_every_image(
+    name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And keeps the value range, which the generator sees to, and the severities' upper end."""
     hard = name in HARD
     monkeypatch.setattr(changed_file, "HARD" if hard else "MILD", {name: (HARD if hard else MILD)[name]})
@@ -272,7 +274,9 @@ def test_large_scenes_are_resized_ones() -> None:
     torch.testing.assert_close(F.avg_pool2d(made, (2, 1)), small, rtol=0, atol=0.5)
     assert (F.avg_pool2d(made, (2, 1)) - small).abs().mean() < 0.01  # only edges differ
     fitting = torch.Size((2, 3, MOST_PLACES, 80))
-    first, second = (function(fitting, 8, Rng(generator(1), torch.zeros(1))) for function in (leaf_scenes, exact_scenes))
+    first, second = (
+        function(fitting, 8, Rng(generator(1), torch.zeros(1))) for function in (leaf_scenes, exact_scenes)
+    )
     assert torch.equal(first, second)
 
 
