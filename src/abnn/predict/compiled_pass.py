@@ -39,14 +39,14 @@ class CompiledPass:
         self.passes: dict[Any, PredictionPass] = {}
 
     def holding(
-        self, network: AttachedNetwork, noise: Noise, judged: bool, views: tuple[int, ...]
+        self, network: AttachedNetwork, noise: Noise, wanted: str, views: tuple[int, ...]
     ) -> Callable[[Tensor], Outputs]:
         """Return a compiled pass that holds some noise: compilers know a pass by its modules, so these stay the same."""
         first = noise[0][0]
         assert first is not None
-        key = first.shape[1], judged, views, network.device
+        key = first.shape[1], wanted, views, network.device
         if key not in self.passes:
-            run = self.passes[key] = PredictionPass(network, noise, judged, views)
+            run = self.passes[key] = PredictionPass(network, noise, wanted, views)
             run.compute = partial(self._compute, run, self._compile(network))
         run = self.passes[key]
 
@@ -70,7 +70,7 @@ class CompiledPass:
         try:
             return call(run, rows, x)
         except Exception as error:  # noqa: BLE001 - of the network or of the compiler, which the ordinary pass tells apart
-            if run.judged:
+            if run.notes:
                 run.run.take_features()
             result = run.outputs(rows, x)
             self.off = True

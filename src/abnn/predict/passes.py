@@ -1,4 +1,8 @@
-"""What one pass of a prediction computes: the predictive distribution of every draw, the learnt score and its parts."""
+"""What one pass of a prediction computes: the predictive distribution of every draw, the learnt score and its parts.
+
+The learnt score looks at the mean over all draws. Where draws come in several passes, these return what it is made of, and
+:class:`abnn.predict.judgement.Judgement` makes it once they are through.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +18,36 @@ from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
 from abnn.model.views import side_by_side
 
-Outputs = tuple[Tensor, Tensor | None]
-"""Predictive distributions [S, B, K]; the learnt score and its parts, [B, 1 + parts], where there are any."""
+Outputs = tuple[Tensor | None, ...]
+"""Predictive distributions [S, B, K], then what ``WANTED`` says."""
+WANTED = {
+    "samples": "nothing more",
+    "score": "the learnt score and its parts, [B, 1 + parts]",
+    "outputs": "the network's outputs, [S, B, K]",
+    "evidence": "the network's outputs, [S, B, K]; ln v at every place, [B, P]; what went into its last layer, [B, F], or None",
+}
+"""What a pass returns beside the predictive distributions."""
 
 
 class PredictionPass:
     """Passes of an attached network with the same draws and views.
 
     noise   of the draws; the plain network comes before them where the network says so
-    judged  whether the learnt score and its parts are wanted as well
+    wanted  what it returns beside the predictive distributions, see ``WANTED``
     views   which view each draw looks at, see :func:`abnn.model.views.views_of`; the plain network sees the first
     """
 
-    def __init__(self, network: AttachedNetwork, noise: Noise, judged: bool, views: tuple[int, ...]) -> None:
-        self.network, self.judged = network, judged
+    def __init__(self, network: AttachedNetwork, noise: Noise, wanted: str, views: tuple[int, ...]) -> None:
+        self.network, self.wanted = network, wanted
+        self.notes = wanted in ("score", "evidence")
         self.views = (0, *views) if network.state.plain and views else views
         ordered = sorted(set(self.views))
-        self.run = Pass(network, noise, tuple(ordered.index(view) for view in self.views), noting=judged)
+        self.run = Pass(network, noise, tuple(ordered.index(view) for view in self.views), noting=self.notes)
         self.compute: Callable[[Tensor, Tensor], Outputs] | None = None  # in the place of outputs(), compiled
 
     def __call__(self, x: Tensor) -> Outputs:
         """What one pass says about the inputs, see ``Outputs``."""
-        if self.judged:
+        if self.notes:
             self.run.take_features()  # of a pass that failed in the middle
         try:
             return (self.compute or self.outputs)(side_by_side(x, self.views), x)
@@ -50,10 +62,20 @@ class PredictionPass:
         """What is computed from all views of the inputs and the inputs as they are; this is what can be compiled."""
         outputs = self.run(rows)
         samples = self.network.task.samples(outputs)
-        if not self.judged:
-            return samples, None
-        value, parts = self.network.combined(self.network.gather(self.run, outputs))
-        return samples, torch.cat([value[:, None], parts], dim=1)
+        if self.wanted == "samples":
+            return (samples,)
+        if self.wanted == "outputs":
+            return samples, outputs
+        variances, last = self.network.read(self.run)
+        if self.wanted == "evidence":
+            return samples, outputs, variances, last
+        return samples, judge(self.network, outputs, variances, last)
+
+
+def judge(network: AttachedNetwork, outputs: Tensor, variances: Tensor, last: Tensor | None) -> Tensor:
+    """Return the learnt score and its parts, [B, 1 + parts], of the outputs of all draws and what a pass read on the way."""
+    value, parts = network.combined(network.evidence(outputs, variances, last))
+    return torch.cat([value[:, None], parts], dim=1)
 
 
 def moved(x: Tensor, device: torch.device) -> Tensor:

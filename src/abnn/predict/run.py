@@ -12,6 +12,7 @@ from abnn.model.network import AttachedNetwork
 from abnn.model.views import can_move, check_views, views_of
 from abnn.predict.chunks import plan
 from abnn.predict.inputs import LateCheck, check_inputs
+from abnn.predict.judgement import Judgement
 from abnn.predict.prediction import Prediction
 from abnn.predict.runtime import runtime_of
 from abnn.scores import find_score, without_statistics
@@ -63,32 +64,31 @@ def predict(
     runtime, device = runtime_of(model), model.device
     first = int(model.state.plain)
     samples: Tensor | None = None
-    judgement: Tensor | None = None
+    judgement = Judgement(model, chunks, first) if judged else None
     with torch.inference_mode(), runtime.turn(device):
         for numbers in chunks.draws:
-            judges = judged and numbers.start == 0
+            wanted = judgement.wanted(numbers) if judgement else "samples"
             if draws:
                 noise = runtime.noise.get(model.layers, numbers, number, fresh=seed is None)
             else:
                 noise = runtime.noise.none(model.layers, len(numbers))
             of_draws = views_of(numbers, views)
-            run = runtime.runner(model, noise, judges, of_draws, replay, repeated=len(chunks.inputs) > 1)
+            run = runtime.runner(model, noise, wanted, of_draws, replay, repeated=len(chunks.inputs) > 1)
             for rows in chunks.inputs:
-                part, extra = run(x[rows])
+                part, *more = run(x[rows])
+                assert part is not None
                 if samples is None:
                     with torch.inference_mode(False):  # so that autograd can use it
                         samples = torch.empty(first + count, len(x), *part.shape[2:], dtype=part.dtype, device=device)
                 samples[:first, rows] = part[:first]
                 samples[first + numbers.start : first + numbers.stop, rows] = part[first:]
-                if judges and extra is not None:
-                    if judgement is None:
-                        with torch.inference_mode(False):
-                            judgement = torch.empty(len(x), extra.shape[1], dtype=extra.dtype, device=device)
-                    judgement[rows] = extra
+                if judgement is not None:
+                    judgement.add(numbers, rows, more)
+        score_and_parts = None if judgement is None else judgement.finish()
     assert samples is not None
     if look is not None:
         look.check()
-    if judgement is None:
+    if score_and_parts is None:
         return Prediction(samples, default=default, views=views)
-    parts = dict(zip(model.combined.names, judgement[:, 1:].unbind(1)))
-    return Prediction(samples, judgement[:, 0], parts, default, views=views)
+    parts = dict(zip(model.combined.names, score_and_parts[:, 1:].unbind(1)))
+    return Prediction(samples, score_and_parts[:, 0], parts, default, views=views)

@@ -53,21 +53,22 @@ class Runtime:
                     self._done = torch.cuda.current_stream().record_event()
 
     def runner(
-        self, network: AttachedNetwork, noise: Noise, judged: bool, views: tuple[int, ...], replay: bool, repeated: bool
+        self, network: AttachedNetwork, noise: Noise, wanted: str, views: tuple[int, ...], replay: bool, repeated: bool
     ) -> Callable[[Tensor], Outputs]:
         """Return a function from inputs to the outputs of a pass.
 
+        wanted    what it returns beside the predictive distributions, see abnn.predict.passes.WANTED
         replay    on CUDA, as a graph
         repeated  whether it is called more than once
         """
         if self.compiled is not None:
             make: Callable[[Noise], Callable[[Tensor], Outputs]] = partial(
-                self.compiled.holding, network, judged=judged, views=views
+                self.compiled.holding, network, wanted=wanted, views=views
             )
         else:
-            make = partial(PredictionPass, network, judged=judged, views=views)
+            make = partial(PredictionPass, network, wanted=wanted, views=views)
         if replay and network.device.type == "cuda":
-            return lambda x: self.replay(network, make, x, noise, judged, views, self.compiled)
+            return lambda x: self.replay(network, make, x, noise, wanted, views, self.compiled)
         run = make(noise)
         if isinstance(run, PredictionPass) and repeated and network.device.type == "cpu":
             run.run.keep_weights()
