@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from abnn.attached import Attached
-from abnn.bayes.noise import REMEMBERED, Noise, NoiseCache, held_noise, no_noise, pick_draws, tensors_of
+from abnn.bayes.noise import REMEMBERED, Noise, NoiseCache, held_noise, no_noise, tensors_of
 
 
 def same(first: Noise, second: Noise) -> bool:
@@ -33,11 +33,13 @@ def test_the_same_request_gets_the_same_tensors(attached: Attached) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, tensors_of(first)))  # another thread may still read it
 
 
-def test_mean_weights_go_ahead(attached: Attached) -> None:
+def test_mean_weights_have_no_noise(attached: Attached) -> None:
     cache = NoiseCache()
-    noise = cache.get(attached.layers, range(3), 2, mean=True)
-    assert same(pick_draws(noise, slice(1)), no_noise(attached.layers))
-    assert same(pick_draws(noise, slice(1, None)), cache.get(attached.layers, range(3), 2))
+    noise = cache.none(attached.layers, 3)
+    assert same(noise, no_noise(attached.layers, 3)) and not any(part.any() for part in tensors_of(noise))
+    assert {part.shape[1] for part in tensors_of(noise)} == {3}
+    assert cache.none(attached.layers, 3) is noise and cache.none(attached.layers, 2) is not noise
+    assert not same(cache.get(attached.layers, range(3), 0), noise)  # not taken for draws of a seed
 
 
 def test_fresh_draws_are_not_remembered(attached: Attached) -> None:

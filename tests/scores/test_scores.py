@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from abnn.model.distance import Gate
-from abnn.scores import SAMPLE_SCORES, SCORES, gated, outside
+from abnn.errors import InputError, NotFittedError
+from abnn.predict import Prediction
+from abnn.scores import SAMPLE_SCORES, SCORES, find_score, score
 from tests.conftest import generator
 
 NAMES = sorted(SAMPLE_SCORES)
@@ -85,45 +86,28 @@ def test_extremes() -> None:
 
 
 def test_every_score_has_a_name() -> None:
-    assert set(SCORES) == {*SAMPLE_SCORES, "distance", "gated"}
+    assert set(SCORES) == {*SAMPLE_SCORES, "combined", "energy", "distance"}
+    assert {name for name, each in SCORES.items() if each.statistics} == {"combined", "energy", "distance"}
 
 
-GATE = Gate(low=1.0, high=2.0, fits=0.1, misfits=0.3)
+def test_scores_of_what_a_fit_has_learnt() -> None:
+    values = torch.tensor([[0.5, 2.0], [1.0, -1.0], [3.0, 2.0], [0.0, 6.0]])
+    parts = dict(zip(("energy", "odds", "distance at input", "distance at layer.0"), values))
+    prediction = Prediction(samples(3, 2), torch.tensor([7.0, 8.0]), parts)
+    assert prediction.score_by("combined").tolist() == [7.0, 8.0]
+    assert prediction.score_by("energy").tolist() == [0.5, 2.0]
+    assert prediction.score_by("distance").tolist() == [1.5, 4.0]  # the mean over places
 
 
-def test_gated_counts_margin_and_misfit_inside_distance_outside_and_not_beyond() -> None:
-    entropy = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5])
-    distance = torch.tensor([0.0, 1.0, 1.25, 2.0, 19.0])
-    misfit = torch.tensor([-9.0, 0.1, 0.2, 0.3, 9.0])
-    margin = torch.tensor([0.5, 0.4, 0.9, 0.2, 0.1])
-    score = gated(margin, entropy, distance, misfit, GATE)
-    unsure = torch.tensor([0.5, 0.4, 0.9 - 0.6 / 64, 0.4, 0.5])  # the margin inside, the entropy outside
-    torch.testing.assert_close(score, unsure + torch.tensor([-0.4, 0.0, 0.15 + 2 / 64, 2.4, 2.4]))
-    torch.testing.assert_close(outside(distance, GATE), torch.tensor([0.0, 0.0, 1 / 64, 1.0, 1.0]))
+@pytest.mark.parametrize("name", ["combined", "energy", "distance"])
+def test_scores_that_need_a_fit_say_so(name: str) -> None:
+    with pytest.raises(NotFittedError, match=f"score: '{name}' needs what abnn.fit.* learns.*entropy"):
+        Prediction(samples(3, 2)).score_by(name)
 
 
-@given(st.lists(st.floats(0, 10, width=32), min_size=2, max_size=8))
-def test_gated_grows_with_distance_and_misfit(values: list[float]) -> None:
-    ordered, none, gate = torch.tensor(sorted(values)), torch.zeros(len(values)), Gate(2.0, 5.0, 2.0, 5.0)
-    by_distance, by_misfit = gated(none, none, ordered, none, gate), gated(none, none, none, ordered, gate)
-    assert (by_distance.diff() >= 0).all() and (by_misfit.diff() >= 0).all()
-    assert by_distance.min() >= -0.4 and gated(none, none, ordered, ordered, gate).max() <= 2.4 + 1e-6
-    assert (gated(none + 1, none, ordered, none, gate).diff() >= 0).all()  # also where the margin gives way to less
-
-
-def test_what_is_farther_than_any_picture_is_above_everything_else() -> None:
-    distance = torch.tensor([20.0, 200.0, 20_000.0])  # 10, 100 and 10,000 times the gate's upper end
-    score = gated(torch.zeros(3), torch.zeros(3), distance, torch.full((3,), -9.0), GATE)
-    torch.testing.assert_close(score, 2.0 + torch.tensor([0.0, 1.0, 3.0]))
-    assert score[-1] > gated(torch.ones(1), torch.ones(1), torch.tensor([19.0]), torch.tensor([9.0]), GATE)
-
-
-def test_outside_for_certain_is_above_every_doubt_and_misfit_within() -> None:
-    sure = gated(torch.zeros(1), torch.zeros(1), torch.tensor([2.0]), torch.tensor([-9.0]), GATE)
-    unsure = gated(torch.ones(1), torch.ones(1), torch.tensor([1.25]), torch.tensor([9.0]), GATE)
-    assert sure > unsure
-
-
-def test_gated_with_an_empty_gate() -> None:
-    values, gate = torch.tensor([0.5, 2.0]), Gate(1.0, 1.0, 1.0, 1.0)
-    torch.testing.assert_close(gated(torch.zeros(2), torch.zeros(2), values, values, gate), torch.tensor([-0.4, 2.4]))
+def test_unknown_scores() -> None:
+    for gone in ("gated", "misfit", "entropi"):
+        with pytest.raises(InputError, match=f"score: got '{gone}'.*combined"):
+            find_score(gone)
+    with pytest.raises(InputError, match="name: got 'entropy'; accepted: a name that no other score has"):
+        score("entropy")(lambda prediction: prediction.samples)

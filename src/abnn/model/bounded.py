@@ -67,7 +67,7 @@ class Bounded(nn.Module):
 
 
 def rms(x: Tensor) -> Tensor:
-    """The root mean square of each input, [B, 1, ...]; right for values from 1e-8 to 1e30."""
+    """The root mean square of each input, [B, 1, ...]; right for values from 1e-8 to 1e25."""
     values = x if x.dtype == torch.float64 else x.float()
     norm = torch.linalg.vector_norm(values.flatten(1) * SMALLER, dim=1)
     size = norm * (1 / (SMALLER * math.sqrt(x[0].numel())))
