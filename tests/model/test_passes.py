@@ -1,4 +1,4 @@
-"""The draw without noise within a pass of the others: the same features, and every module called once."""
+"""Passes with a state of their own: every module is called once, and threads do not meet."""
 
 from __future__ import annotations
 
@@ -20,30 +20,41 @@ from abnn.baselines.posthoc import PostHocModel
 from abnn.bayes.noise import held_noise
 from abnn.model.passes import Pass
 from abnn.model.shadow import shadow
-from tests.conftest import SmallBatchNormNet, generator, one_draw_at_a_time, randomise_attachments
+from abnn.model.views import shifted
+from tests.conftest import SmallBatchNormNet, generator, one_draw_at_a_time, randomise_attachments, with_score
 from tests.model.test_attach import Encoder, LongSkip, image, small
+
+KINDS = ["bounded", "chain", "replace"]
+DRAWS = {"bounded": 0, "chain": 1, "replace": 1}
 
 
 def fitted(model: Attached, x: Tensor) -> Attached:
-    y = torch.arange(len(x)) % model.classes
-    randomise_attachments(model, 0.05)
-    model.distance.fit(list(zip(x.split(4), y.split(4))))
-    return model
+    return with_score(randomise_attachments(model, 0.05), x)
 
 
 def check(model: Attached, x: Tensor) -> None:
-    """Distances are those of a pass of the mean weights, and samples those of a pass without these."""
+    """Samples are those of the held draws, parts and score those of a pass of each input alone."""
     found = model.predict(x, draws=3, seed=1)
-    assert found.distance is not None
     with torch.no_grad():
-        torch.testing.assert_close(found.distance, model.distance(x), rtol=1e-3, atol=1e-4)
         model.resample(3, seed=1)
         torch.testing.assert_close(found.samples, model.draw_logits(x).softmax(2), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(found.samples, one_draw_at_a_time(model, x).softmax(2), rtol=1e-3, atol=1e-5)
+    if model.combined is None:
+        assert found.combined is None and found.parts is None
+        return
+    assert found.combined is not None and found.parts is not None
+    alone = [model.predict(row[None], draws=3, seed=1) for row in x]
+    torch.testing.assert_close(found.combined, torch.cat([each.combined for each in alone]), rtol=1e-2, atol=1e-2)
+    mean = model.predict(x).parts
+    assert mean is not None
+    for name, part in found.parts.items():
+        if "attached" not in name and name != "change of mind":  # of the plain network, whatever the draws are
+            torch.testing.assert_close(part, mean[name], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["conv", "bottleneck", "chain", "replace"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("last", [None, 1, 2])
-def test_features_of_the_mean_weights_come_with_the_draws(kind: str, last: int | None) -> None:
+def test_a_prediction_is_that_of_each_draw_and_input(kind: str, last: int | None) -> None:
     x = image(40, seed=2)
     model = fitted(abnn.attach(small(), x[:1], kind=kind, last=last), x)
     check(model, image(5, seed=3))
@@ -54,8 +65,7 @@ def test_other_networks() -> None:
     check(fitted(abnn.attach(SmallBatchNormNet().eval(), x[:1]), x), x[:5])
     torch.manual_seed(0)
     tokens = torch.randn(24, 7, 5, generator=generator(1))
-    model = fitted(abnn.attach(Encoder().eval(), tokens[:1]), tokens)
-    check(model, tokens[:3])
+    check(fitted(abnn.attach(Encoder().eval(), tokens[:1]), tokens), tokens[:3])
 
 
 class Around(nn.Module):
@@ -76,8 +86,7 @@ def test_networks_with_ways_around_attachments() -> None:
     model = fitted(abnn.attach(Around(), x[:1], at=["one", "two"]), x)
     assert not model.folds_at_input
     check(model, x[:5])
-    with pytest.warns(abnn.errors.AbnnWarning):
-        model = abnn.attach(LongSkip(), image(), at=["down", "up"])
+    model = abnn.attach(LongSkip(), image(), at=["down", "up"])
     assert model.folds_at_input
     check(fitted(model, image(24, seed=4)), image(3, seed=5))
 
@@ -95,18 +104,22 @@ def calls(model: Attached, module: nn.Module, run: Any) -> int:
     return count
 
 
-def test_everything_runs_once_for_draws_and_distance() -> None:
+def test_everything_runs_once_for_draws_and_score() -> None:
     x = image(40, seed=2)
     network = small()
-    model = fitted(abnn.attach(network, x[:1]), x)
-    for module in (network.stem, network.blocks[0], network.blocks[2], network.head):
+    model = fitted(abnn.attach(network, x[:1], last=2), x)
+    for module in (network.stem, *network.blocks, network.head):
         assert calls(model, module, lambda: model.predict(x[:4], draws=5)) == 1
-    late = fitted(abnn.attach(network, x[:1], last=1), x)
+        assert calls(model, module, lambda: model.predict(x[:4])) == 1
     shapes = []
-    handle = network.blocks[2].register_forward_hook(lambda module, args, output: shapes.append(len(output)))
-    late.predict(x[:4], draws=5)
-    handle.remove()
-    assert shapes == [4]  # what stands beside the first attachment runs once for all draws
+    handles = [
+        block.register_forward_hook(lambda module, args, output: shapes.append(len(output))) for block in network.blocks
+    ]
+    model.predict(x[:4], draws=5)
+    model.predict(x[:4])
+    for handle in handles:
+        handle.remove()
+    assert shapes == [4, 4, 24, 4, 4, 8]  # what comes before the first attachment runs once for all draws
 
 
 def test_a_pass_leaves_the_network_alone(attached: Attached, images: Tensor) -> None:
@@ -115,9 +128,9 @@ def test_a_pass_leaves_the_network_alone(attached: Attached, images: Tensor) -> 
     mean = Pass(attached, noting=True)
     with torch.no_grad():
         mean(images)
-    assert [len(each) for each in mean.take_features()] == [5] * 4 and not any(
-        part.training for part in mean.net.modules()
-    )
+    features, last = mean.take_features()
+    assert [len(each) for each in features] == [5] * 4 and last is not None and len(last) == 5
+    assert not any(part.training for part in mean.net.modules())
     with pytest.raises(RuntimeError), torch.no_grad():
         mean(images[:, :, :0])
     for name, module in attached.named_modules():
@@ -130,7 +143,9 @@ def test_a_pass_reads_the_weights_of_the_network(attached: Attached, images: Ten
     own = Pass(attached, held_noise(attached.layers))
     with torch.no_grad():
         assert torch.equal(own(images), attached.draw_logits(images))
-        attached.attached_blocks[0].attachment.layers[0].weight_mean.add_(1.0)  # type: ignore[union-attr, index, operator]
+        before = own(images)
+        attached.layers[0].weight_mean.add_(1.0)
+        assert not torch.equal(own(images), before)
         assert torch.equal(own(images), attached.draw_logits(images))
 
 
@@ -149,14 +164,23 @@ def test_a_chain_whose_pass_failed_can_be_copied() -> None:
         torch.testing.assert_close(copy.deepcopy(model)(x), model(x))
 
 
-def test_features_take_turns_with_predictions(attached: Attached, images: Tensor) -> None:
+def test_passes_of_several_threads_keep_their_notes_apart(attached: Attached, images: Tensor) -> None:
+    def features(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            run = Pass(attached, noting=True)
+            run(x)
+            notes, last = run.take_features()
+            assert last is not None
+            return torch.cat([*notes, last], dim=1)
+
+    parts = [images[:2], images[2:]]
+    expected, samples = [features(x) for x in parts], attached.predict(images, draws=3).samples
     with torch.no_grad():
-        features, logits = attached.distance.features(images), attached(images)
-    samples = attached.predict(images, draws=3).samples
+        logits = attached(images)
     with ThreadPoolExecutor(4) as pool:
-        read = [pool.submit(attached.distance.features, images) for _ in range(20)]
+        read = [pool.submit(features, parts[number % 2]) for number in range(20)]
         predicted = [pool.submit(attached.predict, images, draws=3) for _ in range(20)]
-    assert all(torch.equal(each.result(), features) for each in read)
+    assert all(torch.equal(each.result(), expected[number % 2]) for number, each in enumerate(read))
     assert all(torch.equal(each.result().samples, samples) for each in predicted)
     with torch.no_grad():
         assert attached.draws == 4 and torch.equal(attached(images), logits)
@@ -170,9 +194,6 @@ def test_weights_are_made_once_where_passes_share_them(attached: Attached, image
         assert torch.equal(own(images), attached.draw_logits(images))
     layer = attached.layers[0]
     assert layer.ready is None and layer.weights()[0] is not layer.weights()[0]
-
-
-KINDS = ["conv", "bottleneck", "chain", "replace"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -189,7 +210,7 @@ def test_threads_get_what_they_get_one_after_another(kind: str) -> None:
             return model(part)
 
     jobs = [partial(output, part) for part in inputs]
-    jobs += [partial(lambda p, d: model.predict(p, draws=d).samples, part, d) for part in inputs for d in (1, 3, 7)]
+    jobs += [partial(lambda p, d: model.predict(p, draws=d).samples, part, d) for part in inputs for d in (DRAWS[kind], 3, 7)]
     jobs += [partial(lambda p: model.predict(p).score, part) for part in inputs]
     jobs += [partial(lambda p: posthoc.predict(p).score_by("knn"), part) for part in inputs]
     expected = [job() for job in jobs]
@@ -285,10 +306,98 @@ class Masked(nn.Module):
 def test_masks_travel_with_the_draws(by_name: bool) -> None:
     torch.manual_seed(0)
     x = torch.randn(5, 6, 4, generator=generator(1))
-    model = randomise_attachments(abnn.attach(Masked(by_name).eval(), x[:1], draws=3), 0.2)
+    for options in ({"at": "blocks.*"}, {"last": 1}, {"at": "blocks.1"}, {"preset": "authors"}):
+        for draws in (0, 3) if "preset" not in options else (3,):
+            model = abnn.attach(Masked(by_name).eval(), x[:1], draws=draws, **options)  # type: ignore[arg-type]
+            randomise_attachments(model, 0.2)
+            assert not model.folds_at_input
+            with torch.no_grad():
+                folded = model.draw_logits(x)
+                assert (folded[0] - folded[-1]).abs().max() > 1e-3
+                torch.testing.assert_close(folded, one_draw_at_a_time(model, x), rtol=1e-4, atol=1e-5)
+
+
+class MaskedPictures(nn.Module):
+    """Blocks on images that get a mask with a row for each input, made of the images themselves."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            return x + self.two(self.one(x).relu()) * mask
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(4, 3)
+        self.blocks = nn.ModuleList([MaskedPictures.Block() for _ in range(3)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask, x = (x > 0.5).float(), self.stem(x)
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.mark.parametrize("draws", [0, 3, 7])
+def test_masks_are_those_of_the_view(draws: int) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(4, 1, 28, 28, generator=generator(1))
+    model = abnn.attach(MaskedPictures().eval(), x[:1], at=["blocks.0", "blocks.1"])
+    randomise_attachments(model, 0.3)
+    found = model.predict(x, draws=draws, views=5).samples
+    count = draws or 5
+    alone = [model.predict(shifted(x, view), draws=draws, views=1).samples for view in range(min(5, count))]
+    wanted = [alone[0][0], *(alone[s % 5][s + 1 if draws else 1] for s in range(count))]
+    torch.testing.assert_close(found, torch.stack(wanted), rtol=1e-4, atol=1e-6)
+
+
+class Padded(nn.Module):
+    """torch's own transformer over tokens, with a padding mask for each sentence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(20, 16), nn.Linear(16, 3)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.layers = nn.ModuleList([copy.deepcopy(layer) for _ in range(3)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        padding = x == 0
+        h = self.embed(x)
+        for layer in self.layers:
+            h = layer(h, src_key_padding_mask=padding)
+        return self.head((h * ~padding[..., None]).sum(1) / (~padding).sum(1, keepdim=True))
+
+
+class PaddedOnce(Padded):
+    """The same without the mask after the last block, so that nothing leads around the attachments."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        padding = x == 0
+        h = self.embed(x)
+        for layer in self.layers:
+            h = layer(h, src_key_padding_mask=padding)
+        return self.head(h[:, 0])
+
+
+@pytest.mark.parametrize("network", [Padded, PaddedOnce])
+@pytest.mark.parametrize("draws", [0, 3])
+def test_padding_does_not_count_in_transformers(network: type[Padded], draws: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randint(1, 20, (5, 8), generator=generator(1))
+    x[1, 5:] = 0
+    x[3, 2:] = 0
+    model = abnn.attach(network().eval(), x[1:2], at="layers.*", draws=draws)
+    randomise_attachments(model, 0.2)
+    assert model.folds_at_input == (network is Padded)  # it uses its mask once more at the end: it runs twice
     with torch.no_grad():
-        folded = model.draw_logits(x)
-        torch.testing.assert_close(folded, one_draw_at_a_time(model, x), rtol=1e-4, atol=1e-5)
+        found = model.draw_logits(x)
+        torch.testing.assert_close(found, one_draw_at_a_time(model, x), rtol=1e-4, atol=1e-5)
+        for row, length in ((1, 5), (3, 2)):
+            shorter = Pass(model, held_noise(model.layers))(x[row : row + 1, :length])
+            plain = slice(0, 1)  # attachments measure a block over all positions, those of padding too
+            torch.testing.assert_close(found[plain, row], shorter[plain, 0], rtol=1e-4, atol=1e-5)
 
 
 class Indirect(nn.Module):
@@ -363,7 +472,7 @@ class Positions(nn.Module):
 def test_tables_as_long_as_the_batch_are_no_masks(batch: int) -> None:
     torch.manual_seed(0)
     x = torch.randn(batch, 6, 4, generator=generator(1))
-    model = randomise_attachments(abnn.attach(Positions().eval(), x[:1], draws=3), 0.2)
+    model = randomise_attachments(abnn.attach(Positions().eval(), x[:1], at="blocks.*", draws=3), 0.2)
     with torch.no_grad():
         torch.testing.assert_close(model.draw_logits(x), one_draw_at_a_time(model, x), rtol=1e-4, atol=1e-5)
 
@@ -408,12 +517,3 @@ def test_passes_do_not_wait_for_the_garbage_collector(attached: Attached, images
         assert not [each for each in gc.get_objects() if isinstance(each, Pass)]
     finally:
         gc.enable()
-
-
-def test_a_copy_reads_its_own_gate() -> None:
-    x = image(40, seed=2)
-    model = fitted(fitted(abnn.attach(small(), x[:1]), x), x)
-    model.predict(x[:2])
-    other = copy.deepcopy(model)
-    other.distance.fit([(3 * x, torch.arange(40) % 3)])
-    assert other.predict(x[:2]).gate == other.distance.gate != model.distance.gate
