@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -16,51 +17,99 @@ import abnn
 from abnn.attached import Attached
 from abnn.errors import InputError, NotFittedError
 from abnn.model.passes import Pass
+from abnn.model.views import shifted
+from abnn.networks.by_name import PaperResNet
 from abnn.predict import Plain, Prediction, chunks, concatenate
 from abnn.scores import SAMPLE_SCORES, SCORES
-from tests.conftest import generator, mlp, randomise_attachments
+from abnn.triage.thresholds import lift
+from tests.conftest import generator, mlp, random_head, randomise_attachments, with_score
+
+KINDS = ["bounded", "chain", "replace"]
 
 
 @pytest.fixture
 def fitted(attached: Attached) -> Attached:
-    """With statistics of the training data."""
-    x = torch.randn(60, 1, 12, 12, generator=generator(8))
-    attached.distance.fit(list(zip(x.split(10), (torch.arange(60) % 4).split(10))))
-    return attached
+    """With a learnt score, and draws that differ."""
+    return with_score(widened(attached), torch.randn(60, 1, 12, 12, generator=generator(8)))
 
 
-def test_parts_of_a_prediction(fitted: Attached, images: Tensor) -> None:
-    prediction = fitted.predict(images, draws=6, seed=1)
-    fitted.resample(6, seed=1)
+def widened(model: Attached, by: float = 4.0) -> Attached:
+    """With posteriors so wide that every draw says something else."""
     with torch.no_grad():
-        probs = fitted.draw_logits(images).softmax(2).numpy()
-        distance = fitted.distance(images)
-    np.testing.assert_allclose(prediction.samples.numpy(), probs, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(prediction.probs.numpy(), probs.mean(0), rtol=1e-4, atol=1e-6)
-    assert prediction.label.tolist() == probs.mean(0).argmax(1).tolist()
-    assert len(prediction) == 5 and prediction.gate == fitted.distance.gate
-    assert prediction.distance is not None
-    torch.testing.assert_close(prediction.distance, distance)
+        for name, parameter in model.attachment_parameters():
+            if name.endswith("rho"):
+                parameter.add_(by)
+    return model
+
+
+def logits_of_draws(model: Attached, x: Tensor, draws: int) -> Tensor:
+    model.resample(draws, seed=1)
+    with torch.no_grad():
+        return model.draw_logits(x)
+
+
+@pytest.mark.parametrize("draws", [None, 0, 1, 6])
+def test_samples_are_the_plain_network_and_every_draw(fitted: Attached, images: Tensor, draws: int | None) -> None:
+    prediction = fitted.predict(images, draws=draws, seed=1)
+    logits = logits_of_draws(fitted, images, draws or 0)
+    with torch.no_grad():
+        plain = fitted.backbone(images).softmax(1)
+    assert prediction.samples.shape == (1 + (draws or 1), 5, 4)
+    torch.testing.assert_close(prediction.samples[0], plain, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(prediction.samples, logits.softmax(2), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(prediction.probs, logits.softmax(2).mean(0), rtol=1e-4, atol=1e-6)
+    assert prediction.label.tolist() == logits.softmax(2).mean(0).argmax(1).tolist()
+    assert len(prediction) == 5 and prediction.views == 1
     np.testing.assert_allclose(prediction.probs.sum(1).numpy(), 1, rtol=1e-5)
+    assert (prediction.samples[1:] - plain).abs().max() > 1e-3  # attachments and draws count
+
+
+@pytest.mark.parametrize("kind", ["chain", "replace"])
+def test_other_kinds_have_no_plain_network_and_ten_draws(small_net: nn.Module, images: Tensor, kind: str) -> None:
+    model = randomise_attachments(abnn.attach(small_net, images[:1], kind=kind), 0.05)
+    assert model.predict(images).samples.shape == (10, 5, 4)
+    means = model.predict(images, draws=0)
+    assert means.samples.shape == (1, 5, 4) and means.combined is means.parts is None
+    model.resample(0)
+    with torch.no_grad():
+        torch.testing.assert_close(means.samples, model.draw_logits(images).softmax(2), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("draws", [0, 1, 6])
+def test_score_and_parts_are_those_of_the_plain_network_and_all_draws(
+    fitted: Attached, images: Tensor, draws: int
+) -> None:
+    prediction = fitted.predict(images, draws=draws, seed=1)
+    logits = logits_of_draws(fitted, images, draws)
+    run = Pass(fitted, noting=True)
+    with torch.no_grad():
+        run(images)
+        variances, last = fitted.read(run)
+        value, parts = fitted.combined(fitted.evidence(logits, variances, last))
+    assert prediction.combined is not None and prediction.parts is not None
+    assert prediction.combined.shape == (5,) and list(prediction.parts) == fitted.combined.names
+    assert [name for name in prediction.parts if name.startswith("distance at ")] == [
+        f"distance at {place}" for place in fitted.places
+    ]
+    torch.testing.assert_close(prediction.combined, value, rtol=1e-3, atol=1e-3)
+    found = torch.stack([*prediction.parts.values()], 1)
+    torch.testing.assert_close(found, parts, rtol=1e-2, atol=1e-2)  # ln of small numbers in units of a small spread
+    energy = torch.logsumexp(logits[0], 1)
+    unit = (-energy - fitted.combined.centre[0]) / fitted.combined.unit[0]
+    torch.testing.assert_close(prediction.parts["energy"], unit, rtol=1e-3, atol=1e-3)
 
 
 def test_every_score_can_be_asked_for(fitted: Attached, images: Tensor) -> None:
-    prediction = fitted.predict(images)
+    prediction = fitted.predict(images, draws=3)
     for name, function in SAMPLE_SCORES.items():
         assert torch.equal(prediction.score_by(name), function(prediction.samples))
-        assert torch.equal(fitted.predict(images, score=name).score, prediction.score_by(name))
-    assert prediction.distance is not None and prediction.gate is not None
-    assert prediction.misfit is not None and prediction.misfit.shape == prediction.probs.shape
-    low, high, fits, misfits = prediction.gate
-    reach = (prediction.distance.numpy() - low) / (high - low)
-    misfit = prediction.misfit.numpy()[np.arange(len(prediction)), prediction.label]
-    unfit = np.clip((misfit - fits) / (misfits - fits), -1, 1)
-    out = np.clip(reach, 0, 1) ** 3
-    margin, entropy = (prediction.score_by(each).numpy() for each in ("margin", "entropy"))
-    expected = (1 - out) * margin + out * entropy + 0.2 * (unfit + np.clip(reach, -1, 1)) + 2 * out
-    np.testing.assert_allclose(prediction.score_by("gated").numpy(), expected, rtol=1e-5, atol=1e-6)
-    assert torch.equal(prediction.score_by("distance"), prediction.distance)
-    assert prediction.default == "gated" and torch.equal(prediction.score, prediction.score_by("gated"))
+        assert torch.equal(fitted.predict(images, draws=3, score=name).score, prediction.score_by(name))
+    assert prediction.combined is not None and prediction.parts is not None
+    assert torch.equal(prediction.score_by("combined"), prediction.combined)
+    assert torch.equal(prediction.score_by("energy"), prediction.parts["energy"])
+    places = [part for name, part in prediction.parts.items() if name.startswith("distance at ")]
+    torch.testing.assert_close(prediction.score_by("distance"), torch.stack(places).mean(0))
+    assert prediction.default == "combined" and torch.equal(prediction.score, prediction.combined)
 
 
 def test_every_score_of_what_is_not_a_number_is_infinite(fitted: Attached, images: Tensor) -> None:
@@ -79,61 +128,129 @@ def test_a_model_that_was_converted_is_explained(fitted: Attached, images: Tenso
     abnn.attach(copy.deepcopy(fitted.backbone).to(torch.float64), images.double()).predict(images)
 
 
-def test_without_statistics_the_score_is_the_entropy(attached: Attached, images: Tensor) -> None:
+def test_without_a_learnt_score_it_is_the_entropy(attached: Attached, images: Tensor) -> None:
     prediction = attached.predict(images)
-    assert prediction.default == "entropy" and prediction.distance is None
-    for name in ("distance", "gated"):
-        with pytest.raises(NotFittedError, match=f"score: '{name}' needs the statistics"):
+    assert prediction.default == "entropy" and prediction.combined is prediction.parts is None
+    for name in ("combined", "energy", "distance"):
+        with pytest.raises(NotFittedError, match=f"score: '{name}' needs"):
             prediction.score_by(name)
-        with pytest.raises(NotFittedError, match="needs the statistics"):
+        with pytest.raises(NotFittedError, match=f"score: '{name}' needs"):
             attached.predict(images, score=name)
 
 
 def same(left: Prediction, right: Prediction) -> None:
+    """Up to rounding, which the score counts in units of what is usual: small ones in the random networks of tests."""
     torch.testing.assert_close(left.samples, right.samples, rtol=1e-4, atol=1e-6)
-    if left.distance is not None and right.distance is not None:
-        torch.testing.assert_close(left.distance, right.distance, rtol=1e-4, atol=1e-6)
-    if left.misfit is not None and right.misfit is not None:
-        torch.testing.assert_close(left.misfit, right.misfit, rtol=1e-3, atol=1e-4)
+    assert (left.combined is None) == (right.combined is None) and (left.parts is None) == (right.parts is None)
+    if left.combined is not None and right.combined is not None:
+        torch.testing.assert_close(left.combined, right.combined, rtol=1e-3, atol=1e-3)
+    if left.parts is not None and right.parts is not None:
+        assert list(left.parts) == list(right.parts)
+        for name, part in left.parts.items():
+            torch.testing.assert_close(part, right.parts[name], rtol=1e-2, atol=1e-2, msg=name)
 
 
-@pytest.mark.parametrize("kind", ["conv", "chain", "replace"])
-def test_a_result_does_not_depend_on_the_batch(small_net: nn.Module, kind: str) -> None:
+def picked(prediction: Prediction, rows: Any) -> Prediction:
+    """Some of its inputs."""
+    parts = None if prediction.parts is None else {name: part[rows] for name, part in prediction.parts.items()}
+    combined = None if prediction.combined is None else prediction.combined[rows]
+    return replace(prediction, samples=prediction.samples[:, rows], combined=combined, parts=parts)
+
+
+@pytest.mark.parametrize("draws", [None, 0, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_does_not_depend_on_the_batch(small_net: nn.Module, kind: str, draws: int | None) -> None:
     x = torch.randn(7, 1, 12, 12, generator=generator(4))
-    model = randomise_attachments(abnn.attach(small_net, x[:1], kind=kind), 0.05)
-    together = model.predict(x, draws=4, seed=2)
-    same(together, concatenate([model.predict(row[None], draws=4, seed=2) for row in x]))
-    same(together, concatenate([model.predict(part, draws=4, seed=2) for part in x.split(3)]))
+    model = widened(randomise_attachments(abnn.attach(small_net, x[:1], kind=kind), 0.05), 1.0)
+    if kind == "bounded":
+        with_score(model, torch.randn(60, 1, 12, 12, generator=generator(8)))
+    together = model.predict(x, draws=draws, seed=2)
+    same(together, concatenate([model.predict(row[None], draws=draws, seed=2) for row in x]))
+    same(together, concatenate([model.predict(part, draws=draws, seed=2) for part in x.split(3)]))
     order = torch.randperm(7, generator=generator(1))
-    same(Prediction(together.samples[:, order]), model.predict(x[order], draws=4, seed=2))
+    same(picked(together, order), model.predict(x[order], draws=draws, seed=2))
     strangers = 100 * torch.randn(3, 1, 12, 12, generator=generator(5))
-    same(together, Prediction(model.predict(torch.cat([x, strangers]), draws=4, seed=2).samples[:, :7]))
+    same(together, picked(model.predict(torch.cat([x, strangers]), draws=draws, seed=2), slice(7)))
 
 
-def test_more_draws_begin_with_the_same_draws(attached: Attached, images: Tensor) -> None:
-    few, many = attached.predict(images, draws=3), attached.predict(images, draws=8)
-    torch.testing.assert_close(few.samples, many.samples[:3], rtol=1e-4, atol=1e-6)
+@pytest.mark.parametrize("draws", [0, 12, 40])
+def test_scores_differ_between_batches_by_less_than_their_resolution(small_net: nn.Module, draws: int) -> None:
+    """That of thresholds, see abnn.triage.thresholds.lift(): what a batch changes must change no verdict."""
+    nn.init.normal_(small_net.head.weight, std=3.0)  # type: ignore[arg-type,union-attr]  # as sure as networks are
+    x = torch.randn(64, 1, 12, 12, generator=generator(4))
+    model = with_score(widened(randomise_attachments(abnn.attach(small_net, x[:1]), 0.05), 3.0), x)
+    whole = model.predict(x, draws=draws)
+    others = [
+        concatenate([model.predict(part, draws=draws) for part in x.split(1)]),
+        concatenate([model.predict(part, draws=draws) for part in x.split(9)]),
+        model.predict(x, draws=draws, memory_limit=20 * 4 * model.folded_bytes),
+        model.predict(x, draws=draws, memory_limit=3 * 4 * model.folded_bytes),
+    ]
+    # "combined" also has the part "change of mind", ln(1e-3 + KL), whose spread is a few hundred roundings in a network as sure
+    # as this one; its other parts are held to the resolution.
+    assert whole.parts is not None
+    for name in ("entropy", "energy", "distance"):
+        scores = whole.score_by(name)
+        resolution = lift(0.0, scores.double().numpy())
+        for other in others:
+            assert (other.score_by(name) - scores).abs().max() <= resolution / 2, name
+    for other in others:
+        assert other.parts is not None
+        for name in whole.parts:
+            if name != "change of mind":
+                torch.testing.assert_close(other.parts[name], whole.parts[name], rtol=0, atol=1e-3, msg=name)
+
+
+def test_networks_that_run_twice_do_not_depend_on_the_batch_either() -> None:
+    class Skipping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.head = nn.Linear(3, 8), nn.Linear(8, 8), nn.Linear(16, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x).relu()
+            return self.head(torch.cat([h, self.second(h).relu()], dim=1))
+
+    torch.manual_seed(0)
+    x = torch.randn(40, 3, generator=generator(2))
+    model = widened(randomise_attachments(abnn.attach(Skipping().eval(), x[:1], at=["second"]), 0.3), 3.0)
+    with_score(model, x)
+    assert model.folds_at_input
+    for draws in (0, 3, 25):
+        whole = model.predict(x, draws=draws)
+        with torch.no_grad():
+            torch.testing.assert_close(whole.samples[0], model.backbone(x).softmax(1))
+        same(whole, concatenate([model.predict(row[None], draws=draws) for row in x]))
+        same(whole, model.predict(x, draws=draws, memory_limit=9 * 4 * model.folded_bytes))
+
+
+def test_more_draws_begin_with_the_same_draws(fitted: Attached, images: Tensor) -> None:
+    few, many = fitted.predict(images, draws=3), fitted.predict(images, draws=8)
+    torch.testing.assert_close(few.samples, many.samples[:4], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", [0, None])
+@pytest.mark.parametrize("draws", [0, 5, 25])
 @pytest.mark.parametrize("inputs", [0.5, 1, 3, 12, 1000])
-def test_chunks_change_nothing(fitted: Attached, images: Tensor, inputs: float, seed: int | None) -> None:
-    """A limit that lets through so many inputs times draws at once."""
+def test_chunks_change_nothing(fitted: Attached, images: Tensor, inputs: float, draws: int, seed: int | None) -> None:
+    """A limit that lets through so many inputs times draws at once. The score is that of all draws, too."""
     limit = int(inputs * 4 * fitted.folded_bytes)
     torch.manual_seed(3)
-    whole = fitted.predict(images, draws=5, seed=seed)
+    whole = fitted.predict(images, draws=draws, seed=seed)
     torch.manual_seed(3)
-    same(whole, fitted.predict(images, draws=5, seed=seed, memory_limit=limit))
+    found = fitted.predict(images, draws=draws, seed=seed, memory_limit=limit)
+    same(whole, found)
+    assert found.combined is not None and not found.combined.is_inference() and not found.samples.is_inference()
 
 
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Inputs times draws of every pass."""
+    """Inputs times draws of every pass, the plain network among these."""
     seen: list[int] = []
     plain = Pass.__call__
 
     def watched(self: Pass, x: Tensor) -> Tensor:
-        seen.append(len(x) * self.layers[0].draws)
+        seen.append(len(x) // self.state.batches * self.state.groups)
         return plain(self, x)
 
     monkeypatch.setattr(Pass, "__call__", watched)
@@ -141,18 +258,18 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_memory_limit_is_kept(attached: Attached, images: Tensor, rows: list[int]) -> None:
-    for inputs in (1, 4, 9):
+    for inputs in (2, 4, 9):
         rows.clear()
         attached.predict(images, draws=6, memory_limit=inputs * 4 * attached.folded_bytes)
-        assert max(rows) <= inputs and sum(rows) >= 6 * len(images)
+        assert max(rows) <= inputs and sum(rows) >= 7 * len(images)
 
 
 def test_many_draws_come_in_parts_and_are_the_same_draws(attached: Attached, images: Tensor, rows: list[int]) -> None:
     ten = attached.predict(images, draws=10)
-    assert rows == [10 * len(images)]
+    assert rows == [11 * len(images)]
     hundred = attached.predict(images, draws=103)
     assert max(rows) <= 1.25 * rows[0] and len(rows) > 8
-    torch.testing.assert_close(hundred.samples[:10], ten.samples, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(hundred.samples[:11], ten.samples, rtol=1e-4, atol=1e-6)
     attached.resample(103, seed=0)
     with torch.no_grad():
         torch.testing.assert_close(hundred.samples, attached.draw_logits(images).softmax(2), rtol=1e-4, atol=1e-6)
@@ -161,20 +278,25 @@ def test_many_draws_come_in_parts_and_are_the_same_draws(attached: Attached, ima
 def test_large_batches_come_in_parts(attached: Attached, monkeypatch: pytest.MonkeyPatch, rows: list[int]) -> None:
     x = torch.randn(50, 1, 12, 12, generator=generator(3))
     whole = attached.predict(x, draws=4)
-    assert rows == [4 * 50]
+    assert rows == [5 * 50]
     monkeypatch.setattr(chunks, "CACHE", 0)  # as few rows as are worth it
     same(attached.predict(x, draws=4), whole)
-    assert len(rows) == 1 + 4 and max(rows[1:]) <= 64
+    assert len(rows) == 1 + 5 and max(rows[1:]) <= 64
 
 
-def test_seeds(attached: Attached, images: Tensor) -> None:
-    assert torch.equal(attached.predict(images, seed=1).samples, attached.predict(images, seed=1).samples)
-    assert not torch.allclose(attached.predict(images, seed=1).samples, attached.predict(images, seed=2).samples)
-    assert not torch.allclose(attached.predict(images, seed=None).samples, attached.predict(images, seed=None).samples)
+def test_seeds(fitted: Attached, images: Tensor) -> None:
+    def samples(seed: int | None, draws: int | None = 3) -> Tensor:
+        return fitted.predict(images, draws=draws, seed=seed).samples
+
+    assert torch.equal(samples(1), samples(1))
+    assert not torch.allclose(samples(1), samples(2)) and not torch.allclose(samples(None), samples(None))
+    assert torch.equal(samples(1)[0], samples(2)[0])  # the plain network has no draws
     torch.manual_seed(5)
-    first = attached.predict(images, seed=None).samples
+    first = samples(None)
     torch.manual_seed(5)
-    assert torch.equal(attached.predict(images, seed=None).samples, first)
+    assert torch.equal(samples(None), first)
+    for draws in (None, 0):  # mean weights belong to no seed
+        assert torch.equal(samples(1, draws), samples(None, draws))
 
 
 @pytest.mark.parametrize("seed", [0, None])
@@ -260,7 +382,6 @@ def test_sequences_may_have_another_length_whichever_dimension_is_theirs() -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"draws": 0}, "draws: got 0"),
         ({"draws": -1}, "draws: got -1"),
         ({"draws": 1.5}, "draws: got 1.5"),
         ({"draws": True}, "draws: got True"),
@@ -311,13 +432,97 @@ def test_threads_take_turns(fitted: Attached, images: Tensor) -> None:
 
 
 def test_joined_predictions(fitted: Attached, images: Tensor) -> None:
-    whole = fitted.predict(images)
-    joined = concatenate([fitted.predict(images[:2]), fitted.predict(images[2:])])
+    whole = fitted.predict(images, draws=3)
+    halves = [fitted.predict(images[:2], draws=3), fitted.predict(images[2:], draws=3)]
+    joined = concatenate(halves)
     same(whole, joined)
-    assert joined.gate == whole.gate and joined.default == whole.default
+    assert joined.default == whole.default and joined.views == whole.views and len(joined) == 5
+    assert joined.parts is not None and whole.parts is not None and list(joined.parts) == list(whole.parts)
     for name in SCORES:
-        torch.testing.assert_close(joined.score_by(name), whole.score_by(name), rtol=1e-3, atol=1e-5)
-    assert concatenate([Prediction(whole.samples)]).distance is None
+        torch.testing.assert_close(joined.score_by(name), whole.score_by(name), rtol=1e-3, atol=1e-3)
+    for first, second in (halves, halves[::-1]):  # what one of them lacks
+        part = concatenate([first, Prediction(second.samples)])
+        assert part.combined is part.parts is None and len(part) == 5
+
+
+def test_changes_apply_to_every_tensor(fitted: Attached, images: Tensor) -> None:
+    prediction = replace(fitted.predict(images), own={"mine": torch.arange(5.0)}, stated=torch.ones(5, 4))
+    double = prediction.apply(lambda each: each.double())
+    tensors = [double.samples, double.combined, double.stated, double.own["mine"], *(double.parts or {}).values()]
+    assert len(tensors) == 4 + len(fitted.combined.names)
+    assert all(each is not None and each.dtype == torch.float64 for each in tensors)
+    assert double.levels is None and double.default == "combined"
+
+
+def test_a_loader_is_its_batches(fitted: Attached, images: Tensor) -> None:
+    whole = fitted.predict(images, draws=3)
+    same(fitted.predict([(images[:2], 0), (images[2:], 0)], draws=3, progress=False), whole)
+
+
+def test_tables(fitted: Attached, images: Tensor) -> None:
+    pandas = pytest.importorskip("pandas")
+    prediction = fitted.predict(images, draws=3)
+    table = prediction.to_pandas()
+    assert isinstance(table, pandas.DataFrame) and list(table) == ["label", "score", "p(0)", "p(1)", "p(2)", "p(3)"]
+    assert table["label"].tolist() == prediction.label.tolist()
+    np.testing.assert_array_equal(table["score"].to_numpy(), prediction.score.numpy())
+    np.testing.assert_array_equal(table.filter(like="p(").to_numpy(), prediction.probs.numpy())
+    levels = torch.stack([prediction.score, prediction.score], 1) + torch.tensor([[1.0, 2.0]])
+    levels[0], levels[1] = -100, torch.tensor([-100.0, 100.0])
+    stated = torch.full((5, 4), 0.25)
+    named = replace(prediction, levels=levels, stated=stated).to_pandas(["a", "b", "c", "d"])
+    assert named["verdict"].tolist() == ["reject", "notice", "accept", "accept", "accept"]
+    assert named["label"].tolist() == ["abcd"[label] for label in prediction.label.tolist()]
+    assert (named[["p(a)", "p(b)", "p(c)", "p(d)"]] == 0.25).all(axis=None)
+
+
+# -- views ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def viewing() -> tuple[Attached, Tensor]:
+    """A model of images that have room for views."""
+    torch.manual_seed(0)
+    net = random_head(PaperResNet(width=8, blocks=3, classes=4, stem="small")).eval()
+    x = torch.randn(40, 1, 16, 20, generator=generator(1))
+    return with_score(widened(randomise_attachments(abnn.attach(net, x[:1]), 0.1)), x), x[:6]
+
+
+def test_mean_weights_look_at_every_view(viewing: tuple[Attached, Tensor]) -> None:
+    model, x = viewing
+    prediction = model.predict(x, draws=0, views=3)
+    assert prediction.samples.shape == (4, 6, 4) and prediction.views == 3
+    alone = [model.predict(shifted(x, view), draws=0, views=1) for view in range(3)]
+    torch.testing.assert_close(prediction.samples[0], alone[0].samples[0], rtol=1e-4, atol=1e-6)
+    for view in range(3):
+        torch.testing.assert_close(prediction.samples[1 + view], alone[view].samples[1], rtol=1e-4, atol=1e-6)
+    assert (prediction.samples[1] - prediction.samples[2]).abs().max() > 1e-3
+    assert prediction.parts is not None and alone[0].parts is not None
+    for name in ("energy", "distance at input", "distance at blocks.2"):  # the plain network sees the image as it is
+        torch.testing.assert_close(prediction.parts[name], alone[0].parts[name], rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(prediction.parts["attached energy"], alone[0].parts["attached energy"], atol=1e-3)
+
+
+def test_each_draw_looks_at_one_view(viewing: tuple[Attached, Tensor]) -> None:
+    model, x = viewing
+    prediction = model.predict(x, draws=5, views=2)
+    assert prediction.samples.shape == (6, 6, 4) and prediction.views == 2
+    alone = [model.predict(shifted(x, view), draws=5, views=1) for view in range(2)]
+    for draw in range(5):
+        torch.testing.assert_close(
+            prediction.samples[1 + draw], alone[draw % 2].samples[1 + draw], rtol=1e-4, atol=1e-6
+        )
+    torch.testing.assert_close(prediction.samples[0], alone[0].samples[0], rtol=1e-4, atol=1e-6)
+    assert model.predict(x, draws=1, views=3).views == 1  # no more than there are draws
+
+
+@pytest.mark.parametrize("draws", [0, 3, 7, 23])
+@pytest.mark.parametrize("inputs", [1, 5, 30])
+def test_views_in_chunks_and_other_batches(viewing: tuple[Attached, Tensor], draws: int, inputs: int) -> None:
+    model, x = viewing
+    whole = model.predict(x, draws=draws, views=3)
+    same(whole, model.predict(x, draws=draws, views=3, memory_limit=inputs * 4 * model.folded_bytes))
+    same(whole, concatenate([model.predict(part, draws=draws, views=3) for part in x.split(4)]))
 
 
 def test_a_plain_network_may_return_more_than_logits(small_net: nn.Module, images: Tensor) -> None:

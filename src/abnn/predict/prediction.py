@@ -25,7 +25,8 @@ class Prediction:
     """What the model says about a batch.
 
     samples   class probabilities of every draw, [S, B, K]; of a model with bounded attachments, the first are those of the
-              plain network
+              plain network: [plain, attached] with mean weights, [plain, one for each view] with views as well, and
+              [plain, draw 1, ..., draw n] with draws
     combined  the learnt score, [B], if a fit has learnt it
     parts     what it is made of, by name, each [B]: 0 is usual, 1 as far above that as one ordinary input in six
     default   the name of the score that ``score`` shows
@@ -111,13 +112,15 @@ class Prediction:
 
 
 def concatenate(parts: Sequence[Prediction]) -> Prediction:
-    """Several batches as one."""
+    """Return several batches as one; what one of them lacks, such as a learnt score, the result lacks too."""
     first = parts[0]
     joined: dict[str, Any] = {"samples": torch.cat([part.samples for part in parts], dim=1)}
     for name in TENSORS:
         values = [getattr(part, name) for part in parts]
         joined[name] = None if any(value is None for value in values) else torch.cat(values)
     own = {name: torch.cat([part.own[name] for part in parts]) for name in first.own}
-    if first.parts is not None:
-        joined["parts"] = {name: torch.cat([(part.parts or {})[name] for part in parts]) for name in first.parts}
+    every = [part.parts for part in parts if part.parts is not None]
+    joined["parts"] = None
+    if len(every) == len(parts):
+        joined["parts"] = {name: torch.cat([each[name] for each in every]) for name in every[0]}
     return replace(first, own=own, **joined)
