@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from abnn.model.features import _by_sums, largest_value, note, sketch
+from abnn.model.features import OF_A_PLACE, _by_sums, condense, condensed_width, note, sketch, statistics
 from tests.conftest import generator
 
 
@@ -39,6 +39,21 @@ def test_sums_lose_less_than_bfloat16_does(spread: float) -> None:
     assert (std - exact.std(2, correction=0)).abs().max() < 2**-10 * exact.mean(2).abs().max()
 
 
-def test_numbers_of_words_have_no_scale() -> None:
-    assert torch.equal(largest_value(torch.tensor([[3, 9]])), torch.zeros(1, 1, dtype=torch.long))
-    assert torch.equal(largest_value(torch.tensor([[3.0, -9.0]])), torch.tensor([[9.0]]))
+@pytest.mark.parametrize("width", [1, 5, 256, 257, 1000, 4097])
+def test_wide_places_are_condensed(width: int) -> None:
+    features = torch.randn(3, width, generator=generator(width))
+    found = condense(features)
+    assert found.shape == (3, condensed_width((1, width), "flat")) and found.shape[1] <= OF_A_PLACE
+    if width <= OF_A_PLACE:
+        assert found is features
+    other = torch.randn(3, width, generator=generator(1))
+    torch.testing.assert_close(condense(features + 2 * other), found + 2 * condense(other), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "numbers"),
+    [((1, 7), "flat", 7), ((1, 4, 9), "channels", 8), ((1, 4, 5, 6), "channels", 8), ((1, 9, 4), "tokens", 8),
+     ((1, 3, 3, 4), "tokens", 8), ((1, 6), "pooled tokens", 6), ((1, 2, 3, 4, 5), "channels", 4)],
+)  # fmt: skip
+def test_how_many_numbers_are_noted(shape: tuple[int, ...], layout: str, numbers: int) -> None:
+    assert note(torch.rand(shape), layout).shape == (1, numbers) and statistics(shape, layout) == numbers
