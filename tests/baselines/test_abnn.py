@@ -21,7 +21,7 @@ def test_the_default_freezes_what_plain_training_gives() -> None:
     for name, value in plain.network.state_dict().items():
         assert torch.equal(value, model.network.backbone.state_dict()[name]), name
     assert [history.rows[-1]["epoch"] for history in model.history.values()] == [2, 2]
-    assert bool(model.network.distance.fitted)
+    assert model.network.is_judge
 
 
 def test_predictions_are_those_of_the_attached_model() -> None:
@@ -29,8 +29,8 @@ def test_predictions_are_those_of_the_attached_model() -> None:
     assert isinstance(model.network, Attached)
     x = digits().x[:4]
     mine, its = model.predict(x, draws=3, seed=2), model.network.predict(x, draws=3, seed=2)
-    assert torch.equal(mine.samples, its.samples) and torch.equal(mine.score, its.score_by("gated"))
-    for score in ("distance", "gated", "mutual-information"):
+    assert torch.equal(mine.samples, its.samples) and torch.equal(mine.score, its.score_by("combined"))
+    for score in ("distance", "energy", "mutual-information"):
         assert torch.equal(model.predict(x, draws=3, seed=2, score=score).score, its.score_by(score))
 
 
@@ -50,7 +50,7 @@ def test_joint_presets_train_everything_at_once(variant: str) -> None:
     assert list(model.history) == ["attachments"]
     assert {"backbone", "id", "outliers"} <= set(model.history["attachments"].last)
     assert model.score == chosen.score == "max-probability"
-    assert not bool(model.network.distance.fitted)
+    assert not model.network.is_judge
 
 
 def test_the_default_can_train_the_backbone_beside_the_attachments() -> None:
@@ -62,7 +62,7 @@ def test_the_default_can_train_the_backbone_beside_the_attachments() -> None:
     assert "backbone" not in model.history["attachments"].last  # no step of its own
     before, after = plain.network.state_dict(), model.network.backbone.state_dict()
     assert any(not torch.equal(value, after[name]) for name, value in before.items())
-    assert bool(model.network.distance.fitted) and model.score == "gated"  # of the network as it is in the end
+    assert model.network.is_judge and model.score == "combined"  # of the network as it is in the end
     assert make_method(**method.to_config()) == method
 
 

@@ -103,10 +103,9 @@ def test_arguments_of_training() -> None:
 
 
 def test_scores_that_a_method_cannot_give(model: Trained) -> None:
-    with pytest.raises(
-        InputError, match="score of method 'threshold': got 'gated'; accepted: entropy, margin, max-probability"
-    ):
-        model.predict(digits().x[:2], score="gated")
+    accepted = "accepted: entropy, margin, max-probability"
+    with pytest.raises(InputError, match=f"score of method 'threshold': got 'combined'; {accepted}"):
+        model.predict(digits().x[:2], score="combined")
     with pytest.raises(InputError, match="draws"):
         model.predict(digits().x[:2], draws=0)
     with pytest.raises(InputError, match="x: got shape"):
@@ -171,15 +170,16 @@ def test_damaged_and_foreign_files(model: Trained, tmp_path: Path) -> None:
 def test_half_of_the_statistics_are_none(tmp_path: Path) -> None:
     path = quick("abnn", 1).save(tmp_path / "model")
     tensors = load_file(path / "network.safetensors")
-    assert "distance.class_shares" in tensors
-    for gone in ({"distance.class_shares", "distance.largest"}, {n for n in tensors if n.startswith("distance.")}):
+    assert {"combined.centre", "closed_form.mean0"} <= set(tensors)
+    everything = {name for name in tensors if name.startswith(("combined.", "closed_form."))}
+    for gone in ({"combined.centre", "closed_form.mean0"}, everything):
         save_file({name: value for name, value in tensors.items() if name not in gone}, path / "network.safetensors")
         alter(path)
         if len(gone) == 2:
-            with pytest.raises(FileFormatError, match=r"distance\.class_shares.*missing"):
+            with pytest.raises(FileFormatError, match=r"(closed_form\.mean0|combined\.centre).*missing"):
                 load_trained(path)
         else:
-            assert not load_trained(path).network.distance.fitted  # type: ignore[union-attr]
+            assert not load_trained(path).network.is_judge
 
 
 def test_a_backbone_without_a_name_is_asked_for(tmp_path: Path) -> None:

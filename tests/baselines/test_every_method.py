@@ -63,7 +63,8 @@ def test_draws_belong_to_the_seed(name: str) -> None:
     fixed = name in ("deep-ensemble", "p-sgld")
     assert torch.equal(first, model.predict(x, draws=4, seed=2).samples) is fixed
     if not fixed:
-        torch.testing.assert_close(model.predict(x, draws=2, seed=1).samples, first[:2])
+        fewer = model.predict(x, draws=2, seed=1).samples  # of attachments, after the plain network's
+        torch.testing.assert_close(fewer, first[: len(fewer)])
         assert not torch.equal(model.predict(x, draws=4, seed=None).samples, first)
 
 

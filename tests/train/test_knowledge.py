@@ -1,4 +1,4 @@
-"""The warning about attachments that make a frozen network forget."""
+"""The warning about attachments that make a frozen network forget. Bounded ones cannot, so these are the authors'."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_fresh_attachments_cost_nothing() -> None:
 
 
 def test_overwritten_blocks_are_noticed() -> None:
-    model = attached()
+    model = attached(preset="authors")
     plain = compare(model, batches()).plain
     found = compare(randomise_attachments(model, mean_std=3.0), batches())
     assert found.plain == plain  # of the backbone alone
@@ -72,19 +72,13 @@ def test_only_the_first_batches_of_training_data_are_looked_at() -> None:
     assert seen == BATCHES
 
 
-@pytest.fixture
-def unrescued(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fits do not begin again."""
-    monkeypatch.setattr("abnn.train.checkpoint.TIMES", 0)
-
-
-def test_fit_warns_when_the_network_forgets(unrescued: None) -> None:
+def test_fit_warns_when_the_network_forgets() -> None:
     with pytest.warns(AbnnWarning, match=r"cost accuracy: of 96 training inputs, .*with attachments and .*lower lr"):
-        abnn.fit(attached(), loader(), epochs=1, lr=0.3, **QUIET)
+        abnn.fit(attached(preset="authors"), loader(), **quiet(epochs=1, lr=0.3, freeze_backbone=True))
 
 
-def test_so_does_the_method(unrescued: None) -> None:
-    method = make_method("abnn", pretrain=0.0, attachment_lr=0.3)
+def test_so_does_the_method() -> None:
+    method = make_method("abnn", "authors", attachment_lr=0.3, freeze=True)
     with pytest.warns(AbnnWarning, match="cost accuracy"):
         train_method(method, backbone(), loader(), 1, progress=False, config=TrainConfig(accelerator="cpu"))
 

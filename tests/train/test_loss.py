@@ -58,15 +58,15 @@ def test_a_loop_of_the_users_own_learns_and_leaves_the_rest_alone() -> None:
     optimizer = torch.optim.Adam([parameter for _, parameter in model.attachment_parameters()], 1e-2)
     torch.manual_seed(0)
     values: list[float] = []
-    for _ in range(30):
+    for _ in range(60):
         optimizer.zero_grad()
-        value = loss(model, x, y, value_range=RANGE)
+        value = loss(model, x, y, value_range=RANGE, generator=generator(1))
         if not values:
             assert torch.equal(model(x).detach(), held)  # the draws that the model holds are the same ones
         value.backward()
         optimizer.step()
         values.append(value.item())
-    assert sum(values[-5:]) < 0.98 * sum(values[:5])
+    assert values[-1] < 0.98 * values[0]  # of the same outliers
     assert all(torch.equal(value, before[name]) for name, value in model.backbone.state_dict().items())
     assert all(p.grad is None and p.requires_grad for _, p in model.backbone_parameters())
 

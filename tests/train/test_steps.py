@@ -60,7 +60,9 @@ def make(objective: Objective, frozen: bool = True, outliers: Any = far_away, lr
     with torch.no_grad():
         for _ in range(3):
             network(torch.randn(16, 1, 12, 12))
+    options = {"at": ["conv1", "conv2"], **options} if options.get("preset", "default") == "default" else options
     model = randomise_attachments(attach_with(network.eval(), torch.randn(1, 1, 12, 12), **options), 0.05)
+    model.state.plain = False  # as within Steps.step(): attachments learn without the plain network
     return Steps(model, objective, outliers, PlainFabric(), sgd(model, frozen, lr))
 
 
@@ -98,24 +100,25 @@ def updates(steps: Steps, step: Callable[[], Any], seed: int = 11) -> list[Tenso
 
 
 def check(actual: list[Tensor], expected: list[Tensor]) -> None:
-    """Equal up to float32 rounding of the parameters from which the updates are read."""
+    """Equal up to float32 rounding: of the parameters from which the updates are read, and of the largest gradients."""
+    largest = max(right.abs().max().item() for right in expected)
     for left, right in zip(actual, expected, strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-3, atol=2e-6 + 1e-3 * right.abs().max().item())
-    assert max(right.abs().max().item() for right in expected) > 1e-2  # something to compare
+        torch.testing.assert_close(left, right, rtol=1e-3, atol=2e-6 + 2e-4 * largest)
+    assert largest > 1e-3  # something to compare
 
 
 @pytest.mark.parametrize("kl_weight", [0.0, 0.03])
-@pytest.mark.parametrize("id_loss", ["mean", "draws"])
-def test_id_step_follows_loss_plus_kl(batch: tuple[Tensor, Tensor], id_loss: str, kl_weight: float) -> None:
+@pytest.mark.parametrize(("id_loss", "draws"), [("mean", 4), ("draws", 4), ("mean", 0)])
+def test_id_step_follows_loss_plus_kl(batch: tuple[Tensor, Tensor], id_loss: str, draws: int, kl_weight: float) -> None:
     x, y = batch
-    steps = make(Objective(id_loss=id_loss, kl_weight=kl_weight, together=False))
+    steps = make(Objective(id_loss=id_loss, kl_weight=kl_weight, together=False, draws=(draws,) * 3))  # type: ignore[arg-type]
     rows = torch.arange(len(y))
 
     def loss(probs: Tensor) -> Tensor:
         return -probs.mean(0)[rows, y].log().mean() if id_loss == "mean" else -probs[:, rows, y].log().mean()
 
     torch.manual_seed(11)
-    expected = expected_gradient(steps.model, 4, loss, kl_weight, x)
+    expected = expected_gradient(steps.model, draws, loss, kl_weight, x)
     check(updates(steps, lambda: steps.id_step(x, y)), expected)
 
 
@@ -125,7 +128,8 @@ def test_outlier_step_follows_its_sign_alpha_and_kl(
     batch: tuple[Tensor, Tensor], maximise: bool, kl_weight: float
 ) -> None:
     x, y = batch
-    goal = Objective(maximise=maximise, alpha=0.7, kl_weight=kl_weight, outlier_kl=True, together=False)
+    options: dict[str, Any] = {"outlier_kl": True, "together": False, "draws": (4, 4, 4)}
+    goal = Objective(maximise=maximise, alpha=0.7, kl_weight=kl_weight, **options)
     steps = make(goal)
     made = far_away(x, y, generator())
     t = made.severity[:, None]
@@ -153,12 +157,14 @@ def test_together_is_the_sum_of_both_steps(batch: tuple[Tensor, Tensor]) -> None
     x, y = batch
     separate = [make(Objective(kl_weight=0.01, together=False)) for _ in range(2)]
     torch.manual_seed(11)
-    first = updates(separate[0], lambda: separate[0].id_step(x, y))
+    plain = separate[0].losses.plain(x)
+    assert plain is not None
+    first = updates(separate[0], lambda: separate[0].id_step(x, y, plain))
     state = torch.random.get_rng_state()
 
     def outlier() -> None:
         torch.random.set_rng_state(state)
-        separate[1].outlier_step(x, y, generator())
+        separate[1].outlier_step(x, y, generator(), plain)
 
     second = updates(separate[1], outlier)
     joint = make(Objective(kl_weight=0.01, together=True))
@@ -176,11 +182,12 @@ def test_a_backbone_that_learns_together_follows_the_same_goal(batch: tuple[Tens
     losses = steps.step(x, y, generator())
     assert set(losses) == {"id", "weighted_kl", "accuracy", "outliers"}
     torch.manual_seed(11)
+    plain = twin.eval().backbone(x).detach()  # what it said before the step
     twin.train().resample(goal.draws[1])
-    total = twin.task.id_loss(goal, twin.draw_logits(x), y)
+    total = twin.task.id_loss(goal, twin.draw_logits(x), y, plain)
     made = far_away(x, y, generator())
     twin.eval().resample(goal.draws[2])
-    total = total + twin.task.outlier_loss(goal, twin.draw_logits(made.x), made.y, made.severity, None)
+    total = total + twin.task.outlier_loss(goal, twin.draw_logits(made.x), made.y, made.severity, None, plain)
     expected = torch.autograd.grad(total, [p for _, p in twin.backbone_parameters()])
     check([old - new.detach() for old, new in zip(before, steps.backbone)], list(expected))
     assert all(p.requires_grad and p.grad is None for p in steps._all)
@@ -296,7 +303,7 @@ def test_without_outliers_only_id_data_teaches(batch: tuple[Tensor, Tensor], tog
     x, y = batch
     steps = make(Objective(together=together, kl_weight=0.01), outliers=None)
     reference = make(Objective(together=False, kl_weight=0.01))
-    expected = updates(reference, lambda: reference.id_step(x, y))
+    expected = updates(reference, lambda: reference.id_step(x, y, reference.losses.plain(x)))
     check(updates(steps, lambda: steps.step(x, y, generator())), expected)
     assert set(steps.step(x, y, generator())) == {"id", "weighted_kl", "accuracy"}
 
@@ -337,7 +344,7 @@ def test_compiled_losses_teach_the_same(
     batch: tuple[Tensor, Tensor], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Traced as a whole, losses and KL with the network, but run without generated code."""
-    options: dict[str, Any] = {"frozen": name == "default", "preset": name, "lr": 0.1}
+    options: dict[str, Any] = {"frozen": name == "default", "preset": name, "lr": 1.0 if name == "default" else 0.1}
     if name == "authors":
         options["share"] = False
     plain = make(preset(name).objective, **options)

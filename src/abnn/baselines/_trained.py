@@ -21,7 +21,7 @@ from abnn.attached import Attached
 from abnn.baselines.base import LEARNT, Method, make_method, state_of
 from abnn.baselines.options import check_choice
 from abnn.config import DRAWS
-from abnn.errors import AbnnError, FileFormatError, InputError, explain, not_negative
+from abnn.errors import AbnnError, FileFormatError, InputError, at_least_one, explain, not_negative
 from abnn.files import read_tensors
 from abnn.model.blocks import evaluating
 from abnn.networks.by_name import build_backbone
@@ -67,7 +67,10 @@ class Trained:
         seed   the draws belong to it alone; None: fresh ones, from torch's global random state
         score  the score that ``Prediction.score`` shows
         """
-        draws = getattr(self.network, "usual_draws", DRAWS) if draws is None else not_negative("draws", draws)
+        if draws is None:
+            draws = getattr(self.network, "usual_draws", DRAWS)
+        else:
+            draws = (not_negative if isinstance(self.network, Attached) else at_least_one)("draws", draws)
         x = check_inputs(self, x)  # type: ignore[arg-type]
         shown = score or self.score
         check_choice(f"score of method {self.method.name!r}", shown, self.method.scores)
@@ -75,7 +78,8 @@ class Trained:
         device = next((parameter.device for parameter in self.network.parameters()), x.device)
         with torch.inference_mode(), evaluating(self.network):
             prediction = self.method.predict(self.network, x.to(device), draws, number)
-        if shown in SCORES and SCORES[shown].statistics and prediction.combined is None:
+        learnt = shown in SCORES and shown not in prediction.own and SCORES[shown].statistics
+        if learnt and prediction.combined is None:
             raise without_statistics(shown)
         return replace(prediction.apply(Tensor.clone), default=shown)  # usable under autograd again
 

@@ -90,19 +90,26 @@ def test_nothing_to_learn_needs_no_pass(small_net: nn.Module, images: Tensor) ->
 
 
 def test_block_distance_is_that_of_an_attached_model(small_net: Any, data: Any, images: Tensor) -> None:
-    """Attachments add nothing at first. Of fewer than five batches, abnn.distance keeps every fifth input out."""
+    """Attachments add nothing at first, so the model and its backbone have the same distances."""
     attached = abnn.attach(small_net, images[:1])
-    attached.distance.fit(data)
-    x, y = (torch.cat(parts) for parts in zip(*data))
-    seen = torch.arange(len(y)) % 5 != 4
-    model = PostHocModel(attached, ("mahalanobis-blocks",), of="backbone").fit([(x[seen], y[seen])])
+    at = attached.block_names
+    models = [PostHocModel(attached, ("mahalanobis-blocks",), of=of, at=at) for of in ("model", "backbone")]
+    scores = [model.fit(data).predict(images) for model in models]
+    torch.testing.assert_close(scores[0].score, scores[1].score, rtol=1e-3, atol=1e-3)
+    assert all(each.default == "mahalanobis-blocks" for each in scores)
+
+
+def test_learnt_scores_of_an_attached_model_come_with_it(small_net: Any, data: Any, images: Tensor) -> None:
+    """A post-hoc score has its name to itself: "energy" is then that of the averaged logits, not a part of the learnt score."""
+    attached = abnn.attach(small_net, images[:1])
+    abnn.fit(attached, data, epochs=0, progress=False)
+    model = PostHocModel(attached, ("energy",)).fit(data)
     prediction = model.predict(images)
-    torch.testing.assert_close(
-        prediction.own["mahalanobis-blocks"], prediction.score_by("distance"), rtol=1e-4, atol=1e-5
-    )
-    assert prediction.gate == attached.distance.gate
-    assert prediction.default == "mahalanobis-blocks"
-    assert model.predict(images, score="gated").default == "gated"
+    own = attached.predict(images, draws=10)
+    assert torch.equal(model.predict(images, score="combined").score, own.score_by("combined"))
+    assert prediction.parts is not None and not torch.equal(prediction.score, prediction.parts["energy"])
+    features = model.reader.read(images)
+    torch.testing.assert_close(prediction.score, -features.logits.logsumexp(1))
 
 
 def test_evaluation_on_digits() -> None:
@@ -216,8 +223,8 @@ def test_a_shown_score_that_is_not_there(small_net: nn.Module, images: Tensor) -
     model = PostHocModel(plain, ("energy",))
     with pytest.raises(InputError, match="score: got 'knn'"):
         model.predict(images, score="knn")
-    with pytest.raises(NotFittedError, match="'gated' needs the statistics"):
-        model.predict(images, score="gated")
+    with pytest.raises(NotFittedError, match="'combined' needs what abnn.fit"):
+        model.predict(images, score="combined")
     assert model.predict(images, score="entropy").default == "entropy"
 
 
@@ -263,7 +270,7 @@ def test_a_triage_can_be_calibrated_on_a_post_hoc_score(small_net: nn.Module, da
 @pytest.mark.parametrize("method", ["threshold", "abnn"])
 def test_on_a_trained_method(small_net: nn.Module, attached: Attached, data: Any, images: Tensor, method: str) -> None:
     """What a method says stays; post-hoc scores of its network come with it."""
-    attached.distance.fit(data)
+    abnn.fit(attached, data, epochs=0, progress=False)
     network = attached if method == "abnn" else small_net
     trained = Trained(make_method(method), network, images, 4)
     scores = ("energy", "mahalanobis-blocks")

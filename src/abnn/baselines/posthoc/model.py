@@ -56,7 +56,7 @@ class PostHocModel:
                     lack = f"{name!r} for a network with {self.reader.missing[part]}"
                     raise InputError(explain("scores", lack, f"scores that do not need {part!r}"))
         self.score = next(iter(self.scores)) if score is None else score
-        check_choice("score", self.score, (*self.scores, *SCORES, model.score))
+        check_choice("score", self.score, dict.fromkeys((*self.scores, *SCORES, model.score)))
 
     def fit(self, batches: Iterable[Any], draws: int = 10, seed: int = 0, most: int = MOST) -> PostHocModel:
         """Fit every score on the features of (x, y) training batches, in one pass; see :func:`gather`."""

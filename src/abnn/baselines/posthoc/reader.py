@@ -19,6 +19,7 @@ from abnn.baselines.options import check_choice, check_count
 from abnn.baselines.posthoc.base import Features, Head, PostHoc
 from abnn.bayes.noise import NoiseCache
 from abnn.errors import AttachError, InputError, explain
+from abnn.model.attached_blocks import Readout
 from abnn.model.blocks import Block, Probe, logits_of, probe
 from abnn.model.features import Recorder, sketch, sketch_factor, widths_of
 from abnn.model.graft import graft
@@ -90,6 +91,7 @@ class Reader:
             output = self._pass(view, example, 1, 0).flatten(0, 1)
         name = self._head.name
         module = self.network.get_submodule(name)
+        module = module.block if isinstance(module, Readout) else module
         if isinstance(module, nn.Linear) and recorder is not None and torch.equal(output, recorder.take()[1]):
             return module
         self.missing["head"] = f"the output of its last linear layer, {name!r}, is changed before it is the logits"
