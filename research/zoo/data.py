@@ -50,12 +50,12 @@ def digits(seed: int, size: int = 8, channels: int = 1) -> Job:
 
 
 def shapes(seed: int, size: int = 32) -> Job:
-    """Discs, squares and triangles of any colour and place, against crosses, rings and stripes."""
+    """Bright discs, squares and triangles on dark grounds, against crosses, rings and stripes."""
     rng = np.random.default_rng(seed)
     grid = np.stack(np.meshgrid(np.linspace(-1, 1, size), np.linspace(-1, 1, size)), -1)
 
     def draw(kind: str) -> np.ndarray:
-        centre, radius, turn = rng.uniform(-0.3, 0.3, 2), rng.uniform(0.35, 0.65), rng.uniform(0, 2 * np.pi)
+        centre, radius, turn = rng.uniform(-0.2, 0.2, 2), rng.uniform(0.5, 0.75), rng.uniform(-0.3, 0.3)
         x, y = ((grid - centre) @ [[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]).transpose(2, 0, 1)
         reach = np.hypot(x, y)
         inside = {
@@ -66,14 +66,12 @@ def shapes(seed: int, size: int = 32) -> Job:
             "ring": (reach < radius) & (reach > 0.6 * radius),
             "stripes": np.sin(12 * x / radius) > 0,
         }[kind]
-        ink, ground = rng.uniform(0, 1, 3), rng.uniform(0, 1, 3)
-        while np.abs(ink - ground).max() < 0.4:
-            ink = rng.uniform(0, 1, 3)
+        ink, ground = rng.uniform(0.6, 1, 3), rng.uniform(0, 0.3, 3)
         picture = np.where(inside[..., None], ink, ground) + 0.05 * rng.standard_normal((size, size, 3))
         return picture.clip(0, 1).astype(np.float32).transpose(2, 0, 1)
 
     names = ("disc", "square", "triangle")
-    y = torch.arange(900) % 3
+    y = torch.arange(1800) % 3
     x = torch.from_numpy(np.stack([draw(names[label]) for label in y.tolist()]))
     outliers = {kind: torch.from_numpy(np.stack([draw(kind) for _ in range(200)])) for kind in ("cross", "ring", "stripes")}
     return Job(3, *split(x, y, seed), outliers)  # type: ignore[arg-type]

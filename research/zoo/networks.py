@@ -70,6 +70,11 @@ def of_timm(name: str, **options: Any) -> Callable[[int, int], nn.Module]:
     return build
 
 
+def mixer(channels: int, classes: int) -> nn.Module:
+    options = {"img_size": 32, "patch_size": 8, "num_blocks": 4, "embed_dim": 64}
+    return timm().models.MlpMixer(num_classes=classes, in_chans=channels, **options)
+
+
 SMALL: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 4}
 PICTURES: dict[str, Callable[[int, int], nn.Module]] = {
     "convolutions": convolutions,
@@ -80,7 +85,7 @@ PICTURES: dict[str, Callable[[int, int], nn.Module]] = {
     "convnext": of_timm("convnext_atto", depths=(1, 1, 2, 1), dims=(16, 32, 64, 96)),
     "densenet": of_timm("densenet121", growth_rate=8, block_config=(2, 2, 2)),
     "vit": of_timm("vit_tiny_patch16_224", num_heads=4, **SMALL),
-    "mixer": of_timm("mixer_s32_224", img_size=64, num_blocks=4, embed_dim=64),
+    "mixer": mixer,
 }
 FITS: list[tuple[str, str, Callable[[], nn.Module]]] = [
     *((name, "digits at 32 pixels", lambda build=build: build(3, 10)) for name, build in PICTURES.items()),  # type: ignore[misc]
