@@ -8,7 +8,7 @@
 
 A split takes a random half of the classes as known; the other half is near. Of each known class, 60 % of the images, but no more
 than 2,500 / classes, are for fitting (four fifths) and calibrating (one fifth); the rest is for testing. Photographs are cut to the
-middle square of 7/8 of the shorter side; the other images are taken whole.
+middle square of 7/8 of the shorter side, or of the share ``crop``; the other images are taken whole.
 """
 
 from __future__ import annotations
@@ -85,17 +85,20 @@ class Images:
 
     classes  how many the network knows: so many folders must be there
     limit    use at most so many images of each set, for rehearsals; None: all
+    crop     the share of a photograph's shorter side that is taken from its middle
     """
 
-    def __init__(self, root: str | Path, size: int, classes: int = 1000, limit: int | None = None) -> None:
+    def __init__(
+        self, root: str | Path, size: int, classes: int = 1000, limit: int | None = None, crop: float = CROP
+    ) -> None:
         self.root, self.size, self.limit = Path(root), size, limit
         folders = [each for each in _folder(self.root / "imagenet-val").iterdir() if each.is_dir()]
         self.folders = sorted(folders, key=lambda each: (each.name.zfill(9), each.name))
         if len(self.folders) != classes:
             fault = f"{len(self.folders)} folders in {self.root / 'imagenet-val'}"
             raise InputError(explain("data", fault, f"{classes}, one for each class of the network"))
-        self.textures = cache(lambda: self._read(_files(self.root / "textures"), CROP))
-        self.photographs = cache(lambda number: self._read(_files(self.folders[number]), CROP))
+        self.textures = cache(lambda: self._read(_files(self.root / "textures"), crop))
+        self.photographs = cache(lambda number: self._read(_files(self.folders[number]), crop))
 
     def split(self, number: int) -> Split:
         """Return split ``number``; equal numbers and files give equal splits."""

@@ -3,8 +3,9 @@
     python -m research.pretrained --data DIR --network lite0     measure what has no record yet; --table: only render
 
 Rows: scores of the plain network (max-probability, margin), every post-hoc score of :mod:`abnn.baselines.posthoc` (entropy, energy
-and max-logit are among them), fitted to the parts for fitting and calibrating, and ``abnn``: attached with the default preset,
-fitted to the first part and calibrated on the second, judged by its default score. Columns, with A(u, v) the AUROC of "an input of
+and max-logit are among them), fitted to the parts for fitting and calibrating, and ``abnn``: attached, fitted to the first part and
+calibrated on the second with default settings, judged by its default score; "abnn (margin)" is the margin of the same predictions,
+"abnn (closed form)" the same without training, ``epochs=0``. Columns, with A(u, v) the AUROC of "an input of
 v has a larger score than one of u" (:func:`columns`):
 
 near, far        A(ordinary, near); mean over far sets of A(ordinary, far set)
@@ -41,16 +42,21 @@ from abnn.evaluate.summary import Numbers
 from abnn.metrics import auroc
 from abnn.predict import Plain, Prediction
 from research.compare import has_record
-from research.pretrained.data import Images, ImageSet, Split
+from research.pretrained.data import CROP, Images, ImageSet, Split
 from research.pretrained.networks import NETWORKS, Pretrained
 from research.records import rounded
 from research.tables import Column, render, update_between_markers
 
-PLAIN, ATTACHED = ("max-probability", "margin"), "abnn"
-ROWS = (*PLAIN, *POSTHOC, ATTACHED)
+PLAIN = ("max-probability", "margin")
+ATTACHED: dict[str, dict[str, Any]] = {
+    "abnn": {"epochs": None, "score": "combined"},
+    "abnn (margin)": {"epochs": None, "score": "margin"},
+    "abnn (closed form)": {"epochs": 0, "score": "combined"},
+}
+ROWS = (*PLAIN, *POSTHOC, *ATTACHED)
 NAMES = ("near", "far", "semi < near", "semi < far", "errors", "accuracy", "accuracy on semi")
 COLUMNS = [Column(name, f"columns.{name}") for name in NAMES]
-BATCH, FIT_BATCH, EPOCHS = 50, 32, 5
+BATCH, FIT_BATCH = 50, 64
 Configs = dict[str, dict[str, Any]]  # settings of each row
 
 
@@ -62,13 +68,14 @@ def run(
     rows: Sequence[str] = ROWS,
     *,
     limit: int | None = None,
-    epochs: int = EPOCHS,
+    crop: float = CROP,
     progress: bool = True,
     note: Callable[[str], None] = lambda line: None,
 ) -> list[Path]:
     """Measure the rows that have no record yet, and return the paths of all records.
 
     limit  use at most so many images of each test set, for rehearsals
+    crop   the share of a photograph's shorter side that is taken from its middle; 1 for images that were cut before
     A record that was made with other settings is an error, as is a row whose extra is not installed.
     """
     for row in rows:
@@ -76,13 +83,13 @@ def run(
             raise unknown("rows", row, ROWS)
         if row in POSTHOC:
             build_posthoc(row).prepare()
-    images, paths = Images(data, network.size, network.classes, limit), []
+    images, paths = Images(data, network.size, network.classes, limit, crop), []
     for number in range(splits):
-        common = {"network": network.name, "split": number, "limit": limit}
+        common = {"network": network.name, "split": number, "limit": limit, "crop": crop}
         configs: Configs = {row: common for row in rows}
         configs |= {row: {**common, "posthoc": build_posthoc(row).settings} for row in rows if row in POSTHOC}
-        if ATTACHED in configs:
-            configs[ATTACHED] = {**common, "preset": "default", "epochs": epochs, "batch": FIT_BATCH}
+        fits = {"preset": "default", "batch": FIT_BATCH}
+        configs |= {row: {**common, **fits, **ATTACHED[row]} for row in rows if row in ATTACHED}
         places = {row: record_path(output, network.name, row, number) for row in rows}
         missing = [row for row in rows if not has_record(places[row], configs[row])]
         paths += list(places.values())
@@ -91,9 +98,9 @@ def run(
             continue
         split = images.split(number)
         measured = itertools.chain(
-            measure_plain(network, split, {row: configs[row] for row in missing if row != ATTACHED}, number),
+            measure_plain(network, split, {row: configs[row] for row in missing if row not in ATTACHED}, number),
             measure_attached(
-                network, split, {row: configs[row] for row in missing if row == ATTACHED}, number, progress
+                network, split, {row: configs[row] for row in missing if row in ATTACHED}, number, progress
             ),
         )
         for each in measured:
@@ -122,19 +129,21 @@ def measure_plain(network: Pretrained, split: Split, configs: Configs, seed: int
 def measure_attached(
     network: Pretrained, split: Split, configs: Configs, seed: int, progress: bool
 ) -> Iterator[Evaluation]:
-    """Yield the row of the attached network, if ``configs`` names it."""
-    for row, config in configs.items():
+    """Yield the rows of the attached network that ``configs`` names; those of one number of epochs come from one fit."""
+    for epochs in dict.fromkeys(config["epochs"] for config in configs.values()):
+        own = {row: config for row, config in configs.items() if config["epochs"] == epochs}
         times = [time.perf_counter()]
         model = abnn.attach(network.build(split.classes).to(device()), split.fit[0][0][None].to(device()), seed=seed)
-        batches = loader(split.fit, config["batch"], torch.Generator().manual_seed(seed))
-        abnn.fit(model, batches, epochs=config["epochs"], seed=seed, progress=progress)
+        batches = loader(split.fit, FIT_BATCH, torch.Generator().manual_seed(seed))
+        abnn.fit(model, batches, epochs=epochs, seed=seed, progress=progress)
         times.append(time.perf_counter())
         abnn.calibrate(model, loader(split.calibrate, BATCH), progress=progress)
         times.append(time.perf_counter())
         sets = [evaluate(model, each) for each in split.tests]
         times.append(time.perf_counter())
         seconds = dict(zip(("fitting", "calibration", "evaluation"), np.diff(times).tolist()))
-        yield as_row(row, model.score, sets, seed, config, seconds)
+        for row, config in own.items():
+            yield as_row(row, config["score"], sets, seed, config, seconds)
 
 
 def as_row(
@@ -211,6 +220,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--rows", nargs="+", default=ROWS, metavar="ROW", help="only these")
     parser.add_argument("--limit", type=int, metavar="N", help="at most N images of each test set, for rehearsals")
+    parser.add_argument(
+        "--crop", type=float, default=CROP, help="share of photographs to take; 1: they were cut before"
+    )
     parser.add_argument("--output", type=Path, default=Path("results/pretrained"), help="folder of the records")
     parser.add_argument("--into", type=Path, default=Path("docs/pretrained.md"), help="the document with the tables")
     parser.add_argument("--quiet", action="store_true")
@@ -219,6 +231,11 @@ def main(arguments: list[str] | None = None) -> None:
         for name in NETWORKS:
             update_between_markers(options.into, f"pretrained {name}", table(options.output, name))
         return
-    settings: dict[str, Any] = {"limit": options.limit, "progress": not options.quiet, "note": print}
+    settings: dict[str, Any] = {
+        "limit": options.limit,
+        "crop": options.crop,
+        "progress": not options.quiet,
+        "note": print,
+    }
     run(NETWORKS[options.network], options.data, options.splits, options.output, options.rows, **settings)
     print(table(options.output, options.network), end="")

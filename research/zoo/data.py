@@ -73,7 +73,9 @@ def shapes(seed: int, size: int = 32) -> Job:
     names = ("disc", "square", "triangle")
     y = torch.arange(1800) % 3
     x = torch.from_numpy(np.stack([draw(names[label]) for label in y.tolist()]))
-    outliers = {kind: torch.from_numpy(np.stack([draw(kind) for _ in range(200)])) for kind in ("cross", "ring", "stripes")}
+    outliers = {
+        kind: torch.from_numpy(np.stack([draw(kind) for _ in range(200)])) for kind in ("cross", "ring", "stripes")
+    }
     return Job(3, *split(x, y, seed), outliers)  # type: ignore[arg-type]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ def convolutions(channels: int, classes: int, width: int = 16) -> nn.Module:
 
 def perceptron(inputs: int, classes: int, width: int = 64, depth: int = 2) -> nn.Module:
     sizes = [inputs, *[width] * depth]
-    layers = [part for a, b in zip(sizes, sizes[1:]) for part in (nn.Linear(a, b), nn.ReLU())]
+    layers = [part for a, b in itertools.pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers, nn.Linear(width, classes))
 
 

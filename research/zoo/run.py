@@ -79,9 +79,12 @@ def measure(name: str, data: str, build: Callable[[], nn.Module], seed: int) -> 
     found = {}
     for kind, outliers in job.outliers.items():
         found[kind] = {
-            name: auroc(prediction.score_by(name).cpu().numpy(), scores(outliers, name)) for name in ("combined", "energy")
+            name: auroc(prediction.score_by(name).cpu().numpy(), scores(outliers, name))
+            for name in ("combined", "energy")
         }
-        found[kind]["accepted"] = float(np.mean([each == "accept" for each in model.predict(outliers.to(DEVICE)).verdict]))
+        found[kind]["accepted"] = float(
+            np.mean([each == "accept" for each in model.predict(outliers.to(DEVICE)).verdict])
+        )
     losses = [value for row in history.rows for value in row.values()]
     return {
         "network": name, "data": data, "seed": seed, "device": DEVICE, **provenance(),
@@ -103,9 +106,19 @@ def table(records: list[dict[str, Any]]) -> str:
         if own:
             gains = [each["combined"] - each["energy"] for record in own for each in record["found"].values()]
             accuracy, plain = (100 * np.mean([each[key] for each in own]) for key in ("accuracy", "plain accuracy"))
-            means = [100 * np.mean([each[key] for r in own for each in r["found"].values()]) for key in ("combined", "energy")]
+            means = [
+                100 * np.mean([each[key] for r in own for each in r["found"].values()])
+                for key in ("combined", "energy")
+            ]
             share = max(each["attachments"] / each["weights"] for each in own)
-            rows.append([name, data, str(len(own)), *(f"{n:.1f}" for n in (accuracy, plain, *means, 100 * min(gains), 100 * share))])
+            rows.append(
+                [
+                    name,
+                    data,
+                    str(len(own)),
+                    *(f"{n:.1f}" for n in (accuracy, plain, *means, 100 * min(gains), 100 * share)),
+                ]
+            )
     lost = [100 * (each["plain accuracy"] - each["accuracy"]) for each in records]
     gains = [100 * (each["combined"] - each["energy"]) for r in records for each in r["found"].values()]
     heads = ["network", "data", "seeds", "accuracy", "plain", "AUROC", "energy's", "least gain", "weights, %"]
@@ -119,7 +132,9 @@ def table(records: list[dict[str, Any]]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m research.zoo", description=__doc__)
-    parser.add_argument("--table", action="store_true", help="only put the table of what was recorded into the document")
+    parser.add_argument(
+        "--table", action="store_true", help="only put the table of what was recorded into the document"
+    )
     parser.add_argument("--output", type=Path, default=Path("results/zoo"))
     parser.add_argument("--into", type=Path, default=Path("docs/zoo.md"))
     parser.add_argument("--part", default="0/1", metavar="I/N", help="every Nth fit from the Ith on, to share them out")

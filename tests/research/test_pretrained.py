@@ -150,8 +150,8 @@ def test_columns_are_means_of_aurocs() -> None:
 def test_rows_are_recorded_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["abnn.triage.calibrate"], "LEAST_OUTLIERS", 24)
     notes: list[str] = []
-    few: dict[str, Any] = {"limit": 12, "epochs": 1, "progress": False}
-    rows = ["margin", "energy", "knn", ATTACHED]
+    few: dict[str, Any] = {"limit": 12, "progress": False}
+    rows = ["margin", "energy", "knn", "abnn (closed form)"]
     paths = run(TINY, folder, 1, tmp_path, rows[:2], note=notes.append, **few)
     paths = run(TINY, folder, 1, tmp_path, rows, note=notes.append, **few)
     run(TINY, folder, 1, tmp_path, rows, note=notes.append, **few)
@@ -159,11 +159,11 @@ def test_rows_are_recorded_once(folder: Path, tmp_path: Path, monkeypatch: pytes
     assert notes == done
     records = [read_record(path) for path in paths]
     assert [each.name for each in records] == rows and {each.experiment for each in records} == {"tiny"}
-    plain = [each.numbers["columns.accuracy"] for each in records if each.name != ATTACHED]
+    plain = [each.numbers["columns.accuracy"] for each in records if each.name not in ATTACHED]
     assert len(set(plain)) == 1 and 0 <= plain[0] <= 1
     assert all(f"columns.{name}" in records[-1].numbers for name in NAMES if name != "errors")
     with pytest.raises(InputError, match="other settings"):
-        run(TINY, folder, 1, tmp_path, rows, **{**few, "epochs": 2})
+        run(TINY, folder, 1, tmp_path, rows, **{**few, "crop": 0.5})
 
 
 def test_the_table_goes_into_its_page(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def test_what_is_missing_is_named(tmp_path: Path, folder: Path, monkeypatch: pyt
         Images(folder, SIZE, 5)
     with pytest.raises(InputError, match="rows"):
         run(TINY, folder, rows=["enrgy"])
-    assert {"energy", "entropy", "max-logit", "max-probability", "margin", ATTACHED} <= set(ROWS)
+    assert {"energy", "entropy", "max-logit", "max-probability", "margin", *ATTACHED} <= set(ROWS)
 
 
 def test_a_cut_head_gives_the_same_logits() -> None:
