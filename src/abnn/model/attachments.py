@@ -155,11 +155,6 @@ def _pool(x: Tensor, layout: str) -> Tensor:
     return x.flatten(2).mean(2) if layout == "pool" else x
 
 
-def default_sigma(fan_in: int) -> float:
-    """0.1 / sqrt(fan_in): the noise of a sum over fan_in inputs of size r is then about r / 10."""
-    return 0.1 / math.sqrt(fan_in)
-
-
 def _widths(block: Block) -> tuple[str, int, int]:
     """Return how an attachment works on a block's tensors, and its widths: channels, tokens, flat, or pooled then flat."""
     if block.layout == "tokens":
@@ -186,27 +181,16 @@ def _layer(
     width_in: int,
     width_out: int,
     prior: Prior,
-    init: Init | None,
+    init: Init,
     uses: int = 1,
     strided: bool = True,
     kernel: int = 3,
 ) -> MeanField:
     if len(block.output) == 2 or block.layout == "tokens":
-        return BayesLinear(
-            width_in, width_out, prior=prior, init=init or Init(sigma=default_sigma(width_in)), uses=uses
-        )
+        return BayesLinear(width_in, width_out, prior=prior, init=init, uses=uses)
     rank = len(block.input) - 2
     stride = [max(1, round(a / b)) if strided else 1 for a, b in zip(block.input[2:], block.output[2:])]
-    fan_in = width_in * kernel**rank
-    return BayesConv(
-        width_in,
-        width_out,
-        (kernel,) * rank,
-        stride,
-        prior=prior,
-        init=init or Init(sigma=default_sigma(fan_in)),
-        uses=uses,
-    )
+    return BayesConv(width_in, width_out, (kernel,) * rank, stride, prior=prior, init=init, uses=uses)
 
 
 def _norm(layout: str, width: int) -> nn.Module:

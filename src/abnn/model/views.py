@@ -2,7 +2,7 @@
 
 What a network is sure of should not hang on a pixel: the mean over views is right more often. Draws need passes of their own
 anyway, so that views cost little where the first block has an attachment: draw s looks at view s mod V, and only what comes
-before the first attachment is computed once for every view.
+before the first attachment is computed once for every view. With mean weights there is one draw for each view.
 """
 
 from __future__ import annotations
@@ -28,14 +28,6 @@ def step(side: int) -> int:
 def can_move(shape: Sequence[int], dtype: torch.dtype) -> bool:
     """Return whether inputs of this shape (without the batch) can be images with room for views."""
     return len(shape) == 3 and dtype.is_floating_point and any(step(side) > 0 for side in shape[1:])
-
-
-def is_picture(shape: Sequence[int], dtype: torch.dtype) -> bool:
-    """Return whether inputs look like photographs or scans: square, of one or three channels, with room for views.
-
-    A spectrogram or a map has the same number of dimensions, but a shift changes what it says; views have to be asked for.
-    """
-    return can_move(shape, dtype) and shape[0] in (1, 3) and shape[1] == shape[2]
 
 
 def check_number(views: object) -> int:

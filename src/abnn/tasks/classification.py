@@ -29,7 +29,6 @@ from abnn.errors import AbnnWarning, AttachError, InputError, explain
 from abnn.model.evidence import Evidence
 from abnn.tasks.base import Task, Usual
 
-
 FEWEST = 4  # classes of which some can be hidden
 HIDDEN = 0.2
 SMALL = 1e-3
@@ -91,7 +90,7 @@ def known_target(objective: Objective, y: Tensor, classes: int, plain: Tensor | 
     return labels if plain is None else torch.lerp(labels, plain.float().softmax(1), objective.distil)
 
 
-def hidden_loss(draw_logits: Tensor, known: Tensor, y: Tensor, severity: Tensor | None = None) -> Tensor:
+def hidden_loss(draw_logits: Tensor, known: Tensor, y: Tensor) -> Tensor:
     """The mean cross-entropy over the classes that are left where each is hidden with probability 1/2."""
     classes = known.shape[1]
     hidden = torch.rand(classes, device=known.device) < 0.5
@@ -100,8 +99,6 @@ def hidden_loss(draw_logits: Tensor, known: Tensor, y: Tensor, severity: Tensor 
     uniform = (left / left.sum()).expand_as(known)
     target = known * left
     target = target / target.sum(1, keepdim=True).clamp_min(1e-6)
-    if severity is not None:
-        target = torch.lerp(target, uniform, severity[:, None].float())
     target = torch.where(hidden[y][:, None], uniform, target)
     return mean_cross_entropy(draw_logits.masked_fill(hidden, -1e4), target)
 
