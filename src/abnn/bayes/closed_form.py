@@ -23,6 +23,7 @@ from abnn.bayes.gaussians import Moments
 LEAST, MOST = 0.05, 0.9
 TINY = 1e-9
 LARGEST = 80.0  # of ln v: float32 ends at 88
+SMALLEST = -14.0  # of ln v: what lies below is rounding, of features that are flat on the data
 
 
 class ClosedForm(nn.Module):
@@ -51,7 +52,7 @@ class ClosedForm(nn.Module):
                 size = white.abs().amax(1, keepdim=True).clamp_min(1e-18)
                 mean = (white / size).square().mean(1)
                 columns.append(mean.clamp_min(TINY).log() + 2 * size[:, 0].log())
-            return torch.stack(columns, dim=1).nan_to_num(nan=LARGEST).clamp(-LARGEST, LARGEST)
+            return torch.stack(columns, dim=1).nan_to_num(nan=LARGEST).clamp(SMALLEST, LARGEST)
 
     @torch.no_grad()
     def set(self, moments: Sequence[Moments]) -> None:

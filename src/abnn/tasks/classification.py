@@ -163,7 +163,8 @@ class Classification(Task):
         columns += [energy(plain / wide), energy(attached / wide)]
         if evidence.last is not None and weight is not None:
             last, centred = evidence.last, evidence.last - usual.last
-            along = (weight[plain.argmax(1)] * centred).sum(1) / centred.norm(dim=1).clamp_min(1e-12)
+            least = 1e-3 * usual.last.norm().clamp_min(1e-9)  # where features are as usual, their direction is rounding
+            along = (weight[plain.argmax(1)] * centred).sum(1) / centred.norm(dim=1).maximum(least)
             clipped = F.linear(last.minimum(usual.ceiling), weight.float(), None if bias is None else bias.float())
             columns += [-along, -(last.abs().sum(1) + 1e-6).log(), energy(clipped)]
         return torch.stack(columns, dim=1)

@@ -47,7 +47,8 @@ STEPS, PAIRS, RATE, DECAY, DROPPED = 300, 256, 5e-3, 0.1, 0.2
 MADE, FEWEST_ROUNDS, MOST_ROUNDS = 3000, 2, 8  # outliers, and how often they are made of each input
 MILD, SEVERE = 0.3, 0.7
 MOMENTS, MOST_WITHOUT = 10_000, 2000  # inputs of the closed form over all processes, at most; where nothing is held out
-SMALLEST = 1e-6  # spread of what a member says
+SMALLEST = 1e-2  # spread of what a member says: where all say the same, the rest is rounding
+FINEST = 1e-3  # unit of a part, relative to its size: what differs by less is rounding
 CLIPPED = 0.95  # quantile of the last features at which they are clipped
 
 
@@ -220,7 +221,7 @@ def _unit(raw: Tensor) -> Tensor:
     """The spread of each part: that of a standard deviation where it is Gaussian; never zero."""
     ordered = raw.sort(0).values
     low, high = (ordered[round(share * (len(raw) - 1))] for share in (0.05, 0.95))
-    return ((high - low) / 3.3).clamp_min(1e-6 * (1 + raw.abs().amax(0)))
+    return ((high - low) / 3.3).clamp_min(FINEST * (1 + raw.abs().amax(0)))
 
 
 Groups = dict[str, tuple[Tensor, Tensor]]
