@@ -32,14 +32,14 @@ from abnn.networks.by_name import build_backbone
 from abnn.predict import Plain
 from abnn.train.fit import fit
 from abnn.train.watch import progress_bar
-from abnn.triage import Triage, TriageConfig, calibrate
+from abnn.triage import Triage, calibrate
 
 FOLDER = Path("demo") / "model"
 """Where ``abnn demo`` leaves its model."""
 BACKBONE: dict[str, Any] = {"width": 32, "blocks": 3, "stem": "small", "kaiming": False}
 BACKBONE_EPOCHS, BACKBONE_LR = 25, 1e-2
-EPOCHS, BATCH = 20, 64
-DRAWS = TriageConfig().draws
+EPOCHS: int | None = None  # as many as abnn.fit() chooses
+BATCH = 64
 COLUMNS = {
     "accuracy": "accuracy.handwritten digits",
     "AUROC id/semi": "tiers.auroc_id_below_semi",
@@ -71,8 +71,8 @@ def run_demo(seed: int = 0, progress: bool = True) -> Demo:
     plain, model = Plain(backbone, data.train.x[:1]), attach(backbone, data.train.x[:1], seed=seed)
     before = {**seconds}
     with _timed(seconds, "attachments"):
-        fit(model, _loader(data.train, shuffle=True), epochs=EPOCHS, seed=seed, progress=progress)
-    triage = calibrate(model, _loader(data.val), TriageConfig(draws=DRAWS), progress=progress)
+        history = fit(model, _loader(data.train, shuffle=True), epochs=EPOCHS, seed=seed, progress=progress)
+    triage = calibrate(model, _loader(data.val), progress=progress)
     plain_triage = calibrate(plain, _loader(data.val), progress=False)
     tests = zip(("handwritten digits", "printed digits", "photographs"), TIERS, (data.test, data.semi, data.full))
     loaders = [(title, tier, _loader(part)) for title, tier, part in tests]
@@ -83,8 +83,8 @@ def run_demo(seed: int = 0, progress: bool = True) -> Demo:
     ):
         with _timed(spent, "evaluation"):
             stated = limits.probabilities
-            sets = tuple(evaluate_set(each, part, title, tier, DRAWS, stated=stated) for title, tier, part in loaders)
-        config = _config(model if each is model else None, data)
+            sets = tuple(evaluate_set(each, part, title, tier, stated=stated) for title, tier, part in loaders)
+        config = _config(data, *((model, len(history.rows), triage.draws) if each is model else ()))
         evaluations.append(Evaluation(name, each.score, sets, (limits.notice, limits.reject), seed, config, spent))
     return Demo(evaluations[0], evaluations[1], model, triage)
 
@@ -136,7 +136,7 @@ def _loader(part: Labelled, shuffle: bool = False) -> DataLoader:
     return DataLoader(TensorDataset(*part), batch_size=BATCH if shuffle else 256, shuffle=shuffle)
 
 
-def _config(model: Attached | None, data: DigitsData) -> dict[str, Any]:
+def _config(data: DigitsData, model: Attached | None = None, epochs: int = 0, draws: int = 0) -> dict[str, Any]:
     config: dict[str, Any] = {
         "data": {"name": "digits", "sha256": data.hash()},
         "backbone": {"name": "paper-resnet", **BACKBONE, "epochs": BACKBONE_EPOCHS, "lr": BACKBONE_LR, "batch": BATCH},
@@ -144,7 +144,7 @@ def _config(model: Attached | None, data: DigitsData) -> dict[str, Any]:
     if model is not None:
         chosen = preset(model.preset)
         what = {"preset": model.preset, "kind": model.spec.kind, "at": model.block_names, "size": model.attachment_size}
-        how = {"epochs": EPOCHS, "lr": chosen.lr, "schedule": chosen.schedule, "draws": DRAWS}
+        how = {"epochs": epochs, "lr": chosen.lr, "schedule": chosen.schedule, "draws": draws}
         config["attachments"] = {**what, **how}
     return config
 

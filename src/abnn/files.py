@@ -183,16 +183,22 @@ def read_json(path: Path) -> Any:
         return json.loads(check_regular(path, MOST_JSON).read_text())
 
 
-def check_version(path: Path, description: dict[str, Any], newest: int, oldest: int = 1) -> None:
-    """Refuse what a later abnn wrote in a format that this one does not know, or what an early one wrote too little of."""
+def check_version(
+    path: Path, description: dict[str, Any], newest: int, oldest: int = 1, earlier: str = "Fit the model again and save it."
+) -> None:
+    """Refuse what a later abnn wrote in a format that this one does not know, or what an early one wrote too little of.
+
+    earlier  what to do about the latter
+    """
     version = description.get("version")
     if isinstance(version, int) and oldest <= version <= newest:
         return
     early = isinstance(version, int) and version < oldest
     reads = f"formats from {oldest} to {newest}" if oldest > 1 else f"formats up to {newest}"
+    reads = f"format {newest}" if oldest == newest else reads
     raise FileFormatError(
         f"path: {path} was written in format {version}, by abnn {description.get('abnn')}; this is abnn {__version__}, "
-        f"which reads {reads}. {'Fit the model again and save it.' if early else 'Update abnn.'}"
+        f"which reads {reads}. {earlier if early else 'Update abnn.'}"
     )
 
 

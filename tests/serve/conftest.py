@@ -30,7 +30,7 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = abnn.attach(network, data.train.x[:1])
     some = TensorDataset(data.train.x[:512], data.train.y[:512])
     abnn.fit(model, DataLoader(some, batch_size=128), epochs=1, progress=False)
-    triage = abnn.Triage.calibrate(model, DataLoader(TensorDataset(*data.val), batch_size=256), draws=4)
+    triage = abnn.Triage.calibrate(model, DataLoader(TensorDataset(*data.val), batch_size=256))
     path = tmp_path_factory.mktemp("served") / "digits"
     return model.save(path, backbone=True, triage=triage, extra={"class_names": DIGITS})
 

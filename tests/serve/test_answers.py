@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+import abnn
 from abnn.data.digits import load_digits
 from abnn.errors import InputError
-from abnn.predict import Prediction
-from abnn.serve.answers import Answerer, reason, share_below
+from abnn.predict import Plain, Prediction
+from abnn.serve.answers import Answerer, reason, sample_names, share_below, voters
+from abnn.triage import Triage
 from abnn.triage.calibrate import quantiles
 
 FACTS: dict[str, Any] = {
@@ -21,8 +23,7 @@ FACTS: dict[str, Any] = {
     "name": "7",
     "probability": 0.9,
     "second": "1",
-    "agreeing": 10,
-    "draws": 10,
+    "votes": "all 10 draws say",
     "place": 0.4,
 }
 
@@ -40,10 +41,14 @@ def test_numbers_are_the_models_own(model: Any) -> None:
         assert answer["probabilities"] == pytest.approx(stated[row].tolist(), abs=1e-6)
         assert answer["probability"] == max(answer["probabilities"])
         own = prediction.samples[:, row]
-        assert answer["draws"]["labels"] == own.argmax(1).tolist()
-        assert answer["draws"]["agreement"] == pytest.approx(float((own.argmax(1) == answer["label"]).float().mean()))
-        assert answer["draws"]["spread"] == pytest.approx(float(own[:, answer["label"]].std(correction=0)), abs=1e-5)
-        assert answer["draws"]["probabilities"] == pytest.approx(own[:, answer["label"]].tolist(), abs=1e-6)
+        samples = answer["samples"]
+        assert samples["names"] == ["without attachments", "with attachments"]
+        assert samples["labels"] == own.argmax(1).tolist()
+        assert samples["agreement"] == pytest.approx(float((own.argmax(1) == answer["label"]).float().mean()))
+        assert samples["spread"] == pytest.approx(float(own[:, answer["label"]].std(correction=0)), abs=1e-5)
+        assert samples["probabilities"] == pytest.approx(own[:, answer["label"]].tolist(), abs=1e-6)
+        assert prediction.parts is not None and answer["parts"].keys() == prediction.parts.keys()
+        assert answer["parts"] == pytest.approx({n: float(part[row]) for n, part in prediction.parts.items()}, rel=1e-4)
         assert answer["thresholds"]["notice"] == pytest.approx(model.triage.notice, abs=1e-6)
         place = answer["calibration"]["share_below"]
         if place is not None:
@@ -64,21 +69,74 @@ def test_share_below_is_true_of_the_calibration_scores() -> None:
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({}, ["looks like the data", "all 10 draws", "“7”"]),
-        ({"agreeing": 8}, ["8 of 10 draws"]),
+        ({}, ["looks like the data", "and all 10 draws say “7”"]),
         ({"verdict": "notice", "probability": 0.3}, ["hesitates between “7” and “1”"]),
         ({"verdict": "notice"}, ["less sure than usual", "all 10 draws"]),
-        ({"draws": 1, "agreeing": 1}, ["and the model reads it as “7”"]),
         ({"verdict": "notice", "place": 0.97}, ["At most 3 % of the good inputs"]),
         ({"verdict": "notice", "place": 0.99}, ["At most 1 % of the good inputs"]),
-        ({"verdict": "reject"}, ["does not look like what the model was trained on", "all 10 draws"]),
-        ({"verdict": "reject", "agreeing": 3, "probability": 0.3}, ["cannot tell what this is", "3 of 10 draws"]),
+        ({"verdict": "reject"}, ["does not look like what the model was trained on", "though all 10 draws say “7”"]),
+        ({"verdict": "reject", "probability": 0.3}, ["cannot tell what this is", "all 10 draws"]),
         ({"verdict": "reject", "place": 1.0}, ["None of the good inputs"]),
     ],
 )
 def test_reasons(changes: dict[str, Any], words: list[str]) -> None:
     text = reason(**{**FACTS, **changes})
-    assert all(each in text for each in words) and text.endswith(".")
+    assert all(each in text for each in words) and text.endswith(".") and "unusual" not in text
+
+
+@pytest.mark.parametrize(
+    "parts, words",
+    [
+        ({"energy": 5.0, "odds": 3.0}, "Most unusual about it: the network recognises little in it."),
+        ({"energy": 1.0, "distance at input": 9.0}, "as a picture, it is unlike the training data."),
+        ({"energy": 1.0, "distance at blocks.1": 2.5}, "at blocks.1, it is unlike the training data."),
+        ({"attached energy": 4.0}, "with attachments, the network recognises little in it."),
+        ({"change of mind": 4.0}, "the attachments change the network's answer."),
+        ({"colour": 4.0}, "“colour” is large."),  # of a task of one's own
+    ],
+)
+def test_the_most_unusual_part_is_named(parts: dict[str, float], words: str) -> None:
+    for verdict in ("notice", "reject"):
+        assert words in reason(**{**FACTS, "verdict": verdict, "parts": parts})
+    assert "unusual" not in reason(**FACTS, parts=parts)  # nothing is to be explained
+    usual = {name: 1.9 for name in parts}
+    assert "unusual" not in reason(**{**FACTS, "verdict": "notice", "parts": usual})
+
+
+def test_every_part_of_the_default_has_words(model: Any) -> None:
+    words = Answerer(model).parts
+    assert list(words) == model.combined.names and len(set(words.values())) == len(words)
+    assert not any("“" in each for each in words.values())
+
+
+def test_samples_have_the_names_of_what_they_are() -> None:
+    pair = ["without attachments", "with attachments"]
+    assert sample_names(2, 0, plain=True) == pair
+    assert sample_names(3, 0, plain=True) == ["without attachments", "view 1", "view 2"]
+    assert sample_names(3, 2, plain=True) == ["without attachments", "draw 1", "draw 2"]
+    assert sample_names(2, 2, plain=False) == ["draw 1", "draw 2"] and sample_names(1, 10, plain=False) == ["the model"]
+    assert voters(pair, [True, True]) == "the network with and without attachments says"
+    assert voters(pair, [True, False]) == "the network without attachments, but not with, says"
+    assert voters(pair, [False, True]) == "the network with attachments, but not without, says"
+    assert voters(pair, [False, False]) == "only the mean of both answers says"
+    assert voters(["draw 1", "draw 2"], [True, True]) == "all 2 draws say"
+    assert voters(["without attachments", "draw 1", "draw 2"], [True, False, True]) == "2 of 3 samples say"
+    assert voters(["the model"], [True]) == "the model says"
+
+
+def test_a_model_with_draws_says_so(model: Any) -> None:
+    triage = replace(model.triage, draws=3, drawn=4)
+    stand_in = SimpleNamespace(predict=model.predict, triage=triage, classes=10, extra={}, state=model.state)
+    (answer,) = Answerer(stand_in)(torch.zeros(1, 1, 8, 8))
+    assert answer["samples"]["names"] == ["without attachments", "draw 1", "draw 2", "draw 3"]
+
+
+def test_a_model_without_a_learnt_score_has_no_parts() -> None:
+    plain = Plain(abnn.build_backbone("paper-resnet", 3, 1, width=4, blocks=1, stem="small").eval(), torch.zeros(1, 1, 8, 8))
+    plain.triage = Triage(0.5, 0.9, 0.05, 0.01, "entropy", 10, 0, 50)
+    answerer = Answerer(plain)
+    (answer,) = answerer(torch.zeros(1, 1, 8, 8))
+    assert answer["parts"] is None and answerer.parts == {} and answer["samples"]["names"] == ["the model"]
 
 
 def test_class_names_are_those_of_the_model_or_numbers(model: Any) -> None:

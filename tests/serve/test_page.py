@@ -106,7 +106,7 @@ def test_samples_of_each_tier_are_checked_and_read_out(page: Page) -> None:
         expect(page.locator("#verdict strong")).to_have_text(verdict.capitalize())
         expect(page.locator("#verdict svg")).to_be_visible()
         expect(page.locator("#status")).to_contain_text(page.locator("#reason").inner_text())
-        assert page.locator("#draws tbody tr").count() == 4 and page.locator("#classes tbody tr").count() == 10
+        assert page.locator("#answers tbody tr").count() == 2 and page.locator("#classes tbody tr").count() == 10
         assert page.locator("#scale svg[role=img]").get_attribute("aria-label").startswith("Score ")  # type: ignore[union-attr]
     assert page.locator("#status").get_attribute("aria-live") == "polite"
     phone = page.viewport_size["width"] < 500  # type: ignore[index]

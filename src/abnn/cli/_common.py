@@ -14,7 +14,7 @@ from abnn.errors import InputError, explain
 Request = TypeVar("Request")
 
 ModelFolder = Annotated[Path, typer.Argument(help="Folder of a saved model.")]
-Draws = Annotated[int | None, typer.Option(min=1, help="Weight draws; default: as calibrated.")]
+Draws = Annotated[int | None, typer.Option(min=0, help="Weight draws; 0: mean weights. Default: as calibrated.")]
 DrawSeed = Annotated[int | None, typer.Option(min=0, help="Seed of the draws; default: as calibrated, or 0.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Inputs that are read and predicted together.")]
 Device = Annotated[str, typer.Option(help='"auto", "cpu", "cuda", "cuda:1", ...')]
@@ -76,7 +76,8 @@ def move_to_device(model: Any, device: str) -> str:
 
 def draws_and_seed(model: Any, draws: int | None, seed: int | None) -> tuple[int, int]:
     """Return what was asked for; else what the thresholds were calibrated with, or would be."""
-    from abnn.config import TriageConfig
+    from abnn.triage.calibrate import usual_draws
 
-    usual = getattr(model, "triage", None) or TriageConfig()
-    return draws or usual.draws, usual.seed if seed is None else seed
+    triage = getattr(model, "triage", None)
+    usual = (usual_draws(model), 0) if triage is None else (triage.draws, triage.seed)
+    return usual[0] if draws is None else draws, usual[1] if seed is None else seed

@@ -77,8 +77,8 @@ class Job:
     def triage(self) -> TriageConfig:
         """How thresholds are chosen."""
         request = self.request
-        config = TriageConfig(request.noticed, request.rejected, per_class=request.per_class, seed=request.seed)
-        return config if request.draws is None else replace(config, draws=request.draws)
+        options: dict[str, Any] = {"per_class": request.per_class, "draws": request.draws, "seed": request.seed}
+        return TriageConfig(request.noticed, request.rejected, **options)
 
     @property
     def steps(self) -> int:
@@ -194,13 +194,12 @@ def fit_attachments(job: Job, network: nn.Module, before: Before) -> Attached:
     """Return the network with attachments, fitted."""
     request = job.request
     model = _attach(request, network, before.example)
-    epochs = request.epochs or min(20, max(3, math.ceil(400 / job.steps)))
-    options = {name: getattr(request, name) for name in ("lr", "seed", "checkpoint")}
+    options = {name: getattr(request, name) for name in ("epochs", "lr", "seed", "checkpoint")}
     rates: dict[str, Any] = {"backbone_lr": request.backbone_lr, "accelerator": request.accelerator}
     config = FitConfig(freeze_backbone=not request.joint, **rates)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*cost accuracy", AbnnWarning)  # judge() looks, on held-out images first
-        fit(model, job.train_loader(), epochs=epochs, progress=not request.quiet, config=config, **options)
+        fit(model, job.train_loader(), progress=not request.quiet, config=config, **options)
     return model
 
 

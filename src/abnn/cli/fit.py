@@ -23,7 +23,7 @@ class FitRequest:
     weights: Annotated[Path | None, Option(help="The backbone's weights: .safetensors, .pt, .pth.")] = None
     train_backbone: Annotated[bool, Option("--train-backbone", help="Train the backbone first.")] = False
     joint: Annotated[bool, Option("--joint", help="Let the backbone learn along with the attachments.")] = False
-    epochs: Annotated[int | None, Option(min=1, help="Of the attachments; default: by the amount of data.")] = None
+    epochs: Annotated[int | None, Option(min=0, help="Of the attachments; default: by the amount of data.")] = None
     backbone_epochs: Annotated[int | None, Option(min=1, help="Of the backbone; default: likewise.")] = None
     lr: Annotated[float | None, Option(help="Learning rate of the attachments; default: the preset's.")] = None
     backbone_lr: Annotated[float, Option(help="Learning rate of the backbone.")] = 1e-3
@@ -38,8 +38,8 @@ class FitRequest:
     outliers: Annotated[Path | None, Option(help="Images that do not belong: place the upper threshold.")] = None
     kind: Annotated[str | None, Option(help="Of the attachments: bounded or chain.")] = None
     last: Annotated[int | None, Option(min=1, help="Attach to the last so many blocks only.")] = None
-    draws: Annotated[int | None, Option(min=1, help="Weight draws of a prediction; default: see the docs.")] = None
-    views: Annotated[int | None, Option(help="Views of an image for a prediction; default: see the docs.")] = None
+    draws: Annotated[int | None, Option(min=0, help="Weight draws of a prediction; default: 0, mean weights.")] = None
+    views: Annotated[int | None, Option(help="Views of an image for a prediction; default: 1, as it is.")] = None
     seed: Annotated[int, Option(min=0, help="Of the split, initial values, outliers and draws.")] = 0
     accelerator: Annotated[str, Option(help='"auto", "cpu", "cuda" or "mps".')] = "auto"
     checkpoint: Annotated[Path | None, Option(help="A stopped run goes on from this file, written every epoch.")] = None

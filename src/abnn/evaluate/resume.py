@@ -170,7 +170,7 @@ def _key(data: TieredSource, settings: Settings) -> str:
         "source": data.source.fingerprint,
         "labels": hashlib.sha256(np.ascontiguousarray(data.labels).tobytes()).hexdigest(),
         "abnn": __version__,
-        "files": 2,  # their layout, of which there was another
+        "files": 3,  # their layout and what they hold, of which there were others
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,35 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain
+from abnn.predict import Prediction
 from abnn.store.saved import class_names_of
 from abnn.triage.calibrate import seven_digits
 
+PLAIN, ATTACHED = "without attachments", "with attachments"
+UNUSUAL = 2.0  # so large a part is worth a sentence; about one ordinary input in forty has it
+WORDS = {
+    "energy": "the network recognises little in it",
+    "odds": "other classes come close to the predicted one",
+    "entropy": "the network spreads its answer over several classes",
+    "attached energy": "with attachments, the network recognises little in it",
+    "attached odds": "with attachments, other classes come close to the predicted one",
+    "attached entropy": "with attachments, the network spreads its answer over several classes",
+    "change of mind": "the attachments change the network's answer",
+    "widened energy": "the network recognises little in it, the less so the less it is like the training data",
+    "widened attached energy": "with attachments, the network recognises little in it, the less so the less it is like the training data",
+    "misfit": "what the network finds in it does not fit the predicted class",
+    "smallness": "the network finds few features in it",
+    "clipped energy": "the network recognises little in it, once extreme features are cut",
+    "distance at input": "as a picture, it is unlike the training data",
+}
+"""What it means where a part of the learnt score is large; see :mod:`abnn.tasks`."""
+
 
 class Answerer:
-    """A model with its thresholds: inputs [B, ...] to one answer for each, in the form of :class:`abnn.serve.schema.Answer`."""
+    """A model with its thresholds: inputs [B, ...] to one answer for each, in the form of :class:`abnn.serve.schema.Answer`.
+
+    parts  what it means where a part of the score is large, by the name of the part; {} for a model without a learnt score
+    """
 
     def __init__(self, model: Any) -> None:
         if getattr(model, "triage", None) is None:
@@ -24,6 +47,8 @@ class Answerer:
             raise InputError(explain("model", "a model without thresholds", "a model saved with its triage", fix))
         self.model, self.triage = model, model.triage
         self.names = class_names_of(model) or [str(number) for number in range(model.classes)]
+        learnt = model.combined.names if getattr(model, "is_judge", False) else []
+        self.parts = {name: in_words(name) for name in learnt}
 
     def __call__(self, x: Tensor) -> list[dict[str, Any]]:
         prediction = self.model.predict(x, draws=self.triage.draws, seed=self.triage.seed)
@@ -32,16 +57,26 @@ class Answerer:
         if not (torch.isfinite(samples).all() and torch.isfinite(scores).all()):
             raise FloatingPointError("the model gave NaN or infinite values")
         probs = self.triage.probabilities(prediction).float().cpu().numpy()
-        rows = zip(samples.transpose(0, 1).numpy(), probs, scores.tolist(), verdicts.verdict)
-        return [self._describe(*row) for row in rows]
+        names = sample_names(len(samples), self.triage.draws, getattr(getattr(self.model, "state", None), "plain", False))
+        rows = zip(samples.transpose(0, 1).numpy(), probs, scores.tolist(), verdicts.verdict, parts_of(prediction))
+        return [self._describe(names, *row) for row in rows]
 
-    def _describe(self, samples: np.ndarray, probs: np.ndarray, score: float, verdict: str) -> dict[str, Any]:
+    def _describe(
+        self,
+        names: list[str],
+        samples: np.ndarray,
+        probs: np.ndarray,
+        score: float,
+        verdict: str,
+        parts: dict[str, float] | None,
+    ) -> dict[str, Any]:
         label, second = np.argsort(-probs, kind="stable")[:2].tolist()
         of_label, labels = samples[:, label], samples.argmax(1)
         place = share_below(self.triage.calibration, score) if self.triage.calibration else None
-        agreeing, draws, probability = int((labels == label).sum()), len(samples), float(probs[label])
+        agreeing, probability = (labels == label).tolist(), float(probs[label])
         triage = self.triage
         notice, reject = triage.by_class[label] if triage.by_class else (triage.notice, triage.reject)
+        say = voters(names, agreeing)
         return {
             "label": label,
             "class_name": self.names[label],
@@ -49,45 +84,93 @@ class Answerer:
             "probabilities": _rounded(probs),
             "score": score,
             "verdict": verdict,
-            "reason": reason(verdict, self.names[label], self.names[second], probability, agreeing, draws, place),
+            "reason": reason(verdict, self.names[label], self.names[second], probability, say, place, parts),
             "thresholds": {"notice": notice, "reject": reject},
             "calibration": {"share_below": None if place is None else round(place, 6)},
-            "draws": {
-                "count": draws,
-                "agreement": round(agreeing / draws, 6),
+            "samples": {
+                "names": names,
+                "agreement": round(sum(agreeing) / len(agreeing), 6),
                 "spread": round(float(of_label.std()), 6),
                 "labels": labels.tolist(),
                 "probabilities": _rounded(of_label),
             },
+            "parts": parts,
         }
 
 
-def reason(
-    verdict: str, name: str, second: str, probability: float, agreeing: int, draws: int, place: float | None
-) -> str:
-    """Return why the verdict is what it is, in one or two sentences without technical words.
+def sample_names(count: int, draws: int, plain: bool) -> list[str]:
+    """Return what to call the samples of a prediction; ``plain``: whether the first is the network without attachments."""
+    if not plain:
+        return ["the model"] if count == 1 else [f"draw {number}" for number in range(1, count + 1)]
+    if draws == 0 and count == 2:
+        return [PLAIN, ATTACHED]
+    return [PLAIN, *(f"{'draw' if draws else 'view'} {number}" for number in range(1, count))]
 
-    name, second     the most probable class, and the next one
-    agreeing, draws  how many draws name the predicted class on their own, and how many there are
-    place            at least this share of the calibration scores lies below, 1 if all do; None: not known
+
+def voters(names: Sequence[str], agreeing: Sequence[bool]) -> str:
+    """Return which samples name the predicted class on their own, as the subject of "say" or "says"."""
+    count, votes = len(names), sum(agreeing)
+    if count == 1:
+        return "the model says"
+    if list(names) == [PLAIN, ATTACHED]:
+        if votes == 1:
+            here, there = (PLAIN, "with") if agreeing[0] else (ATTACHED, "without")
+            return f"the network {here}, but not {there}, says"
+        return "the network with and without attachments says" if votes else "only the mean of both answers says"
+    what = "samples" if PLAIN in names else "draws"
+    return f"all {count} {what} say" if votes == count else f"{votes} of {count} {what} say"
+
+
+def reason(
+    verdict: str,
+    name: str,
+    second: str,
+    probability: float,
+    votes: str,
+    place: float | None,
+    parts: Mapping[str, float] | None = None,
+) -> str:
+    """Return why the verdict is what it is, in one to three sentences without technical words.
+
+    name, second  the most probable class, and the next one
+    votes         who names the predicted class, see :func:`voters`
+    place         at least this share of the calibration scores lies below, 1 if all do; None: not known
+    parts         of the learnt score, in units of what is usual; the largest gets a sentence
     """
-    votes = f"all {draws} draws" if agreeing == draws else f"{agreeing} of {draws} draws"
-    votes = "the model" if draws == 1 else votes
-    say, read = ("says", "reads") if draws == 1 else ("say", "read")
     if verdict == "accept":
-        return f"This looks like the data that the model was trained on, and {votes} {read} it as “{name}”."
+        return f"This looks like the data that the model was trained on, and {votes} “{name}”."
     if verdict == "notice" and probability < 0.5:
         first = f"The model hesitates between “{name}” and “{second}”."
     elif verdict == "notice":
-        first = f"The model is less sure than usual: {votes} {read} this as “{name}”."
+        first = f"The model is less sure than usual: {votes} “{name}”."
     elif probability < 0.5:
-        first = f"The model cannot tell what this is: {votes} {say} “{name}”, which may be chance."
+        first = f"The model cannot tell what this is: {votes} “{name}”, which may be chance."
     else:
-        first = f"This does not look like what the model was trained on, though {votes} {say} “{name}”."
-    if place is None or place < 0.9:
-        return first
-    share = "None" if place >= 1 else f"At most {100 * (1 - place):.0f} %"
-    return f"{first} {share} of the good inputs used for calibration {'was' if place >= 1 else 'were'} as uncertain."
+        first = f"This does not look like what the model was trained on, though {votes} “{name}”."
+    sentences = [first]
+    if parts and parts[largest := max(parts, key=lambda part: parts[part])] >= UNUSUAL:
+        sentences.append(f"Most unusual about it: {in_words(largest)}.")
+    if place is not None and place >= 0.9:
+        share = "None" if place >= 1 else f"At most {100 * (1 - place):.0f} %"
+        verb = "was" if place >= 1 else "were"
+        sentences.append(f"{share} of the good inputs used for calibration {verb} as uncertain.")
+    return " ".join(sentences)
+
+
+def in_words(part: str) -> str:
+    """Return what it means where a part of the learnt score is large."""
+    block = part.removeprefix("distance at ")
+    if part not in WORDS and block != part:
+        return f"inside the network, at {block}, it is unlike the training data"
+    return WORDS.get(part, f"“{part}” is large")
+
+
+def parts_of(prediction: Prediction) -> list[dict[str, float] | None]:
+    """Return the parts of the learnt score for each input, by name; None where there are none."""
+    if not prediction.parts:
+        return [None] * len(prediction)
+    columns = torch.stack([*prediction.parts.values()], dim=1).float().cpu().tolist()
+    return [{name: float(f"{value:.6g}") for name, value in zip(prediction.parts, row)} for row in columns]
 
 
 def share_below(quantiles: Sequence[float], score: float) -> float:

@@ -28,7 +28,7 @@ from abnn.serve.decoders import Decoders
 from abnn.serve.guard import HANDLERS, Guard
 from abnn.serve.images import encode_png
 from abnn.serve.problems import Problem
-from abnn.serve.schema import Answer, BatchAnswer, Drift, ModelInfo, Samples, State, body_of, failures
+from abnn.serve.schema import Answer, BatchAnswer, Drift, ModelInfo, SampleImages, State, body_of, failures
 from abnn.serve.settings import Settings
 from abnn.serve.traffic import DRIFT_GAUGES, QUEUE_GAUGES, Measures, Traffic
 
@@ -144,6 +144,7 @@ class Service:
             "preparation": preparation + (", normalised as in training" if self.form.mean is not None else ""),
             "drawing": self.drawing,
             "score": triage.score,
+            "parts": self.answerer.parts,
             "draws": triage.draws,
             "notice": triage.notice,
             "reject": triage.reject,
@@ -180,7 +181,7 @@ class Service:
             ("/ready", "The model can answer", State, self.check_ready, failures(403, 421, 503)),
             ("/model", "Classes, thresholds, input", ModelInfo, self.describe, failures(*guarded)),
             ("/drift", "Is the traffic like calibration?", Drift, self.traffic.state, failures(*guarded)),
-            ("/samples", "Images to try", Samples, lambda: {"samples": self.samples}, failures(*guarded)),
+            ("/samples", "Images to try", SampleImages, lambda: {"samples": self.samples}, failures(*guarded)),
             ("/metrics", "For Prometheus", None, self.measures.response, text),
         ):
             options: Any = {"response_model": model, "response_class": JSONResponse if model else Response}

@@ -12,14 +12,14 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Threshold = Annotated[float, Field(description="Scores above it get this verdict, or a worse one.")]
 
 
-class Draws(BaseModel):
-    """How far the draws of the weights agree."""
+class Samples(BaseModel):
+    """How far the answers agree that the prediction is the mean of."""
 
-    count: int = Field(ge=1)
-    agreement: Share = Field(description="Of the draws that name the predicted class on their own.")
-    spread: float = Field(ge=0, description="Standard deviation over the draws of the predicted class's probability.")
-    labels: list[int] = Field(description="The class that each draw names.")
-    probabilities: list[float] = Field(description="The probability that each draw gives to the predicted class.")
+    names: list[str] = Field(description='Such as "without attachments" and "with attachments", or "draw 1", "draw 2", ...')
+    agreement: Share = Field(description="Of the samples that name the predicted class on their own.")
+    spread: float = Field(ge=0, description="Standard deviation over the samples of the predicted class's probability.")
+    labels: list[int] = Field(description="The class that each sample names.")
+    probabilities: list[float] = Field(description="The probability that each sample gives to the predicted class.")
 
 
 class Place(BaseModel):
@@ -53,7 +53,11 @@ class Answer(BaseModel):
     reason: str = Field(description="Why, in plain words.")
     thresholds: Thresholds
     calibration: Place
-    draws: Draws
+    samples: Samples
+    parts: dict[str, float] | None = Field(
+        description="What the score is made of, by the names of parts of GET /model. 0 is usual, and 1 as far above that as one "
+        "ordinary input in six; null where the model has no learnt score."
+    )
     input: Picture | None = Field(default=None, description="With show_input=true.")
 
 
@@ -92,7 +96,8 @@ class ModelInfo(BaseModel):
     preparation: str = Field(description="What is done with an image.")
     drawing: bool = Field(description="Whether prepare=ink is accepted.")
     score: str
-    draws: int
+    parts: dict[str, str] = Field(description="What it means where a part of the score is large, in plain words.")
+    draws: int = Field(description="Of the weights for each prediction; 0: their means.")
     notice: Threshold
     reject: Threshold
     calibration: Calibration
@@ -112,14 +117,14 @@ class Drift(BaseModel):
     message: str = Field(description="The same in plain words.")
 
 
-class Sample(BaseModel):
+class SampleImage(BaseModel):
     tier: Literal["id", "semi", "full"]
     title: str
     png: str = Field(description="base64")
 
 
-class Samples(BaseModel):
-    samples: list[Sample]
+class SampleImages(BaseModel):
+    samples: list[SampleImage]
 
 
 class State(BaseModel):

@@ -18,9 +18,11 @@ from abnn import files
 from abnn._version import __version__
 from abnn.errors import AbnnWarning, FileFormatError
 from abnn.files import check_regular, left_behind, read_json, seal, tensor_digest
-from abnn.store.schema import Description
+from abnn.store.schema import OTHER_METHOD, Description
 
 FIX = "The folder is damaged or was changed: restore it, or save the model again."
+LEARNT = ("closed_form.", "combined.")
+"""How the names of tensors begin that a fit learns beside attachments."""
 Kind = TypeVar("Kind", bound=Description)
 
 
@@ -57,7 +59,7 @@ def read_folder(path: str | Path, kind: type[Kind]) -> Kind:
     values = read_json(file)
     if not isinstance(values, dict) or values.get("format") != kind.FORMAT:
         raise FileFormatError(f"path: {file} is not the description of {kind.WHAT}; save it again.")
-    files.check_version(path, values, kind.NEWEST, kind.OLDEST)
+    files.check_version(path, values, kind.NEWEST, kind.OLDEST, kind.EARLIER)
     description: Kind = files.parse(kind, values, f"{path}: ", FIX)
     if description.digest is None and description.version < kind.NEWEST and not description.files:
         saved = f"{path} was saved by abnn {description.abnn}, without checksums"
@@ -81,15 +83,18 @@ def check_tensors(
     finite: Container[str] | None = None,
     fix: str = FIX,
 ) -> None:
-    """Refuse other names, shapes or types than those of ``own``, NaN, and quantiles that fall: copying would hide it.
+    """Refuse other names, shapes or types than those of ``own``, and NaN: copying would hide it.
 
-    Any precision will do. ``finite`` names the tensors that must hold finite numbers beside statistics; None: all.
+    Any precision will do. ``finite`` names the tensors that must hold finite numbers beside what a fit learns of the data;
+    None: all.
     """
+    if any(name.startswith("distance.") for name in saved.keys() - own.keys()):
+        raise FileFormatError(f"{path}: {OTHER_METHOD}")
     if saved.keys() != own.keys():
         odd = ", ".join(sorted(saved.keys() ^ own.keys())[:4])
         raise FileFormatError(f"{path}: tensors {odd} are missing or not expected. {fix}")
     for name, value in saved.items():
-        right, statistic = own[name], name.startswith("distance.")
+        right, statistic = own[name], name.startswith(LEARNT)
         problem = ""
         if value.shape != right.shape:
             problem = f"{name} has shape {tuple(value.shape)}; accepted: {tuple(right.shape)}"
@@ -98,8 +103,6 @@ def check_tensors(
             problem = f"{name} is of type {value.dtype}; accepted: {accepted}"
         elif (finite is None or name in finite or statistic) and not value.isfinite().all():
             problem = f"NaN or infinite values in {name}: the file is damaged, or the fit diverged"
-        elif statistic and name.endswith("quantiles") and (value.diff() < 0).any():
-            problem = f"{name} are {value.tolist()}; accepted: numbers that do not fall"
         if problem:
             raise FileFormatError(f"{path}: {problem}. {fix}")
 

@@ -2,7 +2,7 @@
 
 my-attachment/
   abnn.json                 what was attached where, the backbone's fingerprint, thresholds
-  attachments.safetensors   posterior means and rhos, statistics of the training data's features, one input
+  attachments.safetensors   posterior means and rhos, the closed form and the score that a fit learnt, one input
   backbone.safetensors      only with save(..., backbone=True)
 """
 
@@ -23,7 +23,7 @@ from abnn.errors import AbnnWarning, FileFormatError, InputError, explain
 from abnn.files import as_json, read_tensors, tensor_digest
 from abnn.model.network import AttachedNetwork
 from abnn.networks.recipe import rebuild
-from abnn.store.folder import FIX, check_tensors, fingerprint, read_folder, write_folder
+from abnn.store.folder import FIX, LEARNT, check_tensors, fingerprint, read_folder, write_folder
 from abnn.store.schema import AttachedModel
 from abnn.triage import Triage
 
@@ -186,7 +186,8 @@ def _with_saved_weights(path: Path, saved: AttachedModel, network: nn.Module | N
 def _fill(path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> None:
     """Check all tensors before they are copied, for copying makes of any tensor one that fits."""
     parameters = {f"attachments.{name}": parameter for name, parameter in model.attachment_parameters()}
-    learnt = _learnt(model) if any(name.startswith("combined.") for name in tensors) else {}
+    learns = model.combined is not None and any(name.startswith(LEARNT) for name in tensors)
+    learnt = _learnt(model) if learns else {}
     check_tensors(path, tensors, {**parameters, **learnt})
     with torch.no_grad():
         for name, parameter in parameters.items():

@@ -32,6 +32,12 @@ Score = Annotated[str, only(SCORES.__contains__, f"one of {', '.join(SCORES)}")]
 Views = Annotated[int, Field(ge=1, le=len(STEPS))]
 
 
+OTHER_METHOD = (
+    "It was fitted by an earlier version, with another method, and cannot be converted: attach to the same backbone and fit again, "
+    "with abnn.attach() and abnn.fit(), or with abnn fit."
+)
+
+
 class Strict(BaseModel):
     """No unknown fields, no text in the place of numbers, no NaN."""
 
@@ -41,8 +47,9 @@ class Strict(BaseModel):
 class Description(Strict):
     """The JSON file of a saved folder, and what is common to all folders of its kind.
 
-    files   sha256 of every other file of the folder, by its name
-    digest  sha256 of all fields but this one. Folders of older versions have neither
+    EARLIER  what to do with folders of versions before OLDEST
+    files    sha256 of every other file of the folder, by its name
+    digest   sha256 of all fields but this one. Folders of older versions have neither
     """
 
     FILE: ClassVar[str]
@@ -50,6 +57,7 @@ class Description(Strict):
     FORMAT: ClassVar[str]
     OLDEST: ClassVar[int]
     NEWEST: ClassVar[int]
+    EARLIER: ClassVar[str] = "Fit the model again and save it."
     PARTS: ClassVar[tuple[str, ...]]
 
     format: str
@@ -83,6 +91,7 @@ class AttachedModel(WithNetwork):
     """A network with attachments. ``seed`` and ``draws`` say which draws it holds; null: of no seed, and others are held."""
 
     FILE, FORMAT, OLDEST, NEWEST = "abnn.json", "abnn-model", 7, 7
+    EARLIER = OTHER_METHOD
     PARTS = ("attachments.safetensors", "backbone.safetensors")
 
     preset: str

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from abnn.config import DRAWS, COST_KINDS, Costs, TriageConfig
+from abnn.config import COST_KINDS, DRAWS, Costs, TriageConfig
 from abnn.errors import AbnnWarning, InputError, explain
 from abnn.outliers import DEFAULT, make_outliers, measure_range
 from abnn.train.batches import check_batch
@@ -57,7 +57,7 @@ class Gathered:
     log_probs                of each held-out input: ln of its averaged prediction, [N, K]
     mild, severe             scores of outliers with severity at most, and above, one half
     classes, score, draws, seed   of the model and its predictions
-    drawn, views             how many draws the predictions had, whatever was asked for, and views; None: not known
+    drawn, views             how many samples the predictions had, whatever draws were asked for, and views; None: not known
     class_names              for messages; None: numbers
     rounding                 the largest difference between the scores of some inputs alone and in their batch
     """
@@ -100,7 +100,7 @@ def gather(
     if outliers is None:
         raise InputError(explain("outliers", "None", "some, for the threshold of reject", "Leave it out."))
 
-    draws = getattr(model, "usual_draws", DRAWS) if config.draws is None else config.draws
+    draws = usual_draws(model) if config.draws is None else config.draws
 
     def predict(x: Tensor) -> tuple[Any, np.ndarray]:
         prediction = model.predict(x, draws=draws, seed=config.seed)
@@ -150,6 +150,11 @@ def gather(
                 mild.append(scores[~far])
                 severe.append(scores[far])
     return Gathered(good, predicted, labels, log_probs, np.concatenate(mild), np.concatenate(severe), **facts)
+
+
+def usual_draws(model: Any) -> int:
+    """Return how many draws predictions of a model have where nothing else is said; 0: mean weights."""
+    return getattr(getattr(model, "network", model), "usual_draws", DRAWS)
 
 
 def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:

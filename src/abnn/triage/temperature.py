@@ -27,20 +27,26 @@ def rescale(probs: Tensor, temperature: float) -> Tensor:
     """q of p, in the last dimension; classes without any probability keep none, and the first largest stays the first."""
     if temperature == 1:
         return probs
-    stated = (probs.log() / temperature).softmax(-1)
-    label = probs.argmax(-1, keepdim=True)
-    # Rounding can make two classes equal that were not, and then an earlier one would be the label.
-    lifted = stated.amax(-1, keepdim=True) * (1 + torch.finfo(stated.dtype).eps)
-    largest = torch.where(stated.argmax(-1, keepdim=True) == label, stated.gather(-1, label), lifted)
-    return stated.scatter(-1, label, largest)
+    return _with_label_of(probs, (probs.log() / temperature).softmax(-1))
 
 
 def no_surer(stated: Tensor, network: Tensor) -> Tensor:
-    """``stated`` blended with 1/K as far as its largest probability is no larger than that of ``network``, [B, K]."""
+    """Return ``stated`` blended with 1/K as far as it takes for its largest probability not to exceed that of ``network``, [B, K].
+
+    The most probable class stays; for that it may exceed by one step of rounding.
+    """
     uniform = 1 / stated.shape[-1]
     own, most = stated.amax(-1, keepdim=True), network.amax(-1, keepdim=True)
     share = ((own - most) / (own - uniform).clamp_min(1e-12)).clamp(0, 1)
-    return torch.lerp(stated, torch.full_like(stated, uniform), share)
+    return _with_label_of(stated, torch.lerp(stated, torch.full_like(stated, uniform), share))
+
+
+def _with_label_of(probs: Tensor, changed: Tensor) -> Tensor:
+    """Return ``changed`` with the label of ``probs``: rounding can make two classes equal, and an earlier one would be the label."""
+    label = probs.argmax(-1, keepdim=True)
+    lifted = changed.amax(-1, keepdim=True) * (1 + torch.finfo(changed.dtype).eps)
+    largest = torch.where(changed.argmax(-1, keepdim=True) == label, changed.gather(-1, label), lifted)
+    return changed.scatter(-1, label, largest)
 
 
 def choose_temperature(log_probs: np.ndarray, labels: np.ndarray) -> float:

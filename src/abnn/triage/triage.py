@@ -52,7 +52,7 @@ class Triage:
     noticed, rejected, confidence, costs   as in :class:`abnn.TriageConfig`. ``rejected`` is what can be promised; with
                        ``costs`` nothing is promised, and both are the shares that were seen on calibration data
     score, draws, seed of the predictions that they were calibrated on
-    drawn, views       how many draws these had, whatever was asked for, and views of each image; None: not known
+    drawn, views       how many samples these had, whatever draws were asked for, and views of each image; None: not known
     inputs             how many good inputs they were calibrated on
     calibration        0 %, 1 %, ..., 100 % quantiles of the good scores, to show where a score lies among them
     by_class           (notice, reject) for each predicted class in the place of the common thresholds; () if not asked for
@@ -110,8 +110,9 @@ class Triage:
         """
         stated = rescale(prediction.probs, self.temperature)
         score = prediction.score_by(self.score)
-        notice, _ = self._limits(prediction.label.cpu().numpy(), stated.shape[1]) if self.by_class else self._limits(None)
-        accepted = score <= torch.as_tensor(notice, dtype=score.dtype, device=score.device)
+        predicted = prediction.label.cpu().numpy() if self.by_class else None  # else the host need not wait for the device
+        notice, _ = self._limits(predicted, stated.shape[1])
+        accepted = score <= torch.as_tensor(notice, dtype=score.dtype, device=score.device)  # as in verdicts()
         return torch.where(accepted[:, None], stated, no_surer(stated, prediction.plain))
 
     def levels(self, scores: np.ndarray, predicted: np.ndarray | None = None) -> np.ndarray:
@@ -145,9 +146,10 @@ class Triage:
         """Warn where a prediction has other numbers of draws or views than those that thresholds were chosen for."""
         if (other := self._other_number(prediction)) is not None:
             name, number, calibrated = other
+            what = {"draws": "samples", "views": "views"}[name]
             accepted = f"{calibrated}, as calibrated; the promised shares of verdicts do not hold for another number"
             fix = f"Predict with {name}={getattr(self, name)}, or calibrate again."
-            warnings.warn(explain("prediction", f"{number} {name}", accepted, fix), AbnnWarning, stacklevel=3)
+            warnings.warn(explain("prediction", f"{number} {what}", accepted, fix), AbnnWarning, stacklevel=3)
 
     def _other_number(self, prediction: Prediction) -> tuple[str, int, int] | None:
         """Return what a prediction has another number of, that number, and the calibrated one; None: all known ones agree."""

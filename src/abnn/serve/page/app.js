@@ -171,7 +171,7 @@ async function start() {
     const [channels, height, width] = model.input_shape;
     byId("about").textContent =
       `Model: ${model.name}, ${model.classes} classes, input ${width} x ${height} ${channels === 1 ? "grey" : "colour"}, ` +
-      `${model.draws} draws.`;
+      `${model.draws ? `${model.draws} draws` : "mean weights"}.`;
     addSamples(samples);
     if (model.drawing) addPaper();
     addUploads();

@@ -18,6 +18,8 @@ const SHAPES = {
   ],
 };
 const MOST_CLASSES = 10;
+const MOST_PARTS = 4;
+const FULL_BAR = 8; // a part of the score so far above usual fills its bar
 
 const byId = (id) => document.getElementById(id);
 export const percent = (share) =>
@@ -59,7 +61,8 @@ export function showAnswer(answer, model, title) {
   byId("guess").replaceChildren(refused ? "Best guess " : "Prediction ", name, ` with ${percent(answer.probability)}`);
   byId("reason").textContent = answer.reason;
   showScale(answer, model);
-  showDraws(answer, model);
+  showParts(answer, model);
+  showSamples(answer, model);
   showClasses(answer, model);
   const summary = byId("summary");
   summary.hidden = false;
@@ -121,7 +124,7 @@ export function showScale(answer, model) {
 
 function bars(caption, rows) {
   const body = make("tbody");
-  for (const { head, share, other } of rows) {
+  for (const { head, share, other, number } of rows) {
     const fill = make("span", { class: "fill" });
     fill.style.width = `${100 * share}%`;
     const track = make("span", { class: "track", "aria-hidden": "true" }, fill);
@@ -131,29 +134,53 @@ function bars(caption, rows) {
         other ? { class: "other" } : {},
         make("th", { scope: "row" }, make("span", { title: head }, head)),
         make("td", {}, track),
-        make("td", { class: "number" }, percent(share)),
+        make("td", { class: "number" }, number ?? percent(share)),
       ),
     );
   }
   return make("table", { class: "bars" }, make("caption", {}, caption), body);
 }
 
-function showDraws(answer, model) {
-  const { labels, probabilities, count } = answer.draws;
+// The parts of the score that are above usual, the largest first; 1 is as far as one ordinary input in six is.
+function showParts(answer, model) {
+  const parts = Object.entries(answer.parts ?? {}).sort((one, two) => two[1] - one[1]);
+  const rows = parts.slice(0, MOST_PARTS).filter(([, value]) => value >= 1).map(([name, value]) => ({
+    head: capital(model.parts[name] ?? name),
+    share: Math.min(1, value / FULL_BAR),
+    other: true,
+    number: value >= 1000 ? "> 999" : value.toFixed(1),
+  }));
+  const caption = "How far above usual, where one ordinary image in six is above 1:";
+  byId("unusual").hidden = rows.length === 0;
+  byId("parts").replaceChildren(bars(caption, rows));
+}
+
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+function showSamples(answer, model) {
+  const { labels, probabilities, names } = answer.samples;
   const agreeing = labels.filter((label) => label === answer.label).length;
   const rows = probabilities.map((share, place) => {
     const other = labels[place] !== answer.label;
     const says = other ? ` says “${model.class_names[labels[place]]}”` : "";
-    return { head: `Draw ${place + 1}${says}`, share, other };
+    return { head: `${capital(names[place])}${says}`, share, other };
   });
-  const caption = `${agreeing} of ${count} draws name “${answer.class_name}”. What each gives to it:`;
-  byId("draws").replaceChildren(bars(caption, rows));
+  const draws = names.some((name) => name.startsWith("draw"));
+  byId("samples-text").textContent =
+    (names.length === 1
+      ? "The model answers once."
+      : draws
+        ? "The model answers several times, each time with slightly different weights."
+        : "The network answers without its attachments and with them.") +
+    (names.length === 1 ? "" : " Answers that name different classes or give different probabilities are a sign of doubt.");
+  const caption = `${agreeing} of ${names.length} answers name “${answer.class_name}”. What each gives to it:`;
+  byId("answers").replaceChildren(bars(caption, rows));
 }
 
 function showClasses(answer, model) {
   const order = answer.probabilities.map((share, label) => ({ share, head: model.class_names[label], label }));
   const many = order.length > MOST_CLASSES;
   if (many) order.sort((one, two) => two.share - one.share);
-  const caption = many ? `The ${MOST_CLASSES} most probable of ${order.length} classes, averaged over the draws:` : "All classes, averaged over the draws:";
+  const caption = many ? `The ${MOST_CLASSES} most probable of ${order.length} classes, in the prediction:` : "All classes, in the prediction:";
   byId("classes").replaceChildren(bars(caption, order.slice(0, MOST_CLASSES)));
 }
