@@ -29,6 +29,7 @@ from tests.conftest import (
 )
 
 CLASSES = 5
+DEEP = 200  # modules
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -145,6 +146,9 @@ def far_away(x: Tensor, y: Tensor, generator: torch.Generator) -> OutlierBatch:
     return OutlierBatch(x=5 - 3 * x, y=y, severity=torch.ones(len(x)))
 
 
+far_away.capturable = False  # type: ignore[attr-defined]
+
+
 def close(left: Tensor, right: Tensor, tolerance: float = 3e-4) -> bool:
     """Equal up to float32 rounding through a deep network, relative to the spread of the values."""
     return bool((left - right).abs().max() <= tolerance * right.std())
@@ -257,14 +261,20 @@ def test_copies_and_state_dicts(specimen: Specimen) -> None:
         assert close(twin.draw_logits(x), expected)
 
 
-def test_compile_and_export_agree(specimen: Specimen) -> None:
+def test_compiling_agrees(specimen: Specimen) -> None:
+    if len(list(specimen.network.modules())) > DEEP:
+        pytest.skip("takes long to trace, and is made of what others have")
     model, x = specimen.model.eval(), specimen.x
     torch._dynamo.reset()
     with torch.no_grad():
-        expected = model(x)
-        assert close(torch.compile(model, backend="eager", fullgraph=True)(x), expected)
+        assert close(torch.compile(model, backend="eager", fullgraph=True)(x), model(x))
+
+
+def test_export_agrees(specimen: Specimen) -> None:
+    model, x = specimen.model.eval(), specimen.x
+    with torch.no_grad():
         exported = torch.export.export(model, (x,), strict=False)
-        assert close(exported.module()(x), expected)
+        assert close(exported.module()(x), model(x))
 
 
 def test_detach_gives_back_the_network_bit_for_bit(specimen: Specimen, snapshot: Any) -> None:
@@ -279,7 +289,8 @@ def test_detach_gives_back_the_network_bit_for_bit(specimen: Specimen, snapshot:
     model.train()
     for seed in range(2):
         steps.step(x, y, generator(seed))
-    assert all(not torch.equal(old, new) for old, new in zip(kept, attachments))
+    moved = {name.split(".")[0] for (name, new), old in zip(model.attachment_parameters(), kept) if not torch.equal(old, new)}
+    assert len(moved) == len(model.block_names)  # every attachment has learnt
     assert abnn.detach(model) is network
     assert same_state(snapshot(network), before)
     assert torch.equal(network(x), output)

@@ -29,8 +29,8 @@ WIDTH = 32
 SIGMA = 1e-3
 """Of all weights at first; see :mod:`abnn.train.width` for how wide a posterior the data allow."""
 
-LEAST = 1e-8
-"""What outputs are divided by at least: a block that says nothing gets no addition."""
+LEAST, MOST = 1e-8, 1e25
+"""What outputs are divided by, at least and at most: a block that says nothing gets no addition."""
 SMALLER = 2.0**-36
 """Values are multiplied by it before they are squared: squares of large ones are more than float32 holds."""
 
@@ -58,17 +58,17 @@ class Bounded(nn.Module):
         self.up = layer(width, features, starts_at_zero=True)
 
     def forward(self, main: Tensor) -> Tensor:
-        size = rms(main)
-        hidden = F.relu(self.down(main / size.clamp_min(LEAST)))
+        limits = torch.finfo(main.dtype)
+        size = rms(main).clamp(max=min(MOST, limits.max))
+        hidden = F.relu(self.down(main / size.clamp_min(max(LEAST, limits.tiny)).to(main.dtype)))
         if self.mix is not None:
             hidden = F.relu(self.mix(hidden))
         added = self.up(hidden)
-        return added * (size * BOUND / (BOUND + rms(added)))
+        return added * (size * BOUND / (BOUND + rms(added))).to(main.dtype)
 
 
 def rms(x: Tensor) -> Tensor:
-    """The root mean square of each input, [B, 1, ...]; right for values from 1e-8 to 1e25."""
+    """The root mean square of each input, [B, 1, ...], never in half precision; right for values from 1e-8 to 1e25."""
     values = x if x.dtype == torch.float64 else x.float()
     norm = torch.linalg.vector_norm(values.flatten(1) * SMALLER, dim=1)
-    size = norm * (1 / (SMALLER * math.sqrt(x[0].numel())))
-    return size.view(-1, *[1] * (x.ndim - 1)).to(x.dtype)
+    return (norm * (1 / (SMALLER * math.sqrt(x[0].numel())))).view(-1, *[1] * (x.ndim - 1))
