@@ -29,6 +29,7 @@ from abnn.networks.by_name import PaperResNet
 from abnn.outliers import Mixed, Outliers, make_outliers
 from abnn.train.batches import Batches
 from abnn.train.checkpoint import Run
+from abnn.train.fit import _choose_epochs as choose_epochs
 from abnn.train.loop import make_fabric
 from tests.conftest import SmallBatchNormNet, attach_with, mlp
 
@@ -119,6 +120,20 @@ def test_fit_raises_uncertainty_on_destroyed_content_and_keeps_accuracy() -> Non
     assert (known.label == y).float().mean() > 0.95
     assert strange.score_by("entropy").median() > known.score_by("entropy").median()
     assert strange.score.median() > known.score.median()
+
+
+@pytest.mark.parametrize(("length", "epochs"), [(1, 40), (8, 38), (20, 15), (60, 5), (1000, 5), (None, 5)])
+def test_small_data_gets_more_epochs(length: int | None, epochs: int) -> None:
+    """As many as 300 steps take, from 5 to 40."""
+    assert choose_epochs(None, length) == epochs
+    assert choose_epochs(0, length) == 0 and choose_epochs(3, length) == 3
+
+
+def test_epochs_are_chosen_by_the_data_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("abnn.train.fit.STEPS", 12)
+    monkeypatch.setattr("abnn.train.fit.EPOCHS", 2)
+    assert len(abnn.fit(attached(), loader(count=120), outliers=None, **QUIET).rows) == 2  # of 6 batches, not of 8
+    assert len(abnn.fit(attached(), loader(batch=32, count=120), outliers=None, **QUIET).rows) == 4
 
 
 def test_frozen_batch_norm_statistics_stay() -> None:
@@ -336,7 +351,7 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
     others: list[tuple[abnn.Attached, DataLoader, dict[str, Any], str]] = [
         (attached(), loader(), {"optimizer": "sgd"}, "optimizer"),
         (attached(), loader(), {"schedule": lambda progress: 1.0}, "schedule"),
-        (attached(width=4), loader(), {}, "attachments"),
+        (attached(width=2), loader(), {}, "attachments"),
         (attached(), loader(), {"hold_out": 0.1}, "hold_out"),
         (attached(), loader(batch=32), {}, "data"),
         (attached(), turned, {"value_range": (0.0, 1.0)}, "data, outliers"),

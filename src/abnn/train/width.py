@@ -49,6 +49,8 @@ def widen(model: AttachedNetwork, loader: Iterable[Any], tolerance: float = 0.01
         low, high = (middle, high) if _log_loss(model, batches, DRAWS) <= limit else (low, middle)
     _set_width(model.layers, math.exp(low))
     model.resample(0 if model.mean_weights else model.draws, seed=model.seed)
+    if model.triage is not None and model.triage.draws:
+        model.triage = None
     return math.exp(low)
 
 
