@@ -171,11 +171,11 @@ def test_parts_of_a_batch_are_not_compiled_anew(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_many_models_do_not_get_into_each_others_way() -> None:
-    backend = Counted()
+    backend, x = Counted(), torch.randn(3, 6, generator=generator(1))
     for number in range(1, 10):  # torch stops compiling a function that it has compiled eight times
-        model = make(blocks=1)
+        model = abnn.attach(mlp().eval(), x[:1])
         model.compile(backend=backend)
-        model.predict(images(3), draws=2)
+        model.predict(x, draws=2)
         assert backend.count == number
 
 
