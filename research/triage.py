@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from abnn.baselines import make_method, train_method
 from abnn.data import InputForm, Source, open_named
 from abnn.data.digits import load_digits
-from abnn.demo import DRAWS, Demo, run_demo
+from abnn.demo import Demo, run_demo
 from abnn.errors import InputError, explain
 from abnn.evaluate.collect import evaluate_set
 from abnn.evaluate.evaluation import Evaluation
@@ -72,7 +72,7 @@ def measure(demo: Demo, seed: int, splits: int = SPLITS, streams: int = STREAMS)
     """All numbers of the experiment, as JSON can hold them."""
     data = load_digits(seed)
     batches = [(data.val.x, data.val.y)]
-    gathered = gather(demo.model, batches, TriageConfig(draws=DRAWS))
+    gathered = gather(demo.model, batches)
     held = demo.attached.scores("id")
     good = np.concatenate([gathered.good, held])
     size = len(gathered.good)

@@ -127,7 +127,7 @@ def test_demo_model_is_found_kept_or_trained(
     assert demo.demo_model(quiet=True)[1] == kept and trained == [1, 1]
     assert demo.demo_model(quiet=True)[0].triage is not None and trained == [1, 1]
     description = json.loads((kept / "abnn.json").read_text())
-    assert description["triage"]["score"] == "gated"
+    assert description["triage"]["score"] == "combined"
     alter(kept, version=3)  # thresholds of an older score
     assert demo.demo_model(quiet=True)[1] == kept and trained == [1, 1, 1]
     abnn.load(model_path).save(

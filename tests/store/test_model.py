@@ -16,7 +16,8 @@ import torch
 import abnn
 from abnn.errors import AbnnWarning, FileFormatError, InputError
 from abnn.networks.by_name import PaperResNet
-from abnn.store.folder import fingerprint
+from abnn.store.folder import check_tensors, fingerprint
+from abnn.store.saved import load_model
 from abnn.triage import TriageConfig, calibrate
 from tests.conftest import alter, attach_with, without_checksums
 from tests.train import test_fit
@@ -102,7 +103,7 @@ def test_a_fit_voids_thresholds(tmp_path: Path) -> None:
     [
         {"preset": "authors"},
         {"kind": "chain", "share": False},
-        {"kind": "bottleneck", "width": 4, "last": 1},
+        {"width": 4, "last": 1},
         {"kind": "replace"},
         {"prior": abnn.ScaleMixture(1.0, 0.01, 0.3), "init": abnn.Init(0.1, 0.05, 0.1)},
     ],
@@ -128,11 +129,11 @@ def test_with_the_backbone_nothing_else_is_needed(tmp_path: Path) -> None:
 
 def test_attachments_are_small(fitted: abnn.Attached, tmp_path: Path) -> None:
     fitted.save(tmp_path / "model")
-    numbers = fitted.attachment_size
-    features = len(fitted.distance.whitening)
-    numbers += features * (features + 1) // 2 + fitted.distance.class_means.numel()
+    assert fitted.closed_form is not None
+    numbers = fitted.attachment_size + sum(each.numel() for each in fitted.combined.buffers()) + fitted.example.numel()
+    numbers += sum(width * (width + 3) // 2 for width in fitted.closed_form.widths)  # means, and half of each matrix
     size = sum(file.stat().st_size for file in (tmp_path / "model").iterdir())
-    assert size < 4 * numbers + 6000  # four bytes a number, and the names
+    assert size < 4 * numbers + 8000  # four bytes a number, and the names
 
 
 def test_fingerprint_sees_every_weight() -> None:
@@ -215,9 +216,9 @@ def test_damaged_and_foreign_files(fitted: abnn.Attached, tmp_path: Path) -> Non
             abnn.load(alter(path), network)
     for value in (float("nan"), float("inf")):
         tensors = safetensors.torch.load(whole)
-        tensors["distance.quantiles"][1] = value
+        tensors["combined.centre"][1] = value
         weights.write_bytes(safetensors.torch.save(tensors))
-        words = r"NaN or infinite values in distance\.quantiles: the file is damaged, or"
+        words = r"NaN or infinite values in combined\.centre: the file is damaged, or"
         with pytest.raises(FileFormatError, match=words):
             abnn.load(alter(path), network)
     weights.unlink()
@@ -228,10 +229,7 @@ def test_damaged_and_foreign_files(fitted: abnn.Attached, tmp_path: Path) -> Non
     alter(path, version=99, abnn="9.0")
     with pytest.raises(FileFormatError, match=r"by abnn 9\.0.*Update abnn"):
         abnn.load(path, backbone())
-    alter(path, version=1, abnn="0.0.1")
-    with pytest.raises(FileFormatError, match=r"format 1, by abnn 0\.0\.1.*formats from 5 to 6.*Fit the model again"):
-        abnn.load(path, backbone())
-    alter(path, version=6, at=["blocks.0"])
+    alter(path, version=7, at=["blocks.0", "blocks.1"])
     with pytest.raises(FileFormatError, match="missing or not expected"):
         abnn.load(path, backbone())
     alter(path, format="other")
@@ -247,41 +245,46 @@ def test_tensors_of_another_form_are_refused(fitted: abnn.Attached, tmp_path: Pa
     weights = path / "attachments.safetensors"
     whole = weights.read_bytes()
     name = next(name for name in safetensors.torch.load(whole) if name.startswith("attachments."))
-    size = len(fitted.distance.whitening)
+    assert fitted.closed_form is not None
+    size = fitted.closed_form.widths[0]
     for tensor, change_of, message in (
         (name, torch.Tensor.long, "is of type torch.int64; accepted: a floating-point type"),
         (name, lambda value: value[..., None], "has shape"),
-        ("distance.class_means", torch.Tensor.int, "is of type torch.int32"),
-        ("distance.whitening", lambda value: value[:1], rf"has shape \(1,\); accepted: \({size * (size + 1) // 2},\)"),
-        ("distance.whitening", lambda value: value[0], r"has shape \(\)"),
-        ("distance.fitted", torch.Tensor.float, "is of type torch.float32; accepted: torch.bool"),
-        ("distance.fitted", lambda value: value.expand(2), r"has shape \(2,\)"),
-        ("distance.quantiles", lambda value: value.flip(0), "accepted: numbers that do not fall"),
+        ("closed_form.mean0", torch.Tensor.int, "is of type torch.int32"),
+        (
+            "closed_form.whitening0",
+            lambda value: value[:1],
+            rf"has shape \(1,\); accepted: \({size * (size + 1) // 2},\)",
+        ),
+        ("closed_form.whitening0", lambda value: value[0], r"has shape \(\)"),
+        ("combined.fitted", torch.Tensor.float, "is of type torch.float32; accepted: torch.bool"),
+        ("combined.fitted", lambda value: value.expand(2), r"has shape \(2,\)"),
+        ("combined.linear", lambda value: value[:, 1:], "has shape"),
     ):
         tensors = safetensors.torch.load(whole)
         tensors[tensor] = change_of(tensors[tensor]).contiguous().clone()
         weights.write_bytes(safetensors.torch.save(tensors))
         with pytest.raises(FileFormatError, match=f"{tensor} (are .*)?{message}.*restore it, or save the model again"):
             abnn.load(alter(path), fitted.backbone)
-    for missing in ("distance.fitted", "distance.largest"):
+    for missing in ("closed_form.fitted", "combined.bounds"):
         tensors = safetensors.torch.load(whole)
         del tensors[missing]
         weights.write_bytes(safetensors.torch.save(tensors))
         with pytest.raises(FileFormatError, match=f"tensors {missing} are missing or not expected"):
             abnn.load(alter(path), fitted.backbone)
     halved = {name: value.half() if value.is_floating_point() else value for name, value in tensors.items()}
-    weights.write_bytes(safetensors.torch.save({**halved, "distance.largest": fitted.distance.largest.half()}))
+    weights.write_bytes(safetensors.torch.save({**halved, "combined.bounds": fitted.combined.bounds.half()}))
     abnn.load(alter(path), fitted.backbone)  # of another precision
 
 
 def test_fields_of_another_kind_are_refused(fitted: abnn.Attached, tmp_path: Path) -> None:
-    path = fitted.save(tmp_path / "model", triage=abnn.Triage(0.1, 0.2, 0.05, 0.01, "gated", 10, 0, 50))
+    path = fitted.save(tmp_path / "model", triage=abnn.Triage(0.1, 0.2, 0.05, 0.01, "combined", 0, 0, 50))
     description = json.loads((path / "abnn.json").read_text())
     wrong: dict[str, tuple[Any, ...]] = {
         "views": (None, 99, "5"),
         "classes": (4, "3", None),
         "extra": (None, [1]),
-        "draws": ("x", 0, 10**9, True, 2.5),
+        "draws": ("x", -1, 10**9, True, 2.5),
         "seed": ("0", 0.5),
         "score": ("bogus", None),
         "at": ([], "blocks.0", [0]),
@@ -325,17 +328,59 @@ def test_fields_of_another_kind_are_refused(fitted: abnn.Attached, tmp_path: Pat
     assert abnn.load(alter(path, views=...), fitted.backbone).views == 1
 
 
-def test_folders_without_checksums_load_with_a_warning(fitted: abnn.Attached, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 5, 6])
+def test_models_of_the_earlier_method_say_what_to_do(fitted: abnn.Attached, tmp_path: Path, version: int) -> None:
+    """One error, whatever else they hold: kinds and tensors that there no longer are."""
     path = fitted.save(tmp_path / "model")
-    description = json.loads((path / "abnn.json").read_text())
-    without_checksums(path, version=5)
-    with pytest.warns(AbnnWarning, match="without checksums.*Save the model again"):
-        assert same(fitted, abnn.load(path, backbone()))
-    for changes in ({"version": 6}, {"version": 5, "digest": description["digest"]}):
-        without_checksums(path)
-        (path / "abnn.json").write_text(json.dumps({**json.loads((path / "abnn.json").read_text()), **changes}))
-        with pytest.raises(FileFormatError, match="abnn.json was changed since it was saved"):
-            abnn.load(path, backbone())
+    spec = {**json.loads((path / "abnn.json").read_text())["spec"], "kind": "conv"}
+    words = rf"format {version}, by abnn 0\.0\.1.*reads format 7.*earlier version.*another method.*fit again.*abnn\.fit"
+    for change in (alter, without_checksums):
+        with pytest.raises(FileFormatError, match=words):
+            abnn.load(change(path, version=version, abnn="0.0.1", spec=spec, score="gated"), backbone())
+    with pytest.raises(FileFormatError, match=words):
+        load_model(path)
+
+
+def test_tensors_of_the_earlier_method_say_what_to_do(fitted: abnn.Attached, tmp_path: Path) -> None:
+    """A trained method may hold them in a folder of a version that can be read."""
+    own = dict(fitted.attachment_parameters())
+    saved = {**own, "distance.whitening": torch.zeros(3)}
+    with pytest.raises(FileFormatError, match="earlier version, with another method.*fit again"):
+        check_tensors(tmp_path, saved, own)
+
+
+def test_what_is_left_of_checksums_is_checked(fitted: abnn.Attached, tmp_path: Path) -> None:
+    path = without_checksums(fitted.save(tmp_path / "model"))
+    with pytest.raises(FileFormatError, match="abnn.json was changed since it was saved"):
+        abnn.load(path, backbone())
+
+
+def test_statistics_of_a_network_that_has_none_are_refused(fitted: abnn.Attached, tmp_path: Path) -> None:
+    """Attachments of another kind have no learnt score; a changed folder may say otherwise."""
+    path = attached(kind="chain").save(tmp_path / "model")
+    weights = path / "attachments.safetensors"
+    tensors = safetensors.torch.load(weights.read_bytes())
+    weights.write_bytes(safetensors.torch.save({**tensors, "combined.fitted": torch.tensor(True)}))
+    with pytest.raises(FileFormatError, match="combined.fitted are missing or not expected"):
+        abnn.load(alter(path), backbone())
+
+
+def test_the_learnt_score_is_kept(fitted: abnn.Attached, tmp_path: Path) -> None:
+    loaded = abnn.load(fitted.save(tmp_path / "model"), backbone())
+    one, two = fitted.predict(X), loaded.predict(X)
+    assert one.default == two.default == "combined" and loaded.is_judge
+    assert one.parts is not None and two.parts is not None and one.parts.keys() == two.parts.keys()
+    assert all(torch.equal(one.parts[name], two.parts[name]) for name in one.parts)
+    bare = abnn.load(attached().save(tmp_path / "bare"), backbone())
+    assert not bare.is_judge and bare.predict(X).default == "entropy"
+
+
+@pytest.mark.parametrize("draws", [0, 1, 3])
+def test_held_draws_are_kept(fitted: abnn.Attached, tmp_path: Path, draws: int) -> None:
+    model = attached(draws=draws)
+    model.layers[0].weight_mean.data.add_(0.3)
+    loaded = abnn.load(model.save(tmp_path / "model"), backbone())
+    assert loaded.mean_weights == (draws == 0) and torch.equal(model(X), loaded(X))
 
 
 def test_incomplete_description(fitted: abnn.Attached, tmp_path: Path) -> None:

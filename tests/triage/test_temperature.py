@@ -10,7 +10,7 @@ from abnn.errors import InputError
 from abnn.metrics.calibration import calibration
 from abnn.predict import Prediction
 from abnn.triage import Triage
-from abnn.triage.temperature import FLATTEST, SHARPEST, choose_temperature, rescale
+from abnn.triage.temperature import FLATTEST, SHARPEST, choose_temperature, no_surer, rescale
 
 
 def honest(count: int, classes: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -96,8 +96,8 @@ def test_the_label_stays_where_two_classes_become_equal(dtype: torch.dtype) -> N
 def test_the_order_of_classes_and_the_verdicts_stay() -> None:
     samples = torch.rand(5, 64, 10, generator=torch.Generator().manual_seed(0)).softmax(-1)
     prediction = Prediction(samples)
-    plain = Triage(0.999, 0.9995, 0.1, 0.1, "entropy", 5, 0, 64)
-    sharp = Triage(0.999, 0.9995, 0.1, 0.1, "entropy", 5, 0, 64, temperature=0.2)
+    plain = Triage(0.9999, 1.0, 0.1, 0.1, "entropy", 5, 0, 64)  # all are accepted
+    sharp = Triage(0.9999, 1.0, 0.1, 0.1, "entropy", 5, 0, 64, temperature=0.2)
     assert torch.allclose(plain.probabilities(prediction), prediction.probs)
     stated = sharp.probabilities(prediction)
     assert torch.equal(stated.argsort(1), prediction.probs.argsort(1))
@@ -109,3 +109,37 @@ def test_the_order_of_classes_and_the_verdicts_stay() -> None:
     assert Triage.from_dict(older).temperature == 1
     with pytest.raises(InputError, match="temperature: got 0"):
         Triage(0.1, 0.2, 0.1, 0.1, "entropy", 5, 0, 64, temperature=0)
+
+
+def network_and_attached(count: int = 400, classes: int = 5) -> Prediction:
+    """A network that is sure of some inputs, with attachments that are surer or less sure, and a score of all kinds."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, count, classes, generator=generator) * torch.rand(2, count, 1, generator=generator) * 6
+    return Prediction(logits.softmax(-1), torch.rand(count, generator=generator), default="combined")
+
+
+@pytest.mark.parametrize("by_class", [(), tuple((0.1 + 0.1 * label, 0.9) for label in range(5))])
+@pytest.mark.parametrize("temperature", [0.2, 1.0, 3.0])
+def test_what_is_not_accepted_is_never_stated_surer_than_by_the_network(
+    temperature: float, by_class: tuple[tuple[float, float], ...]
+) -> None:
+    prediction = network_and_attached()
+    triage = Triage(0.4, 0.8, 0.1, 0.1, "combined", 0, 0, 64, temperature=temperature, by_class=by_class)
+    stated = triage.probabilities(prediction)
+    accepted = torch.tensor([verdict == "accept" for verdict in triage(prediction).verdict])
+    assert 50 < accepted.sum() < 350
+    rescaled = rescale(prediction.probs, temperature)
+    assert torch.equal(stated[accepted], rescaled[accepted])
+    refused, network = stated[~accepted], prediction.samples[0, ~accepted]
+    assert (refused.amax(1) <= network.amax(1) * (1 + 2e-7)).all()
+    surer = rescaled[~accepted].amax(1) > network.amax(1)
+    assert torch.equal(refused[~surer], rescaled[~accepted][~surer]) and surer.any()  # where it is no surer, nothing changes
+    assert torch.allclose(stated.sum(1), torch.ones(len(stated)))
+    assert torch.equal(stated.argmax(1), prediction.label)
+
+
+def test_the_label_stays_where_the_network_knows_nothing() -> None:
+    stated = torch.tensor([[0.1, 0.2, 0.7], [0.0, 1.0, 0.0]])
+    flat = no_surer(stated, torch.full((2, 3), 1 / 3))
+    assert flat.argmax(1).tolist() == [2, 1] and torch.allclose(flat, torch.full((2, 3), 1 / 3))
+    assert torch.equal(no_surer(stated, stated), stated)

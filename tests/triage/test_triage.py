@@ -33,9 +33,9 @@ def test_verdicts_follow_the_thresholds() -> None:
 def test_what_is_not_a_number_is_refused() -> None:
     triage = Triage(0.2, 0.6, 0.05, 0.01, "max-probability", 10, 0, 100)
     nan = float("nan")
-    broken = Prediction(torch.tensor([[[1.0, 0.0], [nan, nan]], [[1.0, 0.0], [0.5, 0.5]]]), torch.tensor([0.1, 0.1]))
+    broken = Prediction(torch.tensor([[[1.0, 0.0], [nan, nan]], [[1.0, 0.0], [0.5, 0.5]]]), torch.tensor([0.1, 0.1]))  # combined
     by_class = replace(triage, by_class=((0.2, 0.6), (0.3, 0.7)))
-    for each in (triage, by_class, replace(triage, score="distance")):
+    for each in (triage, by_class, replace(triage, score="combined")):
         assert each(broken).verdict == ["accept", "reject"]
     scores, predicted = np.array([0.1, nan, np.inf]), np.zeros(3, int)
     assert triage.levels(scores).tolist() == by_class.levels(scores, predicted).tolist() == [0, 2, 2]
@@ -46,7 +46,7 @@ def test_what_is_not_a_number_is_refused() -> None:
 
 def test_states_of_older_versions_load_and_foreign_ones_do_not() -> None:
     old: dict[str, Any] = {"notice": 0.1, "reject": 0.3, "noticed": 0.05, "rejected": 0.01}
-    old |= {"score": "gated", "draws": 10, "seed": 0, "inputs": 50}
+    old |= {"score": "combined", "draws": 10, "seed": 0, "inputs": 50}
     triage = Triage.from_dict(old)
     assert triage.calibration == () and triage.by_class == () and triage.costs is None
     with pytest.raises(NotFittedError, match="no scores to compare with"):
