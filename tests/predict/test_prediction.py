@@ -84,8 +84,7 @@ def test_score_and_parts_are_those_of_the_plain_network_and_all_draws(
     run = Pass(fitted, noting=True)
     with torch.no_grad():
         run(images)
-        variances, last = fitted.read(run)
-        value, parts = fitted.combined(fitted.evidence(logits, variances, last))
+        value, parts = fitted.combined(fitted.gather(run, logits))
     assert prediction.combined is not None and prediction.parts is not None
     assert prediction.combined.shape == (5,) and list(prediction.parts) == fitted.combined.names
     assert [name for name in prediction.parts if name.startswith("distance at ")] == [

@@ -226,16 +226,9 @@ class AttachedNetwork(nn.Module):
 
     def gather(self, run: Pass, outputs: Tensor) -> Evidence:
         """What a pass that noted everything said, from its outputs [S, B, K], the plain network's first."""
-        return self.evidence(outputs, *self.read(run))
-
-    def read(self, run: Pass) -> tuple[Tensor, Tensor | None]:
-        """Return ln v at every place, and what went into the last linear layer, of a pass that noted everything."""
         assert self.closed_form is not None
         features, last = run.take_features()
-        return self.closed_form([condense(part) for part in features]), last
-
-    def evidence(self, outputs: Tensor, variances: Tensor, last: Tensor | None) -> Evidence:
-        """Return the evidence that outputs of all draws, [S, B, K], and what :meth:`read` gives make together."""
+        variances = self.closed_form([condense(part) for part in features])
         layer = self.__dict__["readout"]
         weight, bias = (None, None) if layer is None or last is None else (layer.block.weight, layer.block.bias)
         attached = outputs[1] if len(outputs) == 2 else mean_logits(outputs[1:])

@@ -14,6 +14,7 @@ from torch import Tensor
 from abnn.bayes.noise import Noise
 from abnn.errors import InputError, explain
 from abnn.model.blocks import summary
+from abnn.model.evidence import Evidence
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
 from abnn.model.views import side_by_side
@@ -66,15 +67,15 @@ class PredictionPass:
             return (samples,)
         if self.wanted == "outputs":
             return samples, outputs
-        variances, last = self.network.read(self.run)
+        evidence = self.network.gather(self.run, outputs)
         if self.wanted == "evidence":
-            return samples, outputs, variances, last
-        return samples, judge(self.network, outputs, variances, last)
+            return samples, outputs, evidence.variances, evidence.last
+        return samples, judge(self.network, evidence)
 
 
-def judge(network: AttachedNetwork, outputs: Tensor, variances: Tensor, last: Tensor | None) -> Tensor:
-    """Return the learnt score and its parts, [B, 1 + parts], of the outputs of all draws and what a pass read on the way."""
-    value, parts = network.combined(network.evidence(outputs, variances, last))
+def judge(network: AttachedNetwork, evidence: Evidence) -> Tensor:
+    """Return the learnt score and its parts, [B, 1 + parts]."""
+    value, parts = network.combined(evidence)
     return torch.cat([value[:, None], parts], dim=1)
 
 
