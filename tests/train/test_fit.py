@@ -476,11 +476,24 @@ def test_divergence_after_going_on_keeps_the_state_of_the_last_whole_epoch(
     assert equal(dict(after.attachment_parameters()), dict(model.attachment_parameters()))
 
 
-def test_a_bad_last_step_of_an_epoch_is_not_kept(tmp_path: Path) -> None:
-    model, whole = attached(preset="authors"), DataLoader(TensorDataset(*data()), batch_size=96)
+class Breaking(torch.optim.SGD):
+    """An optimiser whose step leaves values that are not finite, or a sigma that no network can take."""
+
+    value = math.inf
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                parameter.fill_(self.value)
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, -math.inf, 1e5])
+def test_a_bad_last_step_of_an_epoch_is_not_kept(tmp_path: Path, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Breaking, "value", value)
+    model, whole = attached(), DataLoader(TensorDataset(*data()), batch_size=96)
     start, file = values(model), tmp_path / "fit.safetensors"
     with pytest.raises(DivergedError, match="a trained value is not finite|sigma reached"):
-        abnn.fit(model, whole, epochs=1, lr=1e30, checkpoint=file, **QUIET)
+        abnn.fit(model, whole, **quiet(epochs=1, checkpoint=file, optimizer=Breaking))
     assert equal(start, values(model)) and not file.exists()
 
 
