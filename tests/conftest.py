@@ -71,7 +71,10 @@ def attach_with(backbone: nn.Module, example: Tensor, **options: Any) -> Attache
 def one_draw_at_a_time(model: Attached, x: Tensor) -> Tensor:
     """[S, B, K]: every held draw alone, for every input alone, after the plain network where that comes along. No folding
     takes place."""
-    outputs = [torch.cat([logits_of(model.backbone(row[None])) for row in x])[None]] if model.state.plain else []
+    outputs: list[Tensor] = []
+    if model.state.plain:
+        rows = [logits_of(model.backbone(row[None])) for row in x]
+        outputs.append(torch.cat([row for row in rows if row is not None])[None])
     for index in range(model.draws):
         single = Pass(model, pick_draws(held_noise(model.layers), slice(index, index + 1)), plain=False)
         outputs.append(torch.cat([single(row[None]) for row in x], dim=1))

@@ -114,7 +114,7 @@ def test_is_finite_for_everything() -> None:
     mixed = torch.tensor([[3e38, -3e38, 3e38, -3e38]])
     assert form([mixed, torch.zeros(1, 9), torch.zeros(1, 2)])[0, 0] == LARGEST
     middle = form([getattr(form, f"mean{place}")[None] for place in range(len(WIDTHS))])
-    assert middle.isfinite().all() and (middle < -20).all()  # nothing is less unusual than the mean
+    assert middle.isfinite().all() and (middle < -10).all()  # nothing is less unusual than the mean
 
 
 def test_half_precision_around_it_changes_nothing() -> None:

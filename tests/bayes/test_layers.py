@@ -260,13 +260,15 @@ def test_kl_gradients_equal_finite_differences(prior: Prior, sampled: bool) -> N
 def test_one_sigma_for_all_weights_is_the_same_sigma_everywhere(sampled: bool) -> None:
     """Weights, outputs and KL of a layer with one shared sigma, against a layer that has it for each weight."""
     torch.manual_seed(0)
-    for kind, arguments, x in (
+    cases: list[tuple[Any, Any, Tensor]] = [
         (BayesLinear, (5, 3), torch.randn(8, 5, generator=generator(1))),
         (BayesConv, (4, 6, (3, 3)), torch.randn(8, 4, 5, 5, generator=generator(1))),
-    ):
+    ]
+    for kind, arguments, x in cases:
         shared = kind(*arguments, init=Init(0.3, 0.2), prior=Gaussian(0.5), shared=True)
         each = kind(*arguments, init=Init(0.3, 0.2), prior=Gaussian(0.5))
-        assert shared.weight_rho.numel() == shared.bias_rho.numel() == 1 and shared.weight_noise.shape == each.weight_noise.shape
+        assert shared.weight_rho.numel() == shared.bias_rho.numel() == 1
+        assert shared.weight_noise.shape == each.weight_noise.shape
         with torch.no_grad():
             shared.weight_rho.add_(0.7)
             each.weight_rho.add_(0.7)
@@ -278,7 +280,9 @@ def test_one_sigma_for_all_weights_is_the_same_sigma_everywhere(sampled: bool) -
         torch.testing.assert_close(shared.kl(sampled), each.kl(sampled))
         shared.kl(sampled).backward()
         each.kl(sampled).backward()
-        torch.testing.assert_close(shared.weight_rho.grad.flatten()[0], each.weight_rho.grad.sum(), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            shared.weight_rho.grad.flatten()[0], each.weight_rho.grad.sum(), rtol=1e-4, atol=1e-4
+        )
         with with_weights_ready([shared]):
             torch.testing.assert_close(shared(x), each(x))
 

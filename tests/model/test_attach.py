@@ -383,7 +383,9 @@ class LongSkip(nn.Module):
 
 def test_long_skips_fold_at_the_input_and_say_so() -> None:
     torch.manual_seed(0)
-    model = abnn.attach(LongSkip(), image(), at=["down", "up"], draws=3)  # a bounded one runs twice, and need not say so
+    model = abnn.attach(
+        LongSkip(), image(), at=["down", "up"], draws=3
+    )  # a bounded one runs twice, and need not say so
     assert model.folds_at_input
     randomise_attachments(model, 0.2)
     x = image(4, seed=3)
@@ -525,7 +527,9 @@ def test_blocks_that_no_attachment_can_follow() -> None:
     with pytest.raises(AttachError, match=r"'1' turns shape \(1, 2, 10, 10\) into \(1, 2, 100\)"):
         abnn.attach(folded, image(), at="1", kind="replace")
     for network, example, place in ((tokens, torch.zeros(1, 5, 4), "0"), (folded, image(), "1")):
-        model = randomise_attachments(abnn.attach(network, example, at=place, draws=2), 0.3)  # which reads outputs alone
+        model = randomise_attachments(
+            abnn.attach(network, example, at=place, draws=2), 0.3
+        )  # which reads outputs alone
         assert agrees(model, torch.randn(3, *example.shape[1:], generator=generator(1)))
 
 

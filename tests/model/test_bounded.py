@@ -69,7 +69,9 @@ def test_adds_exactly_nothing_at_first(name: str) -> None:
 @pytest.mark.parametrize("name", list(SHAPES))
 @settings(max_examples=25)
 @given(st.floats(-3, 6), st.floats(-12, 37), st.integers(0, 99), st.integers(1, 3))
-def test_never_adds_more_than_half_of_the_output(name: str, weights: float, inputs: float, seed: int, draws: int) -> None:
+def test_never_adds_more_than_half_of_the_output(
+    name: str, weights: float, inputs: float, seed: int, draws: int
+) -> None:
     """For weights from 1e-3 to 1e6 and outputs from 1e-12 to 1e37: rms(addition) <= c rms(output), and all is finite."""
     attachment = bounded(name)
     set_weights(attachment, 10**weights, seed)
@@ -128,12 +130,16 @@ def test_is_its_formula(name: str) -> None:
 
             hidden = torch.relu(linear(attachment.down, features))
             if attachment.mix is not None:
-                places, kernel = hidden.ndim - 1, attachment.mix.weight_mean[:, 0]
+                mix: Any = attachment.mix
+                places, kernel = hidden.ndim - 1, mix.weight_mean[:, 0]
                 padded = nn.functional.pad(hidden.movedim(-1, 0), [1, 1] * places)
-                mixed = torch.zeros_like(hidden.movedim(-1, 0)) + attachment.mix.bias_mean.view(-1, *[1] * places)
+                mixed = torch.zeros_like(hidden.movedim(-1, 0)) + mix.bias_mean.view(-1, *[1] * places)
                 for shift in torch.cartesian_prod(*[torch.arange(3)] * places).reshape(-1, places).tolist():
-                    window = padded[(slice(None), *(slice(s, s + n) for s, n in zip(shift, hidden.shape)))]
-                    mixed += kernel[(slice(None), *shift)].view(-1, *[1] * places) * window
+                    window, place = (
+                        (slice(None), *(slice(s, s + n) for s, n in zip(shift, hidden.shape))),
+                        (slice(None), *shift),
+                    )
+                    mixed += kernel[place].view(-1, *[1] * places) * padded[window]
                 hidden = torch.relu(mixed.movedim(0, -1))
             u = linear(attachment.up, hidden)
             expected = row.square().mean().sqrt() * 0.5 * u / (0.5 + u.square().mean().sqrt())

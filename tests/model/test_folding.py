@@ -12,7 +12,7 @@ from abnn.networks.by_name import PaperResNet
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rounding_is_no_difference_but_a_mix_up_is(dtype):
+def test_rounding_is_no_difference_but_a_mix_up_is(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     network = PaperResNet(width=8, blocks=2, stem="small", kaiming=False).to(dtype).eval()
     inputs = torch.rand(3, 1, 8, 8).to(dtype)

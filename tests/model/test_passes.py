@@ -44,7 +44,9 @@ def check(model: Attached, x: Tensor) -> None:
         return
     assert found.combined is not None and found.parts is not None
     alone = [model.predict(row[None], draws=3, seed=1) for row in x]
-    torch.testing.assert_close(found.combined, torch.cat([each.combined for each in alone]), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(
+        found.combined, torch.cat([each.score_by("combined") for each in alone]), rtol=1e-2, atol=1e-2
+    )
     mean = model.predict(x).parts
     assert mean is not None
     for name, part in found.parts.items():
@@ -210,7 +212,9 @@ def test_threads_get_what_they_get_one_after_another(kind: str) -> None:
             return model(part)
 
     jobs = [partial(output, part) for part in inputs]
-    jobs += [partial(lambda p, d: model.predict(p, draws=d).samples, part, d) for part in inputs for d in (DRAWS[kind], 3, 7)]
+    jobs += [
+        partial(lambda p, d: model.predict(p, draws=d).samples, part, d) for part in inputs for d in (DRAWS[kind], 3, 7)
+    ]
     jobs += [partial(lambda p: model.predict(p).score, part) for part in inputs]
     jobs += [partial(lambda p: posthoc.predict(p).score_by("knn"), part) for part in inputs]
     expected = [job() for job in jobs]
@@ -232,7 +236,8 @@ class Mode(nn.Module):
 
 def test_modes_of_threads_do_not_meet() -> None:
     x = torch.randn(5, 4, generator=generator(0))
-    model = abnn.attach(Mode(), x[:1], at=["one", "two"]).train()
+    model = abnn.attach(Mode(), x[:1], at=["one", "two"])
+    model.train()
     with torch.no_grad():
         trained, predicted = model(x), model.predict(x).samples
 

@@ -53,7 +53,8 @@ def test_default_fit_and_calibration_tell_scrambled_sentences_from_good_ones() -
     assert history.last["outliers"] > 0
     triage = Triage.calibrate(model, DataLoader(held_out, 30), draws=3)
     good = model.predict(fresh.tensors[0], draws=3)
-    made = abnn.outliers.make_outliers("auto")(*fresh.tensors, torch.Generator().manual_seed(3), severity=1.0)
+    inputs, labels = fresh.tensors
+    made = abnn.outliers.make_outliers("auto")(inputs, labels, torch.Generator().manual_seed(3), severity=1.0)
     bad = model.predict(made.x, draws=3)
     assert (good.label == fresh.tensors[1]).float().mean() > 0.9
     # At most 5 % of good inputs are promised not to be accepted; of 120, 15 % is six deviations away.

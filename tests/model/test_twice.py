@@ -65,12 +65,12 @@ def pair(between: Callable[[Tensor], Tensor] = torch.relu, **options: Any) -> tu
 
 
 def same(twice: Attached, once: Attached, x: Tensor, **options: Any) -> None:
-    for left, right in ((twice.predict(x, **options), once.predict(x, **options)),):
-        torch.testing.assert_close(left.samples, right.samples, rtol=1e-4, atol=1e-6)
-        assert left.parts is not None and right.parts is not None and left.parts.keys() == right.parts.keys()
-        for name, part in left.parts.items():
-            torch.testing.assert_close(part, right.parts[name], rtol=1e-2, atol=1e-2)
-        torch.testing.assert_close(left.combined, right.combined, rtol=1e-2, atol=1e-2)
+    left, right = twice.predict(x, **options), once.predict(x, **options)
+    torch.testing.assert_close(left.samples, right.samples, rtol=1e-4, atol=1e-6)
+    assert left.parts is not None and right.parts is not None and left.parts.keys() == right.parts.keys()
+    for name, part in left.parts.items():
+        torch.testing.assert_close(part, right.parts[name], rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(left.combined, right.combined, rtol=1e-2, atol=1e-2)
 
 
 def calls(modules: dict[str, nn.Module], run: Callable[[], Any]) -> dict[str, list[int]]:
@@ -120,9 +120,12 @@ def test_blocks_before_the_first_attachment_are_computed_once() -> None:
         modules = {f"blocks.{n}": block for n, block in enumerate(network.blocks)} | {"head": network.head}
         for run in (lambda: model.predict(x), lambda: model(x)):  # noqa: B023
             rows = calls(modules, run)
-            assert [rows[f"blocks.{n}"] for n in range(3)] == [[count] for count in counts]  # the first attachment's too
+            assert [rows[f"blocks.{n}"] for n in range(3)] == [
+                [count] for count in counts
+            ]  # the first attachment's too
             assert rows["blocks.3"] == rows["head"] == ([5, 5] if model is twice else [10])
-    noisy = calls({"first": twice.backbone.blocks[0]}, lambda: twice.predict(x, draws=3))  # type: ignore[index, union-attr]
+    first: Any = twice.backbone.get_submodule("blocks.0")
+    noisy = calls({"first": first}, lambda: twice.predict(x, draws=3))
     assert noisy == {"first": [5, 15]}  # several draws have rows of their own in the second run
 
 
@@ -162,9 +165,10 @@ def test_gradients_flow_through_both_runs() -> None:
     found = []
     for model in (twice, once):
         model(x).square().sum().backward()
-        found.append([parameter.grad.clone() for _, parameter in model.attachment_parameters()])
-        found[-1] += [parameter.grad.clone() for _, parameter in model.backbone_parameters()]
+        parameters = [*model.attachment_parameters(), *model.backbone_parameters()]
+        found.append([parameter.grad for _, parameter in parameters])
     for left, right in zip(*found):
+        assert left is not None and right is not None
         torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
 
 

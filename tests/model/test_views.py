@@ -18,7 +18,16 @@ from abnn.errors import InputError
 from abnn.model.views import STEPS, can_move, shifted, side_by_side, spread, step, views_of
 from abnn.networks.by_name import PaperResNet
 from abnn.predict.runtime import runtime_of
-from tests.conftest import SmallBatchNormNet, alter, attach_with, generator, mlp, random_head, randomise_attachments, with_score
+from tests.conftest import (
+    SmallBatchNormNet,
+    alter,
+    attach_with,
+    generator,
+    mlp,
+    random_head,
+    randomise_attachments,
+    with_score,
+)
 from tests.model.test_attach import LongSkip
 
 

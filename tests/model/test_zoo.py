@@ -289,7 +289,9 @@ def test_detach_gives_back_the_network_bit_for_bit(specimen: Specimen, snapshot:
     model.train()
     for seed in range(2):
         steps.step(x, y, generator(seed))
-    moved = {name.split(".")[0] for (name, new), old in zip(model.attachment_parameters(), kept) if not torch.equal(old, new)}
+    moved = {
+        name.split(".")[0] for (name, new), old in zip(model.attachment_parameters(), kept) if not torch.equal(old, new)
+    }
     assert len(moved) == len(model.block_names)  # every attachment has learnt
     assert abnn.detach(model) is network
     assert same_state(snapshot(network), before)

@@ -105,11 +105,12 @@ def test_half_precision_around_it_changes_nothing() -> None:
 @given(st.integers(0, 50), st.integers(0, len(PLACES) - 1))
 def test_far_begins_at_the_bounds_and_has_no_end(seed: int, place: int) -> None:
     made = combined(seed=seed)
-    inside = made.bounds - torch.rand(5, len(PLACES), generator=generator(seed))
+    bounds: Tensor = made.bounds  # type: ignore[assignment]
+    inside = bounds - torch.rand(5, len(PLACES), generator=generator(seed))
     assert not made.far(inside).any()
     beyond = torch.cat([torch.zeros(1), torch.logspace(-3, math.log10(50), 60)])
     variances = inside[:1].repeat(len(beyond), 1)
-    variances[:, place] = made.bounds[place] + beyond
+    variances[:, place] = bounds[place] + beyond
     found = made.far(variances)
     assert found[0] <= 1e-5 and (found.diff() > 0).all() and found.isfinite().all()
     torch.testing.assert_close(found[1:], 10 * torch.expm1(beyond[1:]), rtol=1e-2, atol=1e-4)
@@ -188,7 +189,7 @@ def test_a_fitted_score_grows_without_end(which: str, direction: int, request: p
 
 
 def test_far_noise_is_above_all_ordinary_inputs(table: tuple[Attached, Tensor]) -> None:
-    model, x = table
+    model, _ = table
     ordinary = model.predict(blobs(200, 7)[0]).score
     for scale in (20.0, 1e3, 1e6, 1e15):
         noise = scale * torch.randn(100, 6, generator=generator(3))
@@ -200,9 +201,13 @@ def test_far_noise_is_above_all_ordinary_inputs(table: tuple[Attached, Tensor]) 
 
 def test_readiness_is_read_once_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Combined(Classification(), PLACES, None)
-    reads = []
-    before = Tensor.__bool__
-    monkeypatch.setattr(Tensor, "__bool__", lambda self: reads.append(1) or before(self))
+    reads, before = [], Tensor.__bool__
+
+    def read(value: Tensor) -> bool:
+        reads.append(value)
+        return before(value)
+
+    monkeypatch.setattr(Tensor, "__bool__", read)
     assert not made.is_ready() and not made.is_ready() and len(reads) == 1
     made.fitted.fill_(True)
     assert made.is_ready() and made.is_ready() and len(reads) == 2

@@ -153,13 +153,13 @@ def test_losses_with_what_the_backbone_says() -> None:
 
 def hidden_by_hand(z: Tensor, known: Tensor, y: Tensor, hidden: Tensor) -> Tensor:
     """Loops over inputs; softmax over the classes that are left."""
-    left, total = [k for k in range(z.shape[2]) if not hidden[k]], 0.0
+    left, total = [k for k in range(z.shape[2]) if not hidden[k]], torch.zeros((), dtype=z.dtype)
     for b in range(z.shape[1]):
         log_p = z[:, b, left].softmax(1).mean(0).log()
         share = known[b, left] / known[b, left].sum()
         target = torch.full_like(share, 1 / len(left)) if hidden[y[b]] else share
         total -= (target * log_p).sum()
-    return torch.as_tensor(total / z.shape[1])
+    return total / z.shape[1]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -276,9 +276,7 @@ def test_parts_without_a_last_layer() -> None:
     assert TASK.part_names(True)[:9] == TASK.part_names(False)
     without = given._replace(last=None, weight=None, bias=None)
     torch.testing.assert_close(TASK.parts(without, usual), TASK.parts(given, usual)[:, :9])
-    torch.testing.assert_close(
-        TASK.parts(given._replace(bias=None), usual)[:, :11], TASK.parts(given, usual)[:, :11]
-    )
+    torch.testing.assert_close(TASK.parts(given._replace(bias=None), usual)[:, :11], TASK.parts(given, usual)[:, :11])
 
 
 def test_parts_are_larger_where_less_is_known() -> None:

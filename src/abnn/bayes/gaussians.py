@@ -45,9 +45,7 @@ class Moments:
         self.sums += other.sums + other.counts[:, None] * shift
         self.counts += other.counts
 
-    def finish(
-        self, widths: Sequence[int] | None = None, shrinkage: float | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def finish(self, widths: Sequence[int] | None = None, shrinkage: float | None = None) -> tuple[Tensor, Tensor]:
         """Class means, and W with W^T W = C^-1, where C is shrunk towards its diagonal, as far as it takes to invert it.
 
         Features of one layer are sums of the same numbers, so each is rounded as finely as the layer is large: the size of a

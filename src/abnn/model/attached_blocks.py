@@ -146,7 +146,9 @@ class AttachedBlock(WatchedBlock):
         if isinstance(self.attachment, Bounded):
             if self.unfolds and (state.groups > 1 or state.views):
                 main = spread(main, state.views or (0,) * state.groups)
-            first = len(main) // state.groups if state.groups > state.layer.draws else 0  # rows of the plain network, which get no addition
+            first = (
+                len(main) // state.groups if state.groups > state.layer.draws else 0
+            )  # rows of the plain network, which get no addition
             own = main[first:]
             return torch.cat([main[:first], own + self.attachment(own)])
         if self.unfolds and state.views:

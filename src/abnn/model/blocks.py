@@ -61,7 +61,9 @@ class Probe:
         done: dict[str, int] = {}
         counter, network = FlopCounterMode(display=False), self.modules[""]
         handles = [
-            block.module.register_forward_hook(lambda *_, name=block.name: done.update({name: counter.get_total_flops()}))
+            block.module.register_forward_hook(
+                lambda *_, name=block.name: done.update({name: counter.get_total_flops()})
+            )
             for block in blocks
         ]
         try:

@@ -53,7 +53,9 @@ class Bounded(nn.Module):
         self.down = layer(features, width)
         mixed = init or Init(3 ** (-places / 2), SIGMA)
         self.mix = (
-            BayesConv(width, width, (3,) * places, groups=width, prior=prior, init=mixed, shared=True) if places else None
+            BayesConv(width, width, (3,) * places, groups=width, prior=prior, init=mixed, shared=True)
+            if places
+            else None
         )
         self.up = layer(width, features, starts_at_zero=True)
 

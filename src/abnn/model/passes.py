@@ -96,7 +96,9 @@ def run_draws(
         x = spread(x, state.views or (0,) * draws)
         further: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
         rows = {place for place, each in further if isinstance(each, Tensor) and each.shape[:1] == (batch,)}
-        args, kwargs = repeat_rows((x, *args), kwargs, {place + 1 if isinstance(place, int) else place for place in rows})
+        args, kwargs = repeat_rows(
+            (x, *args), kwargs, {place + 1 if isinstance(place, int) else place for place in rows}
+        )
         args = args[1:]
     logits = logits_of(net(x, *args, **kwargs))
     assert logits is not None

@@ -9,8 +9,9 @@ inputs, cut to +-8. Then
     T = 10 max(0, max_k v_k / Q_k - 1).
 
 The small networks s_m are fitted to pairs of inputs of which one should be more uncertain, see :mod:`abnn.train.combine`. The
-network's energies always count, not cut: ``anchor`` says which of them and how much. T is zero wherever ordinary inputs are, and grows without bound outside: with Q_k the largest variance of held-out inputs, changed
-ones among them, doubled; for tables, whose inputs have no other bounds, the 95 % quantile of ordinary ones.
+network's energies always count, not cut: ``anchor`` says which of them and how much. T is zero wherever ordinary inputs are, and
+grows without bound outside: with Q_k the largest variance of held-out inputs, changed ones among them, doubled; for tables, whose
+inputs have no other bounds, the 95 % quantile of ordinary ones.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Combined(nn.Module):
     def members(self, x: Tensor) -> Tensor:
         """What each small network says, not standardised, [members, B]."""
         x = x.clamp(-CUT, CUT)
-        hidden = torch.tanh(torch.matmul(x, self.inner) + self.offset)  # type: ignore[arg-type]
+        hidden = torch.tanh(torch.matmul(x, self.inner) + self.offset)  # type: ignore[arg-type, operator]
         return (torch.matmul(x, self.linear) + torch.matmul(hidden, self.outer)).squeeze(-1)  # type: ignore[arg-type]
 
     def far(self, variances: Tensor) -> Tensor:

@@ -73,6 +73,5 @@ def without_statistics(name: str) -> NotFittedError:
     """Return the error about a score that needs what was not gathered."""
     usable = ", ".join(each.name for each in SCORES.values() if not each.statistics)
     return NotFittedError(
-        f"score: {name!r} needs what abnn.fit() learns of the data; "
-        f"without them use one of {usable}."
+        f"score: {name!r} needs what abnn.fit() learns of the data; without them use one of {usable}."
     )
