@@ -149,7 +149,7 @@ def test_a_score_learns_to_order_the_groups(full_learning: None) -> None:
 
 
 def test_a_seed_gives_the_same_bits_and_another_does_not() -> None:
-    found = []
+    found: list[dict[str, Tensor]] = []
     for seed in (1, 1, 2):
         model = attached()
         torch.manual_seed(len(found))  # the global state has no say

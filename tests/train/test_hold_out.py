@@ -66,7 +66,7 @@ def numbers(batches: Any) -> list[int]:
 
 
 TENSORS = TensorDataset(*rows())
-LOADERS = {
+LOADERS: dict[str, Any] = {
     "tensors": lambda: DataLoader(TENSORS, 16, shuffle=True),
     "in order": lambda: DataLoader(TENSORS, 16),
     "items": lambda: DataLoader(Items(), 16, shuffle=True),
