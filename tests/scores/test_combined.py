@@ -22,6 +22,7 @@ from abnn.networks.by_name import PaperResNet
 from abnn.scores.combined import CUT, HIDDEN, MEMBERS, Combined
 from abnn.tasks import Classification
 from abnn.tasks.classification import PARTS, READOUT_PARTS
+from abnn.train import combine
 from tests.conftest import generator, mlp, random_head, randomise_attachments, with_score
 
 CLASSES, FEATURES, PLACES = 5, 7, ["input", "layer.0", "layer.1"]
@@ -145,7 +146,10 @@ def trained(network: nn.Module, x: Tensor, y: Tensor, steps: int = 60) -> nn.Mod
 def fitted(network: nn.Module, x: Tensor, y: Tensor, epochs: int = 1) -> Attached:
     model = abnn.attach(network, x[:1])
     loader, config = DataLoader(TensorDataset(x, y), 64, shuffle=True), abnn.FitConfig(accelerator="cpu")
-    abnn.fit(model, loader, epochs=epochs, progress=False, config=config)
+    with pytest.MonkeyPatch.context() as patch:  # fewer steps and outliers than users get, for the sake of time
+        patch.setattr(combine, "STEPS", 60)
+        patch.setattr(combine, "MADE", 300)
+        abnn.fit(model, loader, epochs=epochs, progress=False, config=config)
     return model
 
 
