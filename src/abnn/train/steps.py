@@ -40,7 +40,9 @@ class Steps(Trainable):
         self.backbone_optimizer = optimizers.get("backbone")  # None: the backbone is frozen
         model.backbone_changed |= self.backbone_optimizer is not None
         self.at_once = objective.together and self.backbone_optimizer is not None
-        self.capturable = can_follow(optimizers.values()) and (outliers is None or outliers.capturable)
+        self.capturable = can_follow(optimizers.values()) and (
+            outliers is None or outliers.chosen_for(model.example).capturable
+        )
         self.lowest = float("inf")
         self.losses = Losses(model, objective, fabric.autocast)
 
