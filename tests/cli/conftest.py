@@ -14,5 +14,12 @@ def draw_fewer(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def short_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learnt score of few steps: where it is not looked at, it takes most of the time of a fit."""
+    monkeypatch.setattr("abnn.train.combine.STEPS", 10)
+    monkeypatch.setattr("abnn.train.combine.MADE", 100)
+
+
+@pytest.fixture
 def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     draw_fewer(monkeypatch)

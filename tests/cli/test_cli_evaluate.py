@@ -127,7 +127,7 @@ def test_result_is_that_of_the_model(checkpoint: Path, sources: dict[str, Path],
     with np.load(sources["known.npz"]) as arrays:
         x = (torch.from_numpy(arrays["images"])[:, None].float() / 255 - 0.5) / 0.25
         y = torch.from_numpy(arrays["labels"])
-    direct = evaluate_set(model, zip(x.split(4), y.split(4)), "known", "id")
+    direct = evaluate_set(model, zip(x.split(4), y.split(4)), "known", "id", draws=10)
     known, drawn, noise = undisturbed.sets
     assert known.data_hash == direct.data_hash and (known.labels == direct.labels).all()
     np.testing.assert_array_equal(known.scores["entropy"], direct.scores["entropy"])
@@ -173,8 +173,8 @@ def test_verdicts_are_those_of_the_saved_triage(sources: dict[str, Path], tmp_pa
     assert shares == pytest.approx({word: verdicts.count(word) / len(verdicts) for word in shares})
     run(saved_at, "--id", sources["known.npz"], "--draws", 2, "--seed", 0, "--output", tmp_path / "own", "--no-report")
     assert (the_record(tmp_path / "own").config["draws"], the_record(tmp_path / "own").seed) == (2, 0)
-    model.save(tmp_path / "model", backbone=True, triage=replace(triage, drawn=3))
-    with pytest.warns(AbnnWarning, match="prediction: got 2 draws; accepted: 3, as calibrated"):
+    model.save(tmp_path / "model", backbone=True, triage=replace(triage, drawn=4))
+    with pytest.warns(AbnnWarning, match="prediction: got 3 samples; accepted: 4, as calibrated"):
         run(saved_at, "--id", sources["known.npz"], "--draws", 2, "--output", tmp_path / "other", "--no-report")
 
 
@@ -488,7 +488,7 @@ def test_models_that_do_not_fit_fail_before_any_work(
         with pytest.raises(InputError, match=message):
             run(checkpoint, "--output", tmp_path / "out", *arguments)
     assert calls == [] and not (tmp_path / "out").exists()
-    run(checkpoint, "--draws", 0, fails=True)
+    run(checkpoint, "--draws", -1, fails=True)
 
 
 def test_what_is_no_checkpoint(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,3 +76,14 @@ def test_our_warnings_are_one_line_while_a_command_runs(monkeypatch: pytest.Monk
 def test_seeds_are_not_negative(command: str) -> None:
     result = CliRunner().invoke(cli.app, [command, "--seed", "-1"])
     assert result.exit_code == 2 and "--seed" in result.output
+
+
+def test_draws_are_what_was_asked_for_or_calibrated_or_usual() -> None:
+    """Zero, mean weights, is a number like others; it once meant that nothing was asked for."""
+    calibrated = SimpleNamespace(triage=Triage(0.1, 0.2, 0.05, 0.01, "entropy", 4, 3, 50), usual_draws=0)
+    assert draws_and_seed(calibrated, None, None) == (4, 3)
+    assert draws_and_seed(calibrated, 0, 0) == (0, 0)
+    assert draws_and_seed(SimpleNamespace(triage=None, usual_draws=0), None, None) == (0, 0)
+    trained = SimpleNamespace(network=SimpleNamespace(usual_draws=0))
+    assert draws_and_seed(trained, None, 5) == (0, 5) and draws_and_seed(trained, 7, None) == (7, 0)
+    assert draws_and_seed(SimpleNamespace(network=nn.Identity()), None, None) == (DRAWS, 0)

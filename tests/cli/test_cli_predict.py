@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     network = build_backbone("paper-resnet", 3, 1, **SMALL)
     optimizer = torch.optim.Adam(network.parameters(), 1e-2)
     x, y = data()
-    for _ in range(15):
+    for _ in range(60):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(network(x), y).backward()
         optimizer.step()

@@ -23,7 +23,6 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     small = [Labelled(*(values[:200] for values in getattr(data, field.name))) for field in fields(data)]
     with pytest.MonkeyPatch.context() as patch:
         draw_fewer(patch)
-        patch.setattr(demo, "DRAWS", 2)
         patch.setattr(demo, "EPOCHS", 1)
         patch.setattr(demo, "BACKBONE_EPOCHS", 2)
         patch.setattr(demo, "load_digits", lambda seed: type(data)(*small))
@@ -54,7 +53,7 @@ def test_records_hold_both_evaluations(output: tuple[Path, str]) -> None:
 def test_saved_model_decides(output: tuple[Path, str]) -> None:
     model = abnn.load(output[0] / "model")
     x = demo.load_digits().test.x[:20]
-    assert model.triage is not None and set(model.predict(x, draws=2).verdict) <= {"accept", "notice", "reject"}
+    assert model.triage is not None and set(model.predict(x).verdict) <= {"accept", "notice", "reject"}
     assert model.extra["class_names"] == [str(digit) for digit in range(10)]
 
 
