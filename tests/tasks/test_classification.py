@@ -22,6 +22,7 @@ from abnn.networks.by_name import PaperResNet
 from abnn.tasks.base import Usual
 from abnn.tasks.classification import (
     Classification,
+    divergence,
     draw_bce,
     draw_cross_entropy,
     graded_target,
@@ -411,3 +412,16 @@ def test_bad_settings_are_explained(options: dict[str, Any], message: str) -> No
 def test_unknown_preset() -> None:
     with pytest.raises(InputError, match="preset: got 'author'.*Did you mean 'authors'"):
         preset("author")
+
+
+def test_divergence_keeps_its_digits_where_predictions_hardly_differ() -> None:
+    """Rounded terms of KL that cancel would be off by 1e-7, here a thousand times what is true."""
+    draw = generator(0)
+    first = 3 * torch.randn(50, 10, generator=draw)
+    for step in (1e-4, 1e-2, 1.0, 30.0):
+        other = first + step * torch.randn(50, 10, generator=draw)
+        log_p, log_q = first.double().log_softmax(1), other.double().log_softmax(1)
+        exact = (log_p.exp() * (log_p - log_q)).sum(1).float()
+        found = divergence(first.log_softmax(1), other.log_softmax(1))
+        torch.testing.assert_close(found, exact, rtol=1e-2, atol=1e-10)
+    assert torch.equal(divergence(log_p.float(), log_p.float()), torch.zeros(50))

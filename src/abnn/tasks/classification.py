@@ -58,6 +58,13 @@ def log_entropy(log_probs: Tensor) -> Tensor:
     return (SMALL - (log_probs.exp() * log_probs).sum(1)).log()
 
 
+def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL[p || q] = sum_k p_k (q_k / p_k - 1 - ln q_k / p_k): no term is negative, so where p and q hardly differ none cancels another."""
+    step = log_q - log_p
+    near, p = step.clamp(-1, 1), log_p.exp()
+    return torch.where(step.abs() < 1, p * (near.expm1() - near), log_q.exp() - p - p * step).sum(1).clamp_min(0)
+
+
 def log_mean_prediction(draw_logits: Tensor) -> Tensor:
     """ln p_k = ln 1/S sum_s softmax(z_s)_k, [B, K], from [S, B, K]."""
     return draw_logits.log_softmax(2).logsumexp(0) - math.log(draw_logits.shape[0])
@@ -156,7 +163,7 @@ class Classification(Task):
             plain, attached = plain[:, visible], attached[:, visible]
             weight, bias = (None if each is None else each[visible] for each in (weight, bias))
         log_plain, log_attached = plain.log_softmax(1), attached.log_softmax(1)
-        moved = (log_plain.exp() * (log_plain - log_attached)).sum(1).clamp_min(0)
+        moved = divergence(log_plain, log_attached)
         wide = (1 + (evidence.variances - usual.variances).clamp(max=MOST_LOG).exp().mean(1, keepdim=True)).sqrt()
         columns = [energy(plain), odds(plain), log_entropy(log_plain)]
         columns += [energy(attached), odds(attached), log_entropy(log_attached), (moved + SMALL).log()]
