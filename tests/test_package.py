@@ -13,9 +13,11 @@ from torch import Tensor, nn
 import abnn
 from abnn.config import Objective
 from abnn.errors import InputError, NotFittedError
+from abnn.model.evidence import Evidence
 from abnn.predict import Prediction
 from abnn.scores import SCORES, score
 from abnn.tasks import TASKS, Task
+from abnn.tasks.base import Usual
 from tests.conftest import generator, mlp
 
 
@@ -74,13 +76,25 @@ def test_a_task_of_ones_own() -> None:
         def check_outputs(self, shape: tuple[int, ...], batch: int, outputs: Tensor | None) -> int:
             return shape[1]
 
-        def id_loss(self, objective: Objective, outputs: Tensor, target: Tensor) -> Tensor:
+        def id_loss(self, objective: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None = None) -> Tensor:
             return (outputs.mean(0)[:, 0] - target).square().mean()
 
         def outlier_loss(
-            self, objective: Objective, outputs: Tensor, target: Tensor, severity: Tensor, generator: Any
+            self,
+            objective: Objective,
+            outputs: Tensor,
+            target: Tensor,
+            severity: Tensor,
+            generator: Any,
+            plain: Tensor | None = None,
         ) -> Tensor:
             return -outputs.var(0).mean()
+
+        def part_names(self, readout: bool) -> list[str]:
+            return ["change"]
+
+        def parts(self, evidence: Evidence, usual: Usual, visible: Tensor | None = None) -> Tensor:
+            return (evidence.plain - evidence.attached).abs()
 
         def samples(self, outputs: Tensor) -> Tensor:
             return outputs.float()
@@ -94,8 +108,10 @@ def test_a_task_of_ones_own() -> None:
         network = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)).eval()
         model = abnn.attach(network, x[:1], config=abnn.AttachConfig(task="mean-only"))
         samples = model.predict(x, draws=4).samples
-        assert samples.shape == (4, 9, 1)
-        torch.testing.assert_close(samples[0], model.predict(x, draws=1).samples[0])
+        assert samples.shape == (5, 9, 1)  # the plain network comes first
+        torch.testing.assert_close(samples[:2], model.predict(x, draws=1).samples)
+        torch.testing.assert_close(samples[0], network(x))
+        assert model.combined.names == ["change", "distance at input", "distance at 0", "distance at 2"]
         loss = model.task.id_loss(Objective(), model.draw_logits(x), torch.zeros(9))
         loss.backward()
         assert all(parameter.grad is not None for _, parameter in model.attachment_parameters())
@@ -142,10 +158,10 @@ def test_a_loader_of_sizes_with_and_without_thresholds_has_none() -> None:
         nn.Conv2d(1, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
     ).eval()
     x = torch.rand(60, 1, 28, 28, generator=generator(5))
-    model = abnn.attach(network, x[:1])
-    abnn.calibrate(model, [(x, torch.arange(60) % 3)], progress=False)
+    model = abnn.attach(network, x[:1], config=abnn.AttachConfig(views=3))
+    abnn.calibrate(model, [(x, torch.arange(60) % 3)], abnn.TriageConfig(draws=3), progress=False)
     small = torch.rand(3, 1, 12, 12, generator=generator(6))  # too small for views
-    both = model.predict([x[:3], small], progress=False)
+    both = model.predict([x[:3], small], draws=3, progress=False)
     assert len(both) == 6 and both.levels is None
 
 

@@ -6,13 +6,18 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from torch import nn
 from typer.testing import CliRunner
 
 import abnn
 from abnn import cli
+from abnn.cli._common import draws_and_seed
+from abnn.config import DRAWS
 from abnn.errors import AbnnWarning
+from abnn.triage import Triage
 
 
 def fails_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:

@@ -108,9 +108,9 @@ def make_samples(folder: Path) -> Path:
         x, y = inputs()
         network = abnn.build_backbone("paper-resnet", CLASSES, 1, **RECIPE).eval()
         network.load_state_dict(backbone().state_dict())
-        model = abnn.attach(network, x[:1], draws=DRAWS)
+        model = abnn.attach(network, x[:1])
         abnn.fit(model, loader(), epochs=1, progress=False)
-        model.triage = abnn.Triage.calibrate(model, loader(96), draws=DRAWS)
+        model.triage = abnn.Triage.calibrate(model, loader(96))
         model.save(folder / "model", backbone=True, extra={"class_names": ["a", "b", "c"]})
         start = {"name": "paper-resnet", "classes": CLASSES, "in_channels": 1, **RECIPE}
         train_method("threshold", start, loader(), 1, progress=False, config=TrainConfig(accelerator="cpu")).save(
@@ -163,7 +163,7 @@ def _facts(prediction: Any, verdicts: bool = False) -> Any:
 def _read_model(folder: Path) -> Any:
     model = load_model(folder)
     x = inputs()[0][:4].expand(4, *model.input_shape) if model.input_shape == (1, 8, 8) else model.example
-    return _facts(model.predict(x, draws=DRAWS), model.triage is not None)
+    return _facts(model.predict(x), model.triage is not None)
 
 
 def _read_method(folder: Path) -> Any:
