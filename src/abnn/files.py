@@ -184,7 +184,11 @@ def read_json(path: Path) -> Any:
 
 
 def check_version(
-    path: Path, description: dict[str, Any], newest: int, oldest: int = 1, earlier: str = "Fit the model again and save it."
+    path: Path,
+    description: dict[str, Any],
+    newest: int,
+    oldest: int = 1,
+    earlier: str = "Fit the model again and save it.",
 ) -> None:
     """Refuse what a later abnn wrote in a format that this one does not know, or what an early one wrote too little of.
 

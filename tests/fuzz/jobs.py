@@ -22,6 +22,7 @@ from abnn import cli, files
 from abnn.evaluate import resume
 from abnn.evaluate.records import find_records
 from abnn.store.folder import fingerprint
+from abnn.train import combine
 from abnn.triage.drift import DriftMonitor
 from tests.fuzz.faults import in_child
 from tests.fuzz.subjects import CLASSES, DRAWS, RECIPE, inputs, loader
@@ -81,6 +82,7 @@ def _page(path: Path) -> str | None:
 
 
 def _fit(samples: Path, pages: bool = True, seed: int = 1) -> Callable[[Path], None]:
+    @mock.patch.multiple(combine, STEPS=10, MADE=100)  # the learnt score takes most of the time, and writes nothing
     def work(folder: Path) -> None:
         _command(
             *("fit", "--backbone", f"{__name__}:network", "--data", samples / "pictures", "--output", folder / "out"),

@@ -132,7 +132,9 @@ def test_a_model_with_draws_says_so(model: Any) -> None:
 
 
 def test_a_model_without_a_learnt_score_has_no_parts() -> None:
-    plain = Plain(abnn.build_backbone("paper-resnet", 3, 1, width=4, blocks=1, stem="small").eval(), torch.zeros(1, 1, 8, 8))
+    plain = Plain(
+        abnn.build_backbone("paper-resnet", 3, 1, width=4, blocks=1, stem="small").eval(), torch.zeros(1, 1, 8, 8)
+    )
     plain.triage = Triage(0.5, 0.9, 0.05, 0.01, "entropy", 10, 0, 50)
     answerer = Answerer(plain)
     (answer,) = answerer(torch.zeros(1, 1, 8, 8))

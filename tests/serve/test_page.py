@@ -106,6 +106,9 @@ def test_samples_of_each_tier_are_checked_and_read_out(page: Page) -> None:
         expect(page.locator("#verdict strong")).to_have_text(verdict.capitalize())
         expect(page.locator("#verdict svg")).to_be_visible()
         expect(page.locator("#status")).to_contain_text(page.locator("#reason").inner_text())
+        expect(page.locator("#samples-text")).to_contain_text("without its attachments and with them")
+        parts = page.locator("#parts tbody tr").count()
+        assert parts <= 4 and page.locator("#unusual").is_visible() == (parts > 0)
         assert page.locator("#answers tbody tr").count() == 2 and page.locator("#classes tbody tr").count() == 10
         assert page.locator("#scale svg[role=img]").get_attribute("aria-label").startswith("Score ")  # type: ignore[union-attr]
     assert page.locator("#status").get_attribute("aria-live") == "polite"

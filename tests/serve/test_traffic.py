@@ -57,7 +57,7 @@ def test_scores_and_thresholds_are_not_rounded(model: Any, settings: Settings) -
     with TestClient(create_app(model, settings)) as client:
         answers = [upload(client, image).json() for image in pictures(load_digits().test, 4)]
     for answer, score in zip(answers, expected.tolist()):
-        assert answer["score"] == pytest.approx(score, abs=0.05)  # attachments that have hardly learnt say hardly more than rounding
+        assert answer["score"] == pytest.approx(score, abs=0.05)  # hardly fitted: its units are hardly above rounding
         assert answer["thresholds"]["notice"] == model.triage.notice
         assert (answer["verdict"] == "accept") == (answer["score"] <= model.triage.notice)
 

@@ -133,7 +133,7 @@ def test_what_is_not_accepted_is_never_stated_surer_than_by_the_network(
     refused, network = stated[~accepted], prediction.samples[0, ~accepted]
     assert (refused.amax(1) <= network.amax(1) * (1 + 2e-7)).all()
     surer = rescaled[~accepted].amax(1) > network.amax(1)
-    assert torch.equal(refused[~surer], rescaled[~accepted][~surer]) and surer.any()  # where it is no surer, nothing changes
+    assert surer.any() and torch.equal(refused[~surer], rescaled[~accepted][~surer])
     assert torch.allclose(stated.sum(1), torch.ones(len(stated)))
     assert torch.equal(stated.argmax(1), prediction.label)
 

@@ -33,7 +33,7 @@ def test_verdicts_follow_the_thresholds() -> None:
 def test_what_is_not_a_number_is_refused() -> None:
     triage = Triage(0.2, 0.6, 0.05, 0.01, "max-probability", 10, 0, 100)
     nan = float("nan")
-    broken = Prediction(torch.tensor([[[1.0, 0.0], [nan, nan]], [[1.0, 0.0], [0.5, 0.5]]]), torch.tensor([0.1, 0.1]))  # combined
+    broken = Prediction(torch.tensor([[[1.0, 0.0], [nan, nan]], [[1.0, 0.0], [0.5, 0.5]]]), torch.tensor([0.1, 0.1]))
     by_class = replace(triage, by_class=((0.2, 0.6), (0.3, 0.7)))
     for each in (triage, by_class, replace(triage, score="combined")):
         assert each(broken).verdict == ["accept", "reject"]

@@ -25,8 +25,10 @@ WORDS = {
     "attached odds": "with attachments, other classes come close to the predicted one",
     "attached entropy": "with attachments, the network spreads its answer over several classes",
     "change of mind": "the attachments change the network's answer",
-    "widened energy": "the network recognises little in it, the less so the less it is like the training data",
-    "widened attached energy": "with attachments, the network recognises little in it, the less so the less it is like the training data",
+    "widened energy": "the network recognises little in it for how far it is from the training data",
+    "widened attached energy": (
+        "with attachments, the network recognises little in it for how far it is from the training data"
+    ),
     "misfit": "what the network finds in it does not fit the predicted class",
     "smallness": "the network finds few features in it",
     "clipped energy": "the network recognises little in it, once extreme features are cut",
@@ -57,7 +59,9 @@ class Answerer:
         if not (torch.isfinite(samples).all() and torch.isfinite(scores).all()):
             raise FloatingPointError("the model gave NaN or infinite values")
         probs = self.triage.probabilities(prediction).float().cpu().numpy()
-        names = sample_names(len(samples), self.triage.draws, getattr(getattr(self.model, "state", None), "plain", False))
+        names = sample_names(
+            len(samples), self.triage.draws, getattr(getattr(self.model, "state", None), "plain", False)
+        )
         rows = zip(samples.transpose(0, 1).numpy(), probs, scores.tolist(), verdicts.verdict, parts_of(prediction))
         return [self._describe(names, *row) for row in rows]
 

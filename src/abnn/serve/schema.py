@@ -15,7 +15,9 @@ Threshold = Annotated[float, Field(description="Scores above it get this verdict
 class Samples(BaseModel):
     """How far the answers agree that the prediction is the mean of."""
 
-    names: list[str] = Field(description='Such as "without attachments" and "with attachments", or "draw 1", "draw 2", ...')
+    names: list[str] = Field(
+        description='Such as "without attachments" and "with attachments", or "draw 1", "draw 2", ...'
+    )
     agreement: Share = Field(description="Of the samples that name the predicted class on their own.")
     spread: float = Field(ge=0, description="Standard deviation over the samples of the predicted class's probability.")
     labels: list[int] = Field(description="The class that each sample names.")

@@ -204,7 +204,11 @@ def _fill(path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> Non
 
 def _learnt(model: AttachedNetwork) -> dict[str, Tensor]:
     """Return what a fit learns beside attachments, by name, without the upper halves of matrices, which are zero."""
-    state = {f"{owner}.{n}": v for owner in ("closed_form", "combined") for n, v in getattr(model, owner).state_dict().items()}
+    state = {
+        f"{owner}.{n}": v
+        for owner in ("closed_form", "combined")
+        for n, v in getattr(model, owner).state_dict().items()
+    }
     return {
         name: value[tuple(torch.tril_indices(len(value), len(value)))] if ".whitening" in name else value
         for name, value in state.items()

@@ -110,7 +110,8 @@ class Triage:
         """
         stated = rescale(prediction.probs, self.temperature)
         score = prediction.score_by(self.score)
-        predicted = prediction.label.cpu().numpy() if self.by_class else None  # else the host need not wait for the device
+        # Labels where they decide: else the host need not wait for the device.
+        predicted = prediction.label.cpu().numpy() if self.by_class else None
         notice, _ = self._limits(predicted, stated.shape[1])
         accepted = score <= torch.as_tensor(notice, dtype=score.dtype, device=score.device)  # as in verdicts()
         return torch.where(accepted[:, None], stated, no_surer(stated, prediction.plain))

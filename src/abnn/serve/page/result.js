@@ -19,6 +19,7 @@ const SHAPES = {
 };
 const MOST_CLASSES = 10;
 const MOST_PARTS = 4;
+const UNUSUAL = 2;
 const FULL_BAR = 8; // a part of the score so far above usual fills its bar
 
 const byId = (id) => document.getElementById(id);
@@ -141,16 +142,16 @@ function bars(caption, rows) {
   return make("table", { class: "bars" }, make("caption", {}, caption), body);
 }
 
-// The parts of the score that are above usual, the largest first; 1 is as far as one ordinary input in six is.
+// The parts of the score that are far above usual, the largest first.
 function showParts(answer, model) {
   const parts = Object.entries(answer.parts ?? {}).sort((one, two) => two[1] - one[1]);
-  const rows = parts.slice(0, MOST_PARTS).filter(([, value]) => value >= 1).map(([name, value]) => ({
+  const rows = parts.slice(0, MOST_PARTS).filter(([, value]) => value >= UNUSUAL).map(([name, value]) => ({
     head: capital(model.parts[name] ?? name),
     share: Math.min(1, value / FULL_BAR),
     other: true,
     number: value >= 1000 ? "> 999" : value.toFixed(1),
   }));
-  const caption = "How far above usual, where one ordinary image in six is above 1:";
+  const caption = "How far above usual. Of ordinary images, about one in forty is above 2:";
   byId("unusual").hidden = rows.length === 0;
   byId("parts").replaceChildren(bars(caption, rows));
 }
