@@ -38,6 +38,7 @@ tables: $(VENV)/.installed-dev  ## the tables of README and docs, from the recor
 	$(VENV)/bin/python -m research.triage --table --into docs/triage.md
 	$(VENV)/bin/python -m research.theory --table
 	$(VENV)/bin/python -m research.pretrained --table
+	$(VENV)/bin/python -m research.zoo --table
 	$(VENV)/bin/python benchmarks/serve.py --table
 	$(VENV)/bin/python benchmarks/speed.py --table
 	$(VENV)/bin/python benchmarks/where.py --table

@@ -5,7 +5,8 @@
     python benchmarks/late.py --table          the table again, from the record
 
 A digit reader like that of `abnn demo`, but with six blocks, is trained once for each seed; then attachments are fitted on the
-frozen network at each choice of places. Times are those of a prediction with ten draws, side by side in one run.
+frozen network at each choice of places. Times are those of a prediction with default settings,
+side by side in one run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import torch
 from timing import ROOT, Plan, interleaved, ratio
 
 import abnn
-from abnn.config import DRAWS
 from abnn.data.digits import load_digits
 from abnn.demo import BACKBONE, BATCH, COLUMNS, EPOCHS, train_backbone
 from abnn.evaluate.evaluation import Evaluation
@@ -42,7 +42,7 @@ def name_of(last: int, blocks: int) -> str:
     return "all blocks" if last == blocks else "last block" if last == 1 else f"last {last} blocks"
 
 
-def run_seed(seed: int, blocks: int, lasts: tuple[int, ...], epochs: int, plan: Plan) -> dict[str, Any]:
+def run_seed(seed: int, blocks: int, lasts: tuple[int, ...], epochs: int | None, plan: Plan) -> dict[str, Any]:
     """Numbers of one seed: metrics, size and time by row."""
     task, data = load_task("digits", seed), load_digits(seed)
     network = abnn.build_backbone("paper-resnet", 10, 1, **{**BACKBONE, "blocks": blocks})
@@ -53,7 +53,7 @@ def run_seed(seed: int, blocks: int, lasts: tuple[int, ...], epochs: int, plan: 
         abnn.fit(model, task.loader(), epochs=epochs, seed=seed, progress=False)
         models[name_of(last, blocks)] = model
     x = data.test.x[:BATCH]
-    work = {name: lambda model=model: model.predict(x, draws=DRAWS) for name, model in models.items()}  # type: ignore[misc]
+    work = {name: lambda model=model: model.predict(x) for name, model in models.items()}  # type: ignore[misc]
     times = interleaved(work, torch.device("cpu"), plan)
     return {
         name: {
@@ -74,7 +74,7 @@ def metrics(model: Any, task: Task) -> dict[str, float]:
 def table(record: Mapping[str, Any]) -> str:
     """Means over the seeds, with standard deviations where there are several."""
     titles = list(COLUMNS)
-    head = ["attachments at", "learned numbers", *titles, f"ms per image, {DRAWS} draws", "times plain network"]
+    head = ["attachments at", "learned numbers", *titles, _title(record), "times plain network"]
     lines = []
     for name, rows in sorted(record["rows"].items(), key=lambda item: item[1][0]["size"]):
         cells = [spread([100 * row["metrics"][title] for row in rows]) for title in titles]
@@ -83,6 +83,12 @@ def table(record: Mapping[str, Any]) -> str:
     seeds, threads = len(record["seeds"]), record["threads"]
     where = f"{seeds} seed{'s' * (seeds > 1)}, batches of {BATCH}, {threads} thread{'s' * (threads > 1)}"
     return f"{markdown_table(head, lines)}\nMean ± standard deviation in percent, median times; {where}."
+
+
+def _title(record: Mapping[str, Any]) -> str:
+    """Of the column of times; records of the earlier default, with ten draws, do not say how many there were."""
+    draws = record.get("draws", 10)
+    return f"ms per image, {draws} draws" if draws else "ms per image"
 
 
 def spread(values: list[float]) -> str:
@@ -103,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
         plan = Plan(rounds=1, warm_up=1, least=0.0) if options.tiny else Plan(rounds=15, warm_up=3)
         seeds = list(range(1 if options.tiny else options.seeds))
         record: dict[str, Any] = {"format": "abnn-late-1", **provenance(), "threads": torch.get_num_threads()}
-        record |= {"seeds": [], "blocks": blocks, "backbone": BACKBONE, "epochs": epochs, "rows": {}}
+        record |= {"seeds": [], "blocks": blocks, "backbone": BACKBONE, "epochs": epochs, "draws": 0, "rows": {}}
         for seed in seeds:
             for name, row in run_seed(seed, blocks, lasts, epochs, plan).items():
                 record["rows"].setdefault(name, []).append(row)

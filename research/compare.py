@@ -66,7 +66,7 @@ def run_method(
     epochs = task.epochs_of(method) if epochs is None else epochs
     started = time.perf_counter()
     trained = train_method(method, task.backbone, task.loader(), epochs, seed=seed, progress=progress, config=config)
-    seconds = {"training": time.perf_counter() - started, **trained.again}
+    seconds = {"training": time.perf_counter() - started}
     started = time.perf_counter()
     sets = task.evaluate(trained)
     seconds["evaluation"] = time.perf_counter() - started

@@ -28,7 +28,15 @@ from research.tables import markdown_table
 
 SHARES = (0.01, 0.05)
 BATCHES = (1, 7, 400)
-CONFIG: dict[str, Any] = {"fitted": 400, "good": 800, "splits": 200, "draws": None, "epochs": 2, "steps": 60, "lr": 1e-2}
+CONFIG: dict[str, Any] = {
+    "fitted": 400,
+    "good": 800,
+    "splits": 200,
+    "draws": None,
+    "epochs": 2,
+    "steps": 60,
+    "lr": 1e-2,
+}
 WORDS, LENGTH = 6, 4
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from abnn.baselines.base import AUTHORS_NOISE
 from abnn.baselines.sde_net import SDENetMethod
-from abnn.config import PRESETS
 
 Settings = dict[str, dict[str, Any]]
 
@@ -31,15 +30,12 @@ DIGITS: Settings = {
 }
 DIGITS_EPOCHS = {"default": 30}
 
-VIEWS = {"views": PRESETS["default"].views}  # said here, for there are records from before there were any
-
-MNIST: Settings = {"abnn:reference": VIEWS}
+MNIST: Settings = {}
 MNIST_EPOCHS = {"default": 40}
 
 SVHN: Settings = {
     **{name: {"schedule": "thirds"} for name in ("threshold", "mc-dropout", "deep-ensemble")},
     "sde-net": {**SDENetMethod.variants["svhn"], "schedule": "thirds"},
-    "abnn:reference": VIEWS,
     "woods:authors": {"tune_lr": 1e-2},  # with 1e-3 the authors' run reached an accuracy of 59 %
     "abnn:authors": {
         "outliers": {**AUTHORS_NOISE, "scale": 2.0},
@@ -54,7 +50,6 @@ SVHN_EPOCHS = {
 }
 
 CAT_DOG: Settings = {
-    "abnn:reference": VIEWS,
     "woods:authors": {"tune_lr": 1e-2},
     "abnn:authors": {"objective": {"alpha": 0.2}},
 }

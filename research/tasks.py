@@ -37,6 +37,7 @@ from research import settings
 from research.data import open_source
 
 DRAWS = 10
+"""Of predictions of all methods but those whose models make as many as their preset says."""
 CHUNK = 2048
 Sets = tuple[tuple[str, str, str], ...]
 
@@ -84,8 +85,9 @@ class Task:
 
     def evaluate(self, model: Any) -> tuple[SetResult, ...]:
         """What a model says about all sets, without pictures."""
+        draws = usual_draws(model)
         return tuple(
-            evaluate_set(model, DataLoader(TensorDataset(*part), batch_size=256), name, tier, DRAWS, shown=0)
+            evaluate_set(model, DataLoader(TensorDataset(*part), batch_size=256), name, tier, draws, shown=0)
             for name, tier, part in self.sets
         )
 
@@ -99,13 +101,23 @@ class Task:
             "backbone": self.backbone,
             "method": method.to_config(),
             "epochs": epochs,
-            "draws": DRAWS,
+            "draws": draws_of(method),
         }
         if getattr(method, "outliers", None) == DEFAULT:
             config["outliers"] = make_outliers().chosen_for(self.train.x[:1]).to_config()
         if isinstance(method, Attachments) and not method.frozen and method.goal.together:
             config["together"] = "the backbone and the attachments"  # it had a step of its own once
         return config
+
+
+def draws_of(method: Method) -> int:
+    """Return how many draws predictions of a method have; 0: mean weights, which attachments of the default preset use."""
+    return 0 if isinstance(method, Attachments) and method.judges else DRAWS
+
+
+def usual_draws(model: Any) -> int:
+    """Return the same for a model: as many as it makes when it is not told, and ``DRAWS`` where it does not say."""
+    return getattr(getattr(model, "network", model), "usual_draws", DRAWS)
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ class Runner:
             )
             seconds = {"training, all seeds at once": time.perf_counter() - started, "seeds at once": len(new_seeds)}
             for seed, each in zip(new_seeds, trained):
-                each.extra |= {"config": config, "seconds": {**seconds, **each.again}, "device": self.device_name}
+                each.extra |= {"config": config, "seconds": seconds, "device": self.device_name}
                 each.recipe = each.recipe or dict(cell.backbone or task.backbone)
                 each.save(self._folder(cell, seed))
             for seed in new_seeds:
@@ -280,12 +280,7 @@ class Runner:
         description = self._folder(cell, seed) / "method.json"
         if not description.exists():
             return False
-        return _trains(read_json(description).get("extra", {}).get("config", {})) == _trains(config)
-
-
-def _trains(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a cell's networks depend on: all but the constants of the score."""
-    return {name: value for name, value in config.items() if name != "gated"}
+        return read_json(description).get("extra", {}).get("config", {}) == config
 
 
 def recorded_paths(folder: Path, experiment: str, name: str) -> list[Path]:

@@ -28,7 +28,9 @@ def ours(task: str) -> Cell:
 
 def readable(task: str) -> Cell:
     """The default, with targets for what is blended in that follow how far it can still be read."""
-    content = [{"name": name, "fade": 2.0} if issubclass(REGISTRY[name], Blend) else name for name in (*CONTENT, "leaves")]
+    content = [
+        {"name": name, "fade": 2.0} if issubclass(REGISTRY[name], Blend) else name for name in (*CONTENT, "leaves")
+    ]
     outliers = {"name": "two-tier", "content": content, "content_severity": [0.5, 1.0]}
     options = {"pretrain": 0.0, "outliers": outliers}
     return Cell("abnn (readable)", task, "abnn", options=options, epochs=fit_epochs(task), start=threshold(task))

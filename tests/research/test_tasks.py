@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,15 +16,17 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from abnn.baselines import Trained
 from abnn.baselines.base import AUTHORS_NOISE
 from abnn.data import InputForm, load_digits
+from abnn.data.digits import Labelled
 from abnn.errors import InputError
 from abnn.evaluate.records import read_record
 from abnn.networks.by_name import build_backbone
 from research.cli.experiments import train
 from research.compare import METHODS, columns_of
 from research.data.tiers import present
-from research.tasks import PLANS, TASKS, Task, load_task
+from research.tasks import DRAWS, PLANS, TASKS, Task, load_task
 
 SHAPES = {
     "mnist": (28, 28),
@@ -189,6 +193,26 @@ def test_networks_and_batches(tasks: dict[str, Task]) -> None:
         batches = [len(y) for _, y in task.loader()]
         assert batches == [128] * (len(task.train.y) // 128)
     assert sum(len(y) for _, y in tasks["digits"].loader()) == len(tasks["digits"].train.y)
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "draws"),
+    [("abnn", "reference", 0), ("abnn", "authors", DRAWS), ("abnn", "paper", DRAWS), ("mc-dropout", "reference", DRAWS)],
+)
+def test_draws_are_recorded_as_predictions_have_them(name: str, variant: str, draws: int) -> None:
+    task = load_task("digits")
+    method = task.method(name, variant)
+    network = method.build(lambda: build_backbone(**task.backbone), task.train.x[:1])
+    asked: list[int | None] = []
+
+    class Model(Trained):
+        def predict(self, x: Any, draws: int | None = None, seed: int | None = 0, score: str | None = None) -> Any:
+            asked.append(draws)
+            return super().predict(x[:2], draws, seed, "entropy")
+
+    some = replace(task, sets=tuple((title, tier, Labelled(*(each[:2] for each in part))) for title, tier, part in task.sets))
+    some.evaluate(Model(method, network.eval(), task.train.x, 10))
+    assert set(asked) == {draws} == {task.config(method, 1)["draws"]}
 
 
 def test_digits_are_as_they_were() -> None:

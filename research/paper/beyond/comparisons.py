@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from abnn.config import PRESETS
 from research.paper.beyond.corruptions import CORRUPTIONS
-from research.paper.beyond.parts import COUNTS, FAR_KINDS, GENERATORS, SEVERITIES, VIEWS
+from research.paper.beyond.parts import FAR_KINDS, GENERATORS, SEVERITIES
 from research.paper.beyond.run import Measured
 from research.paper.rows import ours, threshold
 from research.tables import MISSING
-from research.tasks import DRAWS
 
 PLAIN, OURS = threshold("").name, ours("").name
 LEVELS = (0.2, 0.5, 1.0)
 """Severities that tables show."""
+EARLIER_DRAWS, EARLIER_VIEWS = 10, 5
+"""What was usual for the earlier default, whose records do not say so."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,19 @@ def far(measured: Measured, task: str) -> list[Comparison]:
 
 
 def draws(measured: Measured, task: str) -> list[Comparison]:
-    """The plain network against the usual number of draws."""
-    return _counted(measured, task, "draws", f"test inputs, {DRAWS} draws", (0, COUNTS.index(DRAWS)))
+    """The plain network against the usual number of draws: mean weights, and ten in records of the earlier default."""
+    counts = counts_of(measured, task, "draws", OURS)
+    usual = 0 if 0 in counts else EARLIER_DRAWS
+    return _counted(measured, task, "draws", f"test inputs, {counted(usual, 'draws')}", (0, counts.index(usual)))
 
 
 def views(measured: Measured, task: str) -> list[Comparison]:
     """Both networks with the usual number of views."""
-    usual = PRESETS["default"].views
-    return _counted(measured, task, "views", f"test inputs, both with {usual} views", (VIEWS.index(usual),) * 2)
+    usual = measured.of(task, "views")[0]["config"].get("usual_views", EARLIER_VIEWS)
+    places = [counts_of(measured, task, "views", model).index(usual) for model in (PLAIN, OURS)]
+    return _counted(
+        measured, task, "views", f"test inputs, both with {counted(usual, 'views')}", (places[0], places[1])
+    )
 
 
 def _counted(measured: Measured, task: str, part: str, row: str, places: tuple[int, int]) -> list[Comparison]:
@@ -126,11 +131,23 @@ def counted_columns(measured: Measured, task: str, part: str) -> list[str]:
     return ["accuracy", "nll", "ece", "errors_auroc", *sorted(name for name in names if name.startswith("auroc "))]
 
 
+def counts_of(measured: Measured, task: str, part: str, model: str) -> list[int]:
+    """The numbers of draws or views that were measured."""
+    return measured.of(task, part)[0]["results"][model][part]
+
+
+def counted(count: int, part: str) -> str:
+    """In words: "10 draws", "1 view", "mean weights"."""
+    if part == "draws" and count == 0:
+        return "mean weights"
+    return f"{count} {part if count > 1 else part.removesuffix('s')}"
+
+
 def counted_texts(measured: Measured, task: str, part: str, model: str) -> Iterable[tuple[int, list[str]]]:
     """The numbers of a model for each number of draws or views."""
     names = counted_columns(measured, task, part)
     lists = [measured.mean(task, part, model, name) for name in names]
-    for place, count in enumerate(measured.of(task, part)[0]["results"][model][part]):
+    for place, count in enumerate(counts_of(measured, task, part, model)):
         looks = [Comparison(part, "", "", (each[place], None), **_look(name)) for name, each in zip(names, lists)]
         yield count, [look.texts[0] for look in looks]
 

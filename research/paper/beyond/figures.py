@@ -19,9 +19,9 @@ from abnn.evaluate.report.drawing import (
     svg_file,
 )
 from abnn.files import write_bytes
-from research.paper.beyond.comparisons import OURS, PLAIN, counted_columns, headed
+from research.paper.beyond.comparisons import OURS, PLAIN, counted_columns, counts_of, headed
 from research.paper.beyond.corruptions import CORRUPTIONS
-from research.paper.beyond.parts import COUNTS, GENERATORS, SEVERITIES, STRENGTHS
+from research.paper.beyond.parts import GENERATORS, SEVERITIES, STRENGTHS
 from research.paper.beyond.run import TASKS, Measured
 from research.paper.figures import legend
 
@@ -73,6 +73,7 @@ def draws(measured: Measured, task: str) -> Drawing:
     """Accuracy, NLL and AUROCs over the number of draws, with the plain network as dotted lines."""
     figure, told = new_figure(9.2, 3.2), []
     sets = [name for name in counted_columns(measured, task, "draws") if name.startswith("auroc ")]
+    counts = counts_of(measured, task, "draws", OURS)
     panels: dict[str, list[str]] = {"accuracy": ["accuracy"], "NLL": ["nll"], "AUROC": sets}
     colours = dict(zip(sets, (PALETTE[name] for name in ("vermillion", "orange", "blue")), strict=False))
     for number, (title, names) in enumerate(panels.items()):
@@ -82,12 +83,17 @@ def draws(measured: Measured, task: str) -> Drawing:
         for name in names:
             colour = colours.get(name, PALETTE["ink"])
             values, plain = (measured.mean(task, "draws", model, name) for model in (OURS, PLAIN))
-            axes.plot(COUNTS, values, color=colour, marker="o", markersize=3.5)
+            axes.plot(counts, values, color=colour, marker="o", markersize=3.5)
             axes.axhline(plain[0], color=colour, linestyle=DOTTED)
             drawn += [*values, plain[0]]
-            told.append(f"{headed(name)}: {values[0]:.4f} with 1, {values[-1]:.4f} with {COUNTS[-1]}")
-        axes.set_xscale("log")
-        axes.set(xticks=COUNTS, xticklabels=[str(count) for count in COUNTS], xlabel="draws")
+            told.append(
+                f"{headed(name)}: {values[0]:.4f} with {counts[0] or 'mean weights'}, {values[-1]:.4f} with {counts[-1]}"
+            )
+        if counts[0]:
+            axes.set_xscale("log")
+        else:
+            axes.set_xscale("symlog", linthresh=1)
+        axes.set(xticks=counts, xticklabels=[str(count or "mean") for count in counts], xlabel="draws")
         axes.minorticks_off()
         if title != "NLL":
             height = max(drawn) - min(drawn)

@@ -11,6 +11,7 @@ from research.paper.beyond.comparisons import (
     OURS,
     PLAIN,
     Comparison,
+    counted,
     counted_columns,
     counted_texts,
     heads,
@@ -94,7 +95,7 @@ def _counted(measured: Measured, task: str, part: str) -> str:
     for model, title in ((PLAIN, "plain network"), (OURS, "ours")):
         counts = list(counted_texts(measured, task, part, model))
         for count, texts in counts:
-            name = f"{title}, {count} {part if count > 1 else part.removesuffix('s')}" if len(counts) > 1 else title
+            name = f"{title}, {counted(count, part)}" if len(counts) > 1 else title
             rows.append([name, *texts])
     return markdown_table(["", *heads(counted_columns(measured, task, part))], rows)
 

@@ -6,6 +6,7 @@ differs between two numbers is what they are about.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,14 +18,15 @@ from torch import Tensor
 from abnn.attached import Attached
 from abnn.baselines import Trained
 from abnn.baselines.base import AUTHORS_NOISE
+from abnn.config import PRESETS
 from abnn.data.digits import Labelled
 from abnn.metrics import auroc, calibration, misclassification
 from abnn.model.views import shifted
 from abnn.outliers import Outliers, make_outliers
 from abnn.predict import Prediction, concatenate
+from abnn.train.width import widen
 from research.metrics import severity_correlation
 from research.paper.beyond.corruptions import CORRUPTIONS, corrupt
-from research.tasks import DRAWS
 
 SEED = 0
 """Of everything random here."""
@@ -42,9 +44,15 @@ GENERATORS: dict[str, dict[str, Any]] = {
 FAR = 5000.0
 FAR_KINDS = (f"inputs x {FAR:g}", f"constants x {FAR:g}", "inputs + noise 16")
 QUANTILE = 0.99
-COUNTS = (1, 2, 3, 5, 10, 20, 50)
+COUNTS = (0, 1, 2, 5, 10, 20, 50)
+"""Numbers of draws; 0: mean weights."""
+WIDTH_EVERY = 5
+"""Every so many known inputs choose the width of the posterior, and are not counted then."""
 VIEWS = (1, 3, 5, 9)
 STRENGTHS = (1, 2, 3, 4, 5)
+
+USUAL = "usual"
+"""Predictions have as many draws as models make when they are not told; entries say how many."""
 
 Models = Mapping[str, Trained]
 
@@ -118,26 +126,27 @@ def far_away(models: Models, inputs: Inputs) -> dict[str, Any]:
 def numbers_of_draws(models: Models, inputs: Inputs) -> dict[str, Any]:
     """Accuracy, NLL, ECE, errors against right predictions and every other set against the known one, over draws.
 
-    A draw belongs to (seed, number), so that the first of 50 are what a prediction with fewer would have had.
+    Mean weights come first, then draws of the widest posterior that held-out inputs allow (:mod:`abnn.train.width`): what draws
+    add. ``width`` is how wide it is. The networks stay as they are.
     """
     x, y = inputs.known
+    held_out = torch.arange(len(x)) % WIDTH_EVERY == 0
     results: dict[str, Any] = {}
     for name, model in models.items():
         counts = COUNTS if model.method.random else (1,)
-        known = predict(model, x, counts[-1])
-        others = {other: predict(model, each, counts[-1]) for other, each in inputs.others.items()}
+        wide, width = widened(model, Labelled(x[held_out], y[held_out]))
         rows = []
         for count in counts:
-            first = {other: first_draws(each, count) for other, each in others.items()}
-            rows.append(overall(first_draws(known, count), y, first))
-        results[name] = {"draws": list(counts), **columns(rows)}
+            others = {other: predict(wide, each, count) for other, each in inputs.others.items()}
+            rows.append(overall(predict(wide, x[~held_out], count), y[~held_out], others))
+        results[name] = {"draws": list(counts), **columns(rows), "width": width}
     return results
 
 
 def numbers_of_views(models: Models, inputs: Inputs) -> dict[str, Any]:
-    """The same over the number of views that a prediction looks at, see :mod:`abnn.model.views`.
+    """The same over the number of views that a prediction looks at, see :mod:`abnn.model.views`: what more than one adds.
 
-    Draws of attachments take turns; a network without draws is averaged over the views.
+    Attachments look at each view with mean weights; a plain network is averaged over the views.
     """
     x, y = inputs.known
     results: dict[str, Any] = {}
@@ -169,19 +178,23 @@ def corrupted(models: Models, inputs: Inputs) -> dict[str, Any]:
 
 PARTS: dict[str, Part] = {
     "severity": Part(
-        severity_curves, {"draws": DRAWS, "seed": SEED, "severities": list(SEVERITIES), "generators": GENERATORS}
+        severity_curves, {"draws": USUAL, "seed": SEED, "severities": list(SEVERITIES), "generators": GENERATORS}
     ),
-    "far": Part(far_away, {"draws": DRAWS, "seed": SEED, "factor": FAR, "quantile": QUANTILE, "noise": AUTHORS_NOISE}),
-    "draws": Part(numbers_of_draws, {"draws": list(COUNTS), "seed": SEED}, others=True),
-    "views": Part(numbers_of_views, {"draws": DRAWS, "views": list(VIEWS), "seed": SEED}, others=True),
+    "far": Part(far_away, {"draws": USUAL, "seed": SEED, "factor": FAR, "quantile": QUANTILE, "noise": AUTHORS_NOISE}),
+    "draws": Part(numbers_of_draws, {"draws": list(COUNTS), "seed": SEED, "width_every": WIDTH_EVERY}, others=True),
+    "views": Part(
+        numbers_of_views,
+        {"draws": USUAL, "views": list(VIEWS), "usual_views": PRESETS["default"].views, "seed": SEED},
+        others=True,
+    ),
     "corrupted": Part(
         corrupted,
-        {"draws": DRAWS, "seed": SEED, "amounts": {name: list(amounts) for name, (_, amounts) in CORRUPTIONS.items()}},
+        {"draws": USUAL, "seed": SEED, "amounts": {name: list(amounts) for name, (_, amounts) in CORRUPTIONS.items()}},
     ),
 }
 
 
-def predict(model: Trained, x: Tensor, draws: int = DRAWS) -> Prediction:
+def predict(model: Trained, x: Tensor, draws: int | None = None) -> Prediction:
     return concatenate([model.predict(part, draws, SEED).apply(Tensor.cpu) for part in x.split(CHUNK)])
 
 
@@ -198,9 +211,13 @@ def look(model: Trained, x: Tensor, views: int) -> Prediction:
         network.views = usual
 
 
-def first_draws(prediction: Prediction, count: int) -> Prediction:
-    """What a prediction with fewer draws would have been."""
-    return replace(prediction, samples=prediction.samples[:count])
+def widened(model: Trained, held_out: Labelled) -> tuple[Trained, float | None]:
+    """A copy of a model with the widest posterior that held-out inputs allow, and its width; others as they are, and None."""
+    if not isinstance(model.network, Attached) or model.network.spec.kind != "bounded":
+        return model, None
+    wide = copy.copy(model)
+    wide.network = copy.deepcopy(model.network)
+    return wide, widen(wide.network, list(zip(held_out.x.split(CHUNK), held_out.y.split(CHUNK))))
 
 
 def changed(outliers: Outliers, x: Tensor, y: Tensor, severity: float) -> Tensor:

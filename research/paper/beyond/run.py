@@ -27,7 +27,7 @@ from research.data import open_source
 from research.paper.beyond.parts import PARTS, SEED, Inputs, Part
 from research.paper.cells import recorded_paths
 from research.paper.rows import ours, threshold
-from research.tasks import PLANS, read_all
+from research.tasks import PLANS, read_all, usual_draws
 
 EXPERIMENT = "beyond"
 FORMAT, VERSION = "abnn-beyond", 1
@@ -86,6 +86,7 @@ class Beyond:
         results = PARTS[part].measure(models, inputs)
         entry = {
             "config": self._config(task, part, folders),
+            "usual_draws": {name: usual_draws(model) for name, model in models.items()},
             "data": {"sha256": hashes, "inputs": len(inputs.known.x)},
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
             "seconds": round(time.perf_counter() - started, 1),

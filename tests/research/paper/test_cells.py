@@ -117,17 +117,6 @@ def test_a_lost_network_is_trained_again_for_its_seed_alone(place: Place) -> Non
     assert place.trained == [[2]] and ("threshold", 2) in more
 
 
-def test_networks_outlive_the_constants_of_the_score(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = place.run(OURS)
-    monkeypatch.setattr("research.tasks.GATED", {"misfit": 0.5})
-    with pytest.raises(InputError, match="made with other settings"):
-        place.run(OURS)
-    for seed in (0, 1):
-        before["abnn", seed].path.unlink()
-    after = place.run(OURS)
-    assert place.trained == [] and after["abnn", 0].config["gated"] == {"misfit": 0.5}
-
-
 def test_an_ensemble_grows_with_the_seeds_and_stays_when_they_are_fewer(place: Place) -> None:
     assert place.run(TOGETHER, seeds=(0,))["deep-ensemble", 0].config["members"] == [0, 1] and place.notes == []
     more = place.run(PLAIN, TOGETHER, seeds=(0, 1, 2))

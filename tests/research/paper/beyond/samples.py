@@ -20,20 +20,21 @@ CLASSES = 10
 
 
 class Fake:
-    """A linear network with a little noise for each draw, the same for the same (seed, number of the draw)."""
+    """A linear network with a little noise for each draw, the same for the same (seed, number of the draw); none for mean weights."""
 
     def __init__(self, random: bool, gain: float = 1.0, seed: int = 0) -> None:
         self.method = SimpleNamespace(random=random)
         self.gain, self.seed, self.asked, self.network = gain, seed, 0, None
 
-    def predict(self, x: Tensor, draws: int, seed: int) -> Prediction:
+    def predict(self, x: Tensor, draws: int | None, seed: int) -> Prediction:
         self.asked += len(x)
         weights = torch.randn(x[0].numel(), CLASSES, generator=torch.Generator().manual_seed(self.seed))
         logits = self.gain * (x.flatten(1) @ weights) / x[0].numel() ** 0.5
-        count = draws if self.method.random else 1
+        count = (10 if draws is None else draws) if self.method.random else 1
         noise = torch.stack(
-            [torch.randn(CLASSES, generator=torch.Generator().manual_seed(100 * seed + n)) for n in range(count)]
+            [torch.randn(CLASSES, generator=torch.Generator().manual_seed(100 * seed + n)) for n in range(count or 1)]
         )
+        noise = noise if count else torch.zeros_like(noise)
         return Prediction((logits[None] + 0.3 * noise[:, None]).softmax(-1), default="entropy")
 
 
@@ -56,7 +57,7 @@ def fake_record(folder: Path, task: str, seed: int, parts: tuple[str, ...] = tup
     networks = {name: {"sha256": f"{name}{seed}", "config": {"epochs": 1}} for name in models}
     entries = {
         part: {
-            "config": {"task": task, "networks": networks, "inputs": size},
+            "config": {"task": task, "networks": networks, **PARTS[part].settings, "inputs": size},
             "data": {"inputs": size},
             "results": rounded(PARTS[part].measure(models, inputs)),
         }

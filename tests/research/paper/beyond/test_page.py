@@ -123,6 +123,20 @@ def test_the_page(results: Path, docs: Path, tmp_path: Path) -> None:
     assert write_beyond(empty, docs) == [page] and "not run" in page.read_text() and "![" not in page.read_text()
 
 
+def test_what_is_usual_is_that_of_the_record(tmp_path: Path) -> None:
+    """Records of the earlier default, with ten draws and five views, do not say so; they are rendered as they were."""
+    fake_record(tmp_path, "mnist", 0, ("draws", "views"))
+    measured = Measured(tmp_path)
+    assert "| ours, mean weights |" in table(measured, "draws") and "| ours, 1 draw |" in table(measured, "draws")
+    for part, now, earlier in (("draws", "mean weights", "10 draws"), ("views", "both with 1 view", "both with 5 views")):
+        assert {each.row for each in COMPARISONS[part](measured, "mnist")} == {f"test inputs, {now}"}
+        entry = measured.of("mnist", part)[0]
+        entry["config"].pop("usual_views", None)
+        if part == "draws":
+            entry["results"]["abnn"]["draws"][0] = 3
+        assert {each.row for each in COMPARISONS[part](measured, "mnist")} == {f"test inputs, {earlier}"}
+
+
 def test_the_command_renders_both_pages(results: Path, docs: Path) -> None:
     output = run("reproduce", "page", "--output", results, "--docs", docs).output.replace("\n", "")
     assert (

@@ -23,16 +23,16 @@ from research.paper.beyond.parts import (
     SEED,
     SEVERITIES,
     VIEWS,
+    WIDTH_EVERY,
     Inputs,
     changed,
     far_inputs,
-    first_draws,
     look,
     predict,
     quality,
     rank_correlation,
+    widened,
 )
-from research.tasks import DRAWS
 from tests.research.paper.beyond.samples import fake_inputs, fake_models
 
 
@@ -79,19 +79,36 @@ def test_far_inputs_are_far() -> None:
         assert numbers[FAR_KINDS[0]]["above"] == 0 and numbers[FAR_KINDS[0]]["confidence"] > 0.99
 
 
-def test_the_first_draws_are_a_prediction_with_fewer() -> None:
+def test_each_number_of_draws_is_a_prediction_of_its_own() -> None:
     models, inputs = fake_models(), fake_inputs()
     found = PARTS["draws"].measure(models, inputs)
-    x, y = inputs.known
     assert found["threshold"]["draws"] == [1] and found["abnn"]["draws"] == list(COUNTS)
-    many = predict(models["abnn"], x, COUNTS[-1])
+    counted = torch.arange(len(inputs.known.x)) % WIDTH_EVERY > 0  # the others choose the width
+    x, y = (part[counted] for part in inputs.known)
     for place, count in enumerate(COUNTS):
-        few = predict(models["abnn"], x, count)
-        assert torch.equal(first_draws(many, count).samples, few.samples)
-        assert found["abnn"]["nll"][place] == quality(few, y)["nll"]
+        said = predict(models["abnn"], x, count)
+        assert found["abnn"]["nll"][place] == quality(said, y)["nll"]
         for other, images in inputs.others.items():
             score = predict(models["abnn"], images, count).score
-            assert found["abnn"][f"auroc {other}"][place] == auroc(few.score, score)
+            assert found["abnn"][f"auroc {other}"][place] == auroc(said.score, score)
+    assert found["abnn"]["width"] is None  # a network without bounded attachments has none
+
+
+def test_the_width_is_that_of_a_copy() -> None:
+    x = torch.rand(20, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    network = attach(PaperResNet(1, 3, 8, 2, "small").eval(), x[:1])
+    for layer in network.layers:
+        torch.nn.init.normal_(layer.weight_mean, std=0.3, generator=torch.Generator().manual_seed(0))
+    trained = Trained(make_method("abnn", score="entropy"), network, x, 3)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    wide, width = widened(trained, Labelled(x, predict(trained, x).label))
+    assert width is not None and width > 1e-3  # ten times that is never too wide for its own predictions
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert torch.equal(predict(wide, x, 0).samples, predict(trained, x, 0).samples)
+    draws = [each.samples[1:].std(0).mean() for each in (predict(wide, x, 4), predict(trained, x, 4))]
+    assert draws[0] > draws[1]
+    plain = fake_models()["threshold"]
+    assert widened(plain, Labelled(x, torch.zeros(20))) == (plain, None)
 
 
 def test_views_of_networks_with_and_without_draws() -> None:
@@ -111,8 +128,10 @@ def test_attachments_have_their_usual_views_afterwards() -> None:
     x = torch.rand(3, 1, 28, 28)
     network = attach(PaperResNet(1, 3, 8, 2, "small").eval(), x[:1])
     trained = Trained(make_method("abnn", score="entropy"), network, x, 3)
-    assert torch.equal(look(trained, x, 3).samples, network.predict(x, DRAWS, SEED, views=3, score="entropy").samples)
-    assert network.views == 5
+    three = look(trained, x, 3)
+    assert three.samples.shape[0] == 4  # the plain network, and mean weights at each view
+    assert torch.equal(three.samples, network.predict(x, None, SEED, views=3, score="entropy").samples)
+    assert network.views == 1 == PARTS["views"].settings["usual_views"]
 
 
 def test_corrupted_begins_with_the_unchanged_inputs() -> None:

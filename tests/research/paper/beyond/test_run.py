@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from abnn.errors import FileFormatError, InputError
-from research.paper.beyond import parts, run
+from research.paper.beyond import parts
 from research.paper.beyond.parts import COUNTS
 from research.paper.beyond.run import Beyond, choice, read_entry, rounded
 from research.paper.cells import Runner
+from research.tasks import DRAWS
 from tests.conftest import alter
 from tests.research.paper.samples import OURS
 
@@ -49,17 +50,9 @@ def test_one_entry_for_each_part(finished: Path) -> None:
         assert set(entry["config"]["networks"]) == {"threshold", "abnn"} == set(entry["results"])
         assert len(entry["data"]["sha256"]) == (4 if name == "draws" else 1)
         assert entry["config"]["networks"]["abnn"]["config"]["method"]["name"] == "abnn"
-    assert record["parts"]["draws"]["results"]["abnn"]["draws"] == list(COUNTS)
-
-
-def test_the_first_draws_of_real_attachments(work: Path) -> None:
-    model = run.load_trained(work / "paper-mnist" / "abnn-seed0")
-    x = torch.rand(3, 1, 28, 28, generator=torch.Generator().manual_seed(0))
-    many = parts.predict(model, x, 6)
-    for count in (1, 2, 5):
-        few, first = parts.predict(model, x, count), parts.first_draws(many, count)
-        torch.testing.assert_close(first.samples, few.samples, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(first.score, few.score, rtol=1e-4, atol=1e-4)
+        assert entry["usual_draws"] == {"threshold": DRAWS, "abnn": 0}
+    found = record["parts"]["draws"]["results"]
+    assert found["abnn"]["draws"] == list(COUNTS) and found["abnn"]["width"] > 0 and found["threshold"]["width"] is None
 
 
 def test_a_finished_run_does_nothing_and_a_further_part_is_added(
@@ -93,15 +86,6 @@ def test_other_settings_do_not_mix(finished: Path, root: Path, work: Path, tmp_p
     alter(folder, **json.loads(text.replace('"epochs": 1', '"epochs": 2')))
     with pytest.raises(InputError, match="other settings or networks"):
         beyond(finished, other, root)[0].run(["mnist"], ["far"])
-
-
-def test_records_of_another_score_do_not_pass(
-    finished: Path, root: Path, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Networks outlive the constants of the score, see research.paper.cells; what was measured with them does not."""
-    monkeypatch.setattr("research.paper.beyond.run.GATED", {"misfit": 0.5})
-    with pytest.raises(InputError, match="'far' was made with other settings"):
-        beyond(finished, work, root)[0].run(["mnist"], ["far"])
 
 
 def test_other_data_than_the_networks_were_recorded_with(root: Path, work: Path, tmp_path: Path) -> None:
