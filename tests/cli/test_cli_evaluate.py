@@ -20,7 +20,7 @@ import abnn
 from abnn.attached import Attached
 from abnn.cli.evaluate import evaluate
 from abnn.cli.report import page_from_records
-from abnn.errors import AbnnError, AbnnWarning, FileFormatError, InputError
+from abnn.errors import AbnnError, AbnnWarning, FileFormatError, InputError, NotFittedError
 from abnn.evaluate import resume
 from abnn.evaluate.collect import evaluate_set
 from abnn.evaluate.evaluation import Evaluation
@@ -487,6 +487,8 @@ def test_models_that_do_not_fit_fail_before_any_work(
     for arguments, message in cases:
         with pytest.raises(InputError, match=message):
             run(checkpoint, "--output", tmp_path / "out", *arguments)
+    with pytest.raises(NotFittedError, match="'combined' needs what abnn.fit"):
+        run(checkpoint, "--output", tmp_path / "out", "--id", known, "--score", "combined")
     assert calls == [] and not (tmp_path / "out").exists()
     run(checkpoint, "--draws", -1, fails=True)
 

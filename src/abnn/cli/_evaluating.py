@@ -22,6 +22,7 @@ from abnn.evaluate.evaluation import Evaluation, SetResult
 from abnn.evaluate.records import Record, read_record, write_record
 from abnn.evaluate.resume import Settings, TieredSource, evaluate_source
 from abnn.files import check_writable
+from abnn.scores import SCORES, without_statistics
 from abnn.store.saved import class_names_of, fingerprint
 from abnn.train.watch import progress_bar
 
@@ -67,7 +68,11 @@ def _choose_score(model: Any, form: InputForm, score: str | None, draws: int) ->
     if score is None:
         return prediction.default
     if score not in (names := all_scores(prediction)):
-        raise unknown("--score", score, names)
+        raise (
+            without_statistics(score)
+            if score in SCORES and SCORES[score].statistics
+            else unknown("--score", score, names)
+        )
     return model.predict(example, draws=draws, score=score).default
 
 
