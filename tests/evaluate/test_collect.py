@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from abnn.errors import InputError
-from abnn.evaluate.collect import Pool, as_pictures, evaluate_set
+from abnn.evaluate.collect import Pool, all_scores, as_pictures, evaluate_set
 from abnn.evaluate.evaluation import Evaluation, SetResult
-from abnn.predict import Plain
+from abnn.predict import Plain, Prediction
+from abnn.scores import ONE_DRAW_SCORES, SAMPLE_SCORES
 from tests.train.test_fit import attached, backbone, data
 
 X, Y = data(50)
@@ -93,3 +94,15 @@ def test_evaluations_check_their_parts() -> None:
     evaluation = Evaluation("m", "entropy", (one, two))
     assert evaluation.scores("id").tolist() == [0, 1, 2, 5, 6, 7]
     assert one.labelled and not two.labelled and two.correct.tolist() == [False] * 3 and len(one) == 3
+
+
+def test_all_scores_are_those_that_a_prediction_can_give() -> None:
+    samples = torch.rand(2, 4, 3).softmax(-1)
+    parts = {"energy": torch.arange(4.0), "distance at input": torch.ones(4), "distance at 0": torch.full((4,), 3.0)}
+    learnt = all_scores(Prediction(samples, torch.arange(4.0) + 1, parts))
+    assert set(learnt) == {*SAMPLE_SCORES, "combined", "energy", "distance"}
+    assert learnt["combined"].tolist() == [1, 2, 3, 4] and learnt["distance"].tolist() == [2] * 4
+    del parts["energy"]
+    assert set(all_scores(Prediction(samples, torch.arange(4.0), parts))) == {*SAMPLE_SCORES, "combined", "distance"}
+    assert set(all_scores(Prediction(samples))) == set(SAMPLE_SCORES)
+    assert set(all_scores(Prediction(samples[:1], own={"mine": torch.ones(4)}))) == {*ONE_DRAW_SCORES, "mine"}
