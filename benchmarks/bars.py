@@ -14,10 +14,8 @@ OURS_COMPILED_32 = "abnn, compiled"
 OURS_COMPILED = "abnn, bf16, compiled"
 OURS_FRESH = "abnn, fresh draws"
 OURS_DEFAULT = "abnn, default preset"
-OURS_LATE = "abnn, last block"
-OURS_ALL = "abnn, all blocks"
-OURS_LATE_COMPILED = "abnn, last block, compiled"
-OURS_ALL_COMPILED = "abnn, all blocks, compiled"
+OURS_DEFAULT_COMPILED = "abnn, default preset, compiled"
+OURS_DEFAULT_DRAWS = "abnn, default preset, with draws"
 LOOP = "loop over draws"
 PLAIN = "plain network"
 PLAIN_GRAPH = "plain network, CUDA graph"
@@ -58,12 +56,16 @@ BARS = (
     Bar("prediction", "cuda", OURS_COMPILED_32, PLAIN_GRAPH, most=4.5),
     Bar("prediction", "cuda", OURS_COMPILED_32, PLAIN_COMPILED_GRAPH, most=4.5),
     Bar("seeds", "cuda", AT_ONCE, ONE_SEED, most=2),
-    Bar("resnet50", "cuda", OURS_LATE, PLAIN, most=1.3),
-    Bar("resnet50", "cuda", OURS_LATE, PLAIN_GRAPH, most=1.3),
-    Bar("resnet50", "cuda", LOOP, OURS_ALL, least=4),
-    Bar("resnet50", "cuda", OURS_LATE_COMPILED, PLAIN_GRAPH, most=1.3),
-    Bar("resnet50", "cuda", OURS_LATE_COMPILED, PLAIN_COMPILED_GRAPH, most=1.3),
-    Bar("resnet50", "cuda", LOOP, OURS_ALL_COMPILED, least=4),
+    *(
+        Bar(group, "cuda", ours, plain, most=1.3)
+        for group in ("prediction", "resnet50")
+        for ours, plain in (
+            (OURS_DEFAULT, PLAIN),
+            (OURS_DEFAULT, PLAIN_GRAPH),
+            (OURS_DEFAULT_COMPILED, PLAIN_COMPILED_GRAPH),
+        )
+    ),
+    Bar("resnet50", "cuda", LOOP, OURS_DEFAULT_DRAWS, least=4),
     Bar("memory", "cuda", "100 draws", "10 draws", most=1.5),
     Bar("training", "cpu", "blitz", OURS, least=3),
     Bar("training", "cpu", "blitz", OURS_COMPILED, least=3),
@@ -71,6 +73,11 @@ BARS = (
         Bar("prediction", "cpu", peer, ours, least=2)
         for ours in (OURS, OURS_COMPILED_32, OURS_COMPILED)
         for peer in ("blitz", "bayesian-torch", "torch-uncertainty")
+    ),
+    *(
+        Bar(group, "cpu", ours, plain, most=1.3)
+        for group in ("prediction", "resnet50")
+        for ours, plain in ((OURS_DEFAULT, PLAIN), (OURS_DEFAULT_COMPILED, PLAIN_COMPILED))
     ),
     Bar("memory", "cpu", "100 draws", "10 draws", most=1.5),
 )

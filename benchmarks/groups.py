@@ -50,17 +50,11 @@ def training(run: Run) -> dict[str, Any]:
 
 
 def prediction(run: Run) -> dict[str, Any]:
-    """The mean softmax over the draws of one batch."""
+    """One batch: the mean softmax over the draws, and of the default preset prediction and score with its own settings."""
     s, network = run.sizes, run.network()
     x = run.images(s.batch)
     model = abnn.attach(network, x[:1], preset="authors", draws=1)
     others = {name: peers.PeerNetwork(copy.deepcopy(network), peer).to(run.device) for name, peer in run.peers.items()}
-
-    def default() -> Work:
-        usual = abnn.attach(copy.deepcopy(network), x[:1], draws=1, config=abnn.AttachConfig(views=1))
-        images, labels = work.made_up(20 * s.classes, s.pixels, s.classes)
-        abnn.fit(usual, work.tensor_loader(images, labels, 2 * s.classes), epochs=0, progress=False)
-        return lambda: usual.predict(x).score
 
     def halved(compiled: bool = False) -> tuple[Attached, Tensor]:
         small, image = copy.deepcopy(network).to(torch.bfloat16), x.to(torch.bfloat16)
@@ -72,7 +66,7 @@ def prediction(run: Run) -> dict[str, Any]:
     makers: dict[str, Callable[[], Work]] = {
         bars.OURS: lambda: lambda: model.predict(x, draws=s.draws).probs,
         bars.OURS_FRESH: lambda: lambda: model.predict(x, draws=s.draws, seed=None).probs,
-        bars.OURS_DEFAULT: default,
+        bars.OURS_DEFAULT: lambda: default_maker(work.default_model(network, x), x),
     }
     makers[bars.OURS_BF16] = lambda: predict_maker(*halved(), s.draws)
     models = {}
@@ -80,6 +74,7 @@ def prediction(run: Run) -> dict[str, Any]:
         models[bars.OURS_COMPILED_32] = abnn.attach(network, x[:1], preset="authors", draws=1), x
         models[bars.OURS_COMPILED] = halved(compiled=True)
         makers |= compiled_makers(models, s.draws)
+        makers[bars.OURS_DEFAULT_COMPILED] = lambda: default_maker(work.default_model(network, x), x, compiled=True)
     makers[bars.LOOP] = lambda: loop_maker(model, x, s.draws)
     makers |= {
         name: lambda other=other: lambda: peers.predict(other, x, s.draws)  # type: ignore[misc]
@@ -124,7 +119,7 @@ def seeds(run: Run) -> dict[str, Any]:
 
 
 def resnet50(run: Run) -> dict[str, Any]:
-    """A large network: attachments on its last block cost little, those on all blocks far less than a loop."""
+    """A large network: a prediction of the default preset costs hardly more than the plain network's, draws less than a loop."""
     s = run.sizes
     x = run.images(s.resnet_batch, 3, s.resnet_pixels)
     network = work.settle(abnn.build_backbone(s.resnet, 1000).to(run.device), x)
@@ -132,23 +127,20 @@ def resnet50(run: Run) -> dict[str, Any]:
         network, x = network.to(torch.bfloat16), x.to(torch.bfloat16)
     if s.resnet_channels_last:
         network, x = work.channels_last(network, x)
-    late = abnn.attach(network, x[:1], last=1, draws=1)
-    everywhere = abnn.attach(network, x[:1], draws=1, config=abnn.AttachConfig(views=1))
+    model = work.default_model(network, x)
+    models = {bars.OURS_DEFAULT: model}
     makers: dict[str, Callable[[], Work]] = {
-        bars.OURS_LATE: lambda: predict_maker(late, x, s.draws),
-        bars.OURS_ALL: lambda: predict_maker(everywhere, x, s.draws),
-        bars.LOOP: lambda: loop_maker(everywhere, x, s.draws),
+        bars.OURS_DEFAULT: lambda: default_maker(model, x),
+        bars.OURS_DEFAULT_DRAWS: lambda: predict_maker(model, x, s.draws),
+        bars.LOOP: lambda: loop_maker(model, x, s.draws),
         **plain_makers(run, network, x),
     }
-    models = {bars.OURS_LATE: late, bars.OURS_ALL: everywhere}
     if s.compiled:
-        again = {bars.OURS_LATE_COMPILED: (abnn.attach(network, x[:1], last=1, draws=1), x)}
-        again[bars.OURS_ALL_COMPILED] = abnn.attach(network, x[:1], draws=1, config=abnn.AttachConfig(views=1)), x
-        makers |= compiled_makers(again, s.draws)
-        models |= {name: model for name, (model, _) in again.items()}
+        again = models[bars.OURS_DEFAULT_COMPILED] = work.default_model(network, x)
+        makers[bars.OURS_DEFAULT_COMPILED] = lambda: default_maker(again, x, compiled=True)
     rows = run.measure(makers)
     most = rounding(run, x)
-    checks = {f"{name}, folded": check_folding(model, x, s.draws, most) for name, model in models.items()}
+    checks = {f"{name}, folded": check_folding(each, x, s.draws, most) for name, each in models.items()}
     return {"rows": rows, "checks": checks}
 
 
@@ -173,7 +165,7 @@ def curves(run: Run) -> dict[str, Any]:
         "batch": [(value, replace(start, batch=value)) for value in s.curve_batches],
         "width": [(value, replace(start, width=value)) for value in s.curve_widths],
         "blocks": [(value, replace(start, blocks=value)) for value in s.curve_blocks],
-        "attached blocks": [(value, replace(start, preset="default", last=value)) for value in s.curve_last],
+        "attached blocks": [(value, replace(start, preset="default", draws=0, last=value)) for value in s.curve_last],
     }
     done: dict[memory.Point, dict[str, Any]] = {}
     for curve in points.values():
@@ -186,10 +178,9 @@ def curves(run: Run) -> dict[str, Any]:
 def _curve_point(run: Run, point: memory.Point) -> dict[str, Any]:
     used = memory.measure(point) if run.on_cuda else memory.measure_alone(point)
     model, x = point.build()
-    makers: dict[str, Callable[[], Work]] = {
-        bars.OURS: lambda: lambda: model.predict(x, draws=point.draws).probs,
-        bars.LOOP: lambda: loop_maker(model, x, point.draws),
-    }
+    makers: dict[str, Callable[[], Work]] = {bars.OURS: lambda: lambda: model.predict(x, draws=point.draws).probs}
+    if point.draws:
+        makers[bars.LOOP] = lambda: loop_maker(model, x, point.draws)
     plain = plain_makers(run, model.backbone, x)
     makers |= {name: plain[name] for name in plain if name == (bars.PLAIN_GRAPH if run.on_cuda else bars.PLAIN)}
     rows = run.measure(makers, run.sizes.curve_plan)
@@ -207,6 +198,13 @@ def _point(run: Run) -> memory.Point:
 
 def predict_maker(model: Attached, x: Tensor, draws: int) -> Work:
     return lambda: model.predict(x, draws=draws).probs
+
+
+def default_maker(model: Attached, x: Tensor, compiled: bool = False) -> Work:
+    """Predictions and scores with default settings; compiled when first called, for the one size that they are called with."""
+    if compiled:
+        model.compile(dynamic=False)
+    return lambda: model.predict(x).score
 
 
 def compiled_makers(models: Mapping[str, tuple[Attached, Tensor]], draws: int) -> dict[str, Callable[[], Work]]:

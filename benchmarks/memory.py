@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from work import paper_network
+from work import default_model, paper_network
 
 import abnn
 
@@ -43,9 +43,9 @@ class Point:
         device = torch.device(self.device)
         network = paper_network(self.width, self.blocks, self.classes, device)
         x = torch.rand(self.batch, 1, self.pixels, self.pixels, generator=torch.Generator().manual_seed(0)).to(device)
-        return abnn.attach(
-            network, x[:1], preset=self.preset, last=self.last, draws=1, config=abnn.AttachConfig(views=1)
-        ), x
+        if self.preset == "default":
+            return default_model(network, x, self.last), x
+        return abnn.attach(network, x[:1], preset=self.preset, last=self.last, draws=1), x
 
 
 def measure(point: Point) -> dict[str, float]:

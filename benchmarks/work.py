@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,7 +17,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import abnn
 from abnn.attached import Attached
+from abnn.bayes.layers import inverse_softplus
 from abnn.bayes.noise import NoiseCache, pick_draws
+from abnn.config import FitConfig
 from abnn.config import preset as choose_preset
 from abnn.model.passes import Pass
 from abnn.networks.by_name import PaperResNet
@@ -28,6 +31,9 @@ from abnn.train.loop import make_fabric
 from abnn.train.optimizers import make_optimizer
 from abnn.train.randomness import seeded
 from abnn.train.steps import Steps
+
+FITTED = 40
+"""Made-up inputs from which the score of the default preset is learnt; how good it is does not matter here."""
 
 # -- data ---------------------------------------------------------------------------------------------------------------
 
@@ -105,6 +111,25 @@ def channels_last(network: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
     return network, x.to(memory_format=torch.channels_last)
 
 
+def default_model(network: nn.Module, x: Tensor, last: int | None = None) -> Attached:
+    """The default preset on a network, with a score learnt from made-up inputs like ``x``.
+
+    Its attachments have weights and widths of a size that training gives: at first they add nothing, and no draw would show.
+    """
+    model = abnn.attach(network, x[:1], last=last)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for layer in model.layers:
+            for mean, rho, _ in layer.parts:
+                mean.copy_(torch.randn(mean.shape, generator=generator) / math.sqrt(max(1, mean[0].numel())))
+                rho.fill_(inverse_softplus(float(mean.float().square().mean().sqrt())))
+    inputs = torch.rand(FITTED, *x.shape[1:], generator=generator).to(x)
+    labels = torch.randint(model.classes or 2, (FITTED,), generator=generator).to(x.device)
+    batches = list(zip(inputs.split(FITTED // 4), labels.split(FITTED // 4)))
+    abnn.fit(model, batches, epochs=0, progress=False, config=FitConfig(accelerator=x.device.type))
+    return model
+
+
 # -- prediction ---------------------------------------------------------------------------------------------------------
 
 
@@ -120,13 +145,17 @@ def members(networks: Sequence[nn.Module], x: Tensor) -> Tensor:
 
 
 def one_by_one(model: Attached, x: Tensor, draws: int) -> Callable[[], Tensor]:
-    """Gives the samples [S, B, K] of ``model.predict(x, draws)`` by one pass each; their noise is made beforehand."""
+    """Gives the samples [S, B, K] of ``model.predict(x, draws)`` by one pass each; their noise is made beforehand.
+
+    The plain network comes first where the model's predictions have it first.
+    """
     noise = NoiseCache().get(model.layers, range(draws), 0)
-    passes = [Pass(model, pick_draws(noise, slice(draw, draw + 1))) for draw in range(draws)]
+    passes = [Pass(model, pick_draws(noise, slice(draw, draw + 1)), plain=False) for draw in range(draws)]
 
     def loop() -> Tensor:
+        first = [plain(model.backbone, x)] if model.state.plain else []
         with torch.inference_mode():
-            return torch.stack([each(x)[0].float().softmax(1) for each in passes])
+            return torch.stack([*first, *(each(x)[0].float().softmax(1) for each in passes)])
 
     return loop
 
@@ -168,11 +197,11 @@ def check(p: Tensor, q: Tensor, most: float = 1e-4) -> dict[str, Any]:
 def check_folding(model: Attached, x: Tensor, draws: int, most: float = 1e-4) -> dict[str, Any]:
     """Every draw of a prediction against a pass of its own; asked again and again, for later calls may replay earlier.
 
-    ``spread`` is how far the first two draws lie apart: a mix-up of draws would show as a difference of that size.
+    ``spread`` is how far the last two draws lie apart: a mix-up of draws would show as a difference of that size.
     """
     for _ in range(4):
         samples = model.predict(x, draws=draws).samples
-    spread = disagreement(samples[0], samples[1])
+    spread = disagreement(samples[-2], samples[-1])
     return {**check(samples, one_by_one(model, x, draws)(), most), "spread": spread}
 
 
@@ -190,7 +219,7 @@ def exactly() -> Iterator[None]:
 def without_noise(model: Attached, x: Tensor) -> Tensor:
     """The prediction of the mean weights."""
     with torch.inference_mode():
-        return Pass(model)(x)[0].float().softmax(1)
+        return Pass(model, plain=False)(x)[0].float().softmax(1)
 
 
 # -- training -----------------------------------------------------------------------------------------------------------
@@ -225,7 +254,7 @@ class OurTraining:
         optimizers = {name: make_optimizer("adam", each, 1e-3) for name, each in parameters.items()}
         self.steps = Steps(self.model, chosen.objective, maker, fabric, optimizers)
         self.captured = None
-        if device.type == "cuda":
+        if device.type == "cuda" and self.steps.capturable:
             from abnn.train.capture import CapturedStep
 
             self.captured = CapturedStep(self.steps)
