@@ -199,7 +199,8 @@ def kill(model: str, rounds: int) -> dict[str, Any]:
     source = Path(model) if model else demo_model()[1]
     rng = np.random.default_rng(0)
     requests = [request("POST", "/predict", *form(image)) for image in sample_images()]
-    answered, seen, broken, left_over = 0, [], [], set()
+    left_over: set[Any] = set()
+    answered, seen, broken = 0, [], []
     with tempfile.TemporaryDirectory() as scratch:
         folder, state = Path(scratch) / "model", Path(scratch) / "drift.json"
         shutil.copytree(source, folder)

@@ -90,7 +90,8 @@ def choose_sizes(sizes: Sizes, changes: list[str]) -> Sizes:
         if name not in known:
             raise unknown("set", name, known)
         value: Any = text if isinstance(getattr(sizes, name), str) else json.loads(text)
-        sizes = replace(sizes, **{name: tuple(value) if isinstance(value, list) else value})
+        changed: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value}
+        sizes = replace(sizes, **changed)
     return sizes
 
 

@@ -51,7 +51,9 @@ def measure(device: torch.device, rounds: int, most: int | None = None) -> list[
             x = torch.randn(DRAWS * batch, channels, size, size, generator=random).to(device)
             for folded, rows_of in ((True, x), (False, x[:batch])):
                 with torch.inference_mode():
-                    calls = {name: partial(way, rows_of, weight, None, geometry, folded) for name, way in WAYS.items()}
+                    calls: dict[str, Any] = {
+                        name: partial(way, rows_of, weight, None, geometry, folded) for name, way in WAYS.items()
+                    }
                     seconds = strategy.times_of(calls, device, rounds)
                     taken = strategy.choose(rows_of, weight, None, geometry, folded)
                 times = {name: 1000 * each for name, each in seconds.items()}

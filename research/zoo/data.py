@@ -16,6 +16,9 @@ from abnn.data.digits import load_digits
 HELD_OUT = 0.25  # for testing, and as much for calibrating
 
 
+Pair = tuple[Tensor, Tensor]
+
+
 @dataclass(frozen=True)
 class Job:
     """Inputs and labels of one job, and sets of outliers by name."""
@@ -27,11 +30,12 @@ class Job:
     outliers: dict[str, Tensor]
 
 
-def split(x: Tensor, y: Tensor, seed: int) -> list[tuple[Tensor, Tensor]]:
+def split(x: Tensor, y: Tensor, seed: int) -> tuple[Pair, Pair, Pair]:
     """Return parts for training, calibrating and testing."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     held = int(HELD_OUT * len(x))
-    return [(x[part], y[part]) for part in (order[2 * held :], order[:held], order[held : 2 * held])]
+    train, calibrate, test = order[2 * held :], order[:held], order[held : 2 * held]
+    return (x[train], y[train]), (x[calibrate], y[calibrate]), (x[test], y[test])
 
 
 def digits(seed: int, size: int = 8, channels: int = 1) -> Job:
@@ -45,8 +49,8 @@ def digits(seed: int, size: int = 8, channels: int = 1) -> Job:
 
     noise = torch.rand(data.full.x.shape, generator=torch.Generator().manual_seed(seed))
     outliers = {"photographs": form(data.full.x), "patterns": form(data.val_full.x), "noise": form(noise)}
-    parts = [(form(part.x), part.y) for part in (data.train, data.val, data.test)]
-    return Job(10, *parts, outliers)  # type: ignore[arg-type]
+    train, calibrate, test = ((form(part.x), part.y) for part in (data.train, data.val, data.test))
+    return Job(10, train, calibrate, test, outliers)
 
 
 def shapes(seed: int, size: int = 32) -> Job:
@@ -76,7 +80,7 @@ def shapes(seed: int, size: int = 32) -> Job:
     outliers = {
         kind: torch.from_numpy(np.stack([draw(kind) for _ in range(200)])) for kind in ("cross", "ring", "stripes")
     }
-    return Job(3, *split(x, y, seed), outliers)  # type: ignore[arg-type]
+    return Job(3, *split(x, y, seed), outliers)
 
 
 def table(load: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Callable[[int], Job]:
@@ -115,7 +119,7 @@ def signals(seed: int) -> Job:
     y = torch.arange(800) % 4
     noise = torch.tensor(random.standard_normal((200, 1, 128)), dtype=torch.float32)
     outliers = {"noise": noise, "chirps": many(torch.full((200,), 4)), "walks": many(torch.full((200,), 5))}
-    return Job(4, *split(many(y), y, seed), outliers)  # type: ignore[arg-type]
+    return Job(4, *split(many(y), y, seed), outliers)
 
 
 def words(seed: int) -> Job:
@@ -134,7 +138,7 @@ def words(seed: int) -> Job:
         "one word": torch.tensor(random.integers(0, 200, (200, 1))).expand(-1, 24).contiguous(),
         "rare words": torch.tensor(random.choice(np.setdiff1d(np.arange(200), favourites[:5]), (200, 24))),
     }
-    return Job(5, *split(x, y, seed), outliers)  # type: ignore[arg-type]
+    return Job(5, *split(x, y, seed), outliers)
 
 
 JOBS: dict[str, Callable[[int], Job]] = {
