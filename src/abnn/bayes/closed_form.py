@@ -33,6 +33,7 @@ class ClosedForm(nn.Module):
     """
 
     fitted: Tensor
+    log_widths: Tensor
 
     def __init__(self, widths: Sequence[int]) -> None:
         super().__init__()
@@ -40,19 +41,20 @@ class ClosedForm(nn.Module):
         for place, width in enumerate(widths):
             self.register_buffer(f"mean{place}", torch.zeros(width))
             self.register_buffer(f"whitening{place}", torch.zeros(width, width))
+        self.register_buffer("log_widths", torch.tensor(self.widths).float().log(), persistent=False)
         self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
         """ln v, [B, places]; never in half precision."""
         with torch.autocast(features[0].device.type, enabled=False):
-            columns = []
+            # In float64, where there is one: the square of what is far away is more than float32 holds.
+            wide = torch.float32 if features[0].device.type == "mps" else torch.float64
+            sizes = []
             for place, part in enumerate(features):
                 white = (part.float() - getattr(self, f"mean{place}")) @ getattr(self, f"whitening{place}").T
-                # In two steps: the square of what is far away is more than float32 holds.
-                size = white.abs().amax(1, keepdim=True).clamp_min(1e-18)
-                mean = (white / size).square().mean(1)
-                columns.append(mean.clamp_min(TINY).log() + 2 * size[:, 0].log())
-            return torch.stack(columns, dim=1).nan_to_num(nan=LARGEST).clamp(SMALLEST, LARGEST)
+                sizes.append(torch.linalg.vector_norm(white, dim=1, dtype=wide))
+            logs = 2 * torch.stack(sizes, dim=1).clamp_min(TINY).log() - self.log_widths
+            return logs.float().nan_to_num(nan=LARGEST).clamp(SMALLEST, LARGEST)
 
     @torch.no_grad()
     def set(self, moments: Sequence[Moments]) -> None:

@@ -159,15 +159,18 @@ def _uncached() -> contextlib.AbstractContextManager[Any]:
 
 
 def _signature(modules: Iterable[nn.Module]) -> list[Any] | None:
-    """Where all parameters and buffers lie; None if hooks are registered, which a graph would not call."""
+    """Where all parameters and buffers lie; None if hooks are registered, which a graph would not call.
+
+    It is asked for with every prediction, so addresses must do: what gets another type or form moves.
+    """
     places: list[Any] = []
     for module in modules:
-        if module._forward_hooks or module._forward_pre_hooks:
+        fields = module.__dict__
+        if fields["_forward_hooks"] or fields["_forward_pre_hooks"]:
             return None
-        tensors: list[Tensor | None] = [*module._parameters.values()]
+        places.extend(tensor.data_ptr() for tensor in fields["_parameters"].values() if tensor is not None)
         if not isinstance(module, MeanField):  # whose buffers are the held draws, which predictions do not use
-            tensors += module._buffers.values()
-        places += [(t.data_ptr(), t.dtype, t.shape, t.stride()) for t in tensors if t is not None]
+            places.extend(tensor.data_ptr() for tensor in fields["_buffers"].values() if tensor is not None)
     return places
 
 

@@ -46,6 +46,12 @@ def energy(logits: Tensor) -> Tensor:
     return -logits.logsumexp(1)
 
 
+def widened_energy(logits: Tensor, wide: Tensor) -> Tensor:
+    """The energy where the logits' distances from their mean are divided by ``wide`` >= 1: it grows with that, to -mean - ln K."""
+    mean = logits.mean(1, keepdim=True)
+    return energy((logits - mean) / wide) - mean[:, 0]
+
+
 def odds(logits: Tensor) -> Tensor:
     """ln of all other classes' probability over that of the best: ln (1 - p) / p."""
     best, place = logits.max(1)
@@ -167,7 +173,7 @@ class Classification(Task):
         wide = (1 + (evidence.variances - usual.variances).clamp(max=MOST_LOG).exp().mean(1, keepdim=True)).sqrt()
         columns = [energy(plain), odds(plain), log_entropy(log_plain)]
         columns += [energy(attached), odds(attached), log_entropy(log_attached), (moved + SMALL).log()]
-        columns += [energy(plain / wide), energy(attached / wide)]
+        columns += [widened_energy(plain, wide), widened_energy(attached, wide)]
         if evidence.last is not None and weight is not None:
             last, centred = evidence.last, evidence.last - usual.last
             least = 1e-3 * usual.last.norm().clamp_min(1e-9)  # where features are as usual, their direction is rounding

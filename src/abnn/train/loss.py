@@ -152,14 +152,14 @@ def attachments_alone(model: AttachedNetwork) -> Iterator[None]:
 @contextlib.contextmanager
 def fresh_draws(model: AttachedNetwork, draws: int) -> Iterator[None]:
     """Inside, the model holds so many new draws, in memory of their own: a backward pass may need them later."""
-    held, seed = held_noise(model.layers), model.seed
+    held, seed, mean_weights = held_noise(model.layers), model.seed, model.mean_weights
     hold(model.layers, map_noise(held, torch.empty_like))
     try:
         model.resample(draws)
         yield
     finally:
         hold(model.layers, held)
-        model.seed = seed
+        model.seed, model.mean_weights = seed, mean_weights
 
 
 @contextlib.contextmanager
