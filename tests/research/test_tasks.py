@@ -197,7 +197,12 @@ def test_networks_and_batches(tasks: dict[str, Task]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "variant", "draws"),
-    [("abnn", "reference", 0), ("abnn", "authors", DRAWS), ("abnn", "paper", DRAWS), ("mc-dropout", "reference", DRAWS)],
+    [
+        ("abnn", "reference", 0),
+        ("abnn", "authors", DRAWS),
+        ("abnn", "paper", DRAWS),
+        ("mc-dropout", "reference", DRAWS),
+    ],
 )
 def test_draws_are_recorded_as_predictions_have_them(name: str, variant: str, draws: int) -> None:
     task = load_task("digits")
@@ -210,7 +215,9 @@ def test_draws_are_recorded_as_predictions_have_them(name: str, variant: str, dr
             asked.append(draws)
             return super().predict(x[:2], draws, seed, "entropy")
 
-    some = replace(task, sets=tuple((title, tier, Labelled(*(each[:2] for each in part))) for title, tier, part in task.sets))
+    some = replace(
+        task, sets=tuple((title, tier, Labelled(*(each[:2] for each in part))) for title, tier, part in task.sets)
+    )
     some.evaluate(Model(method, network.eval(), task.train.x, 10))
     assert set(asked) == {draws} == {task.config(method, 1)["draws"]}
 

@@ -250,7 +250,8 @@ def parts_by_hand(given: Evidence, usual: Usual, visible: list[int]) -> dict[str
             found[f"{prefix}energy"].append(-log_sum(z))
             found[f"{prefix}odds"].append(math.log((1 - max(share)) / max(share)))
             found[f"{prefix}entropy"].append(math.log(1e-3 - sum(each * math.log(each) for each in share)))
-            found[f"widened {prefix}energy"].append(-log_sum([value / wide for value in z]))
+            mean = sum(z) / len(z)
+            found[f"widened {prefix}energy"].append(-mean - log_sum([(value - mean) / wide for value in z]))
         found["change of mind"].append(math.log(1e-3 + sum(a * math.log(a / c) for a, c in zip(p, q))))
         assert given.last is not None and given.weight is not None and given.bias is not None
         centred = (given.last[b] - usual.last).double()

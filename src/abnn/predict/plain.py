@@ -31,7 +31,7 @@ class Plain:
         with torch.no_grad():
             self.classes: int = self._logits(example[:1]).shape[1]
 
-    def predict(self, x: Any, draws: int = 1, seed: int | None = 0, score: str | None = None) -> Prediction:
+    def predict(self, x: Any, draws: int | None = None, seed: int | None = 0, score: str | None = None) -> Prediction:
         """The network's one prediction; ``draws`` and ``seed`` are accepted for the sake of the common form."""
         x = check_inputs(self, x)
         with torch.inference_mode():

@@ -54,11 +54,10 @@ def predict(
     if find_score(default).statistics and not judged:
         raise without_statistics(default)
     form = x.shape[1:], x.dtype
+    count = draws or (model.views if views is None else views)  # with mean weights, one for each view
     if views is None:
         views = model.views if can_move(*form) else 1  # images may be smaller than the example
-    views = check_views(views, *form)
-    views = min(views, draws) if draws else views
-    count = draws or views  # with mean weights, one for each view
+    views = min(check_views(views, *form), count)
     chunks = plan(model, x, count, memory_limit, views, plain=model.state.plain)
     number = int(torch.randint(2**62, ())) if seed is None else whole_seed(seed)
     runtime, device = runtime_of(model), model.device

@@ -105,7 +105,7 @@ def test_learnt_scores_of_an_attached_model_come_with_it(small_net: Any, data: A
     abnn.fit(attached, data, epochs=0, progress=False)
     model = PostHocModel(attached, ("energy",)).fit(data)
     prediction = model.predict(images)
-    own = attached.predict(images, draws=10)
+    own = attached.predict(images)
     assert torch.equal(model.predict(images, score="combined").score, own.score_by("combined"))
     assert prediction.parts is not None and not torch.equal(prediction.score, prediction.parts["energy"])
     features = model.reader.read(images)

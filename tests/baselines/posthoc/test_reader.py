@@ -266,5 +266,5 @@ def test_refused(small_net: nn.Module, attached: Attached, images: Tensor) -> No
         gather(plain, [images])
     with pytest.raises(InputError, match="labels from 0 to 4"):
         gather(plain, [(images, torch.arange(5))])
-    with pytest.raises(InputError, match="draws: got 0"):
-        gather(attached, [(images, torch.zeros(5, dtype=torch.long))], draws=0)
+    with pytest.raises(InputError, match="draws: got -1"):
+        gather(attached, [(images, torch.zeros(5, dtype=torch.long))], draws=-1)

@@ -58,7 +58,7 @@ class PostHocModel:
         self.score = next(iter(self.scores)) if score is None else score
         check_choice("score", self.score, dict.fromkeys((*self.scores, *SCORES, model.score)))
 
-    def fit(self, batches: Iterable[Any], draws: int = 10, seed: int = 0, most: int = MOST) -> PostHocModel:
+    def fit(self, batches: Iterable[Any], draws: int | None = None, seed: int = 0, most: int = MOST) -> PostHocModel:
         """Fit every score on the features of (x, y) training batches, in one pass; see :func:`gather`."""
         for each in self.scores.values():
             each.prepare()
@@ -72,7 +72,7 @@ class PostHocModel:
                 each.fit(features)
         return self
 
-    def predict(self, x: Any, draws: int = 10, seed: int | None = 0, score: str | None = None) -> Prediction:
+    def predict(self, x: Any, draws: int | None = None, seed: int | None = 0, score: str | None = None) -> Prediction:
         """The model's own prediction, with every post-hoc score in ``own``."""
         waiting = [name for name, each in self.scores.items() if not each.fitted]
         if waiting:

@@ -18,12 +18,13 @@ from abnn.attached import Attached
 from abnn.baselines.options import check_choice, check_count
 from abnn.baselines.posthoc.base import Features, Head, PostHoc
 from abnn.bayes.noise import NoiseCache
-from abnn.errors import AttachError, InputError, explain
+from abnn.config import DRAWS
+from abnn.errors import AttachError, InputError, explain, not_negative
 from abnn.model.attached_blocks import Readout
 from abnn.model.blocks import Block, Probe, logits_of, probe
 from abnn.model.features import Recorder, sketch, sketch_factor, widths_of
 from abnn.model.graft import graft
-from abnn.model.network import check_draws, mean_logits
+from abnn.model.network import mean_logits
 from abnn.model.passes import Pass
 from abnn.model.shadow import shadow
 from abnn.predict import Plain
@@ -104,8 +105,9 @@ class Reader:
         weight, bias = self.linear.weight, self.linear.bias
         return Head(weight.detach().float().to(device), None if bias is None else bias.detach().float().to(device))
 
-    def read(self, x: Tensor, draws: int = 10, seed: int | None = 0) -> Features:
+    def read(self, x: Tensor, draws: int | None = None, seed: int | None = 0) -> Features:
         """Return all features of one batch, on the network's device; draws and seed are those of ``model.predict``."""
+        draws = self.number_of_draws(draws)
         x = x.to(self.device)
         seed = int(torch.randint(2**62, ())) if seed is None else seed
 
@@ -146,7 +148,7 @@ class Reader:
             assert output is not None
             logits = output[None]
         else:
-            noise = NoiseCache().get(self.attached.layers, range(draws), seed)
+            noise = NoiseCache().get(self.attached.layers, range(draws), seed) if draws else None  # None: mean weights
             run = Pass(self.attached, noise, root=view)
             logits, twins = run(x), run.twins
         for module in view.modules():
@@ -154,19 +156,25 @@ class Reader:
                 module.features = twins[id(module)].features  # type: ignore[assignment]
         return logits
 
-    def chunks(self, x: Tensor, draws: int, seed: int | None) -> Iterator[Features]:
+    def number_of_draws(self, draws: int | None) -> int:
+        """Return how many draws features are averaged over; 0: mean weights. None: what the model's preset says."""
+        if draws is None:
+            return DRAWS if self.attached is None else self.attached.usual_draws
+        return not_negative("draws", draws)
+
+    def chunks(self, x: Tensor, draws: int | None, seed: int | None) -> Iterator[Features]:
         """:meth:`read` in parts that keep the activations of all draws within abnn.predict.MEMORY_LIMIT bytes."""
-        draws = check_draws(draws)
+        draws = self.number_of_draws(draws)
         rows = len(x)
         if self.attached is not None:
-            rows = max(1, MEMORY_LIMIT // max(1, 4 * self.attached.activation_bytes * draws))
+            rows = max(1, MEMORY_LIMIT // max(1, 4 * self.attached.activation_bytes * (draws + 1)))
         for part in x.split(rows):
             yield self.read(part, draws, seed)
 
     def gather(
         self,
         batches: Iterable[Any],
-        draws: int = 10,
+        draws: int | None = None,
         seed: int = 0,
         most: int = MOST,
         keep: Collection[str] = ("last", "blocks"),
@@ -224,7 +232,7 @@ def gather(
     batches: Iterable[Any],
     of: str = "model",
     at: str | Sequence[str] | None = None,
-    draws: int = 10,
+    draws: int | None = None,
     seed: int = 0,
     most: int = MOST,
 ) -> Features:

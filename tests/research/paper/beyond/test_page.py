@@ -128,7 +128,10 @@ def test_what_is_usual_is_that_of_the_record(tmp_path: Path) -> None:
     fake_record(tmp_path, "mnist", 0, ("draws", "views"))
     measured = Measured(tmp_path)
     assert "| ours, mean weights |" in table(measured, "draws") and "| ours, 1 draw |" in table(measured, "draws")
-    for part, now, earlier in (("draws", "mean weights", "10 draws"), ("views", "both with 1 view", "both with 5 views")):
+    for part, now, earlier in (
+        ("draws", "mean weights", "10 draws"),
+        ("views", "both with 1 view", "both with 5 views"),
+    ):
         assert {each.row for each in COMPARISONS[part](measured, "mnist")} == {f"test inputs, {now}"}
         entry = measured.of("mnist", part)[0]
         entry["config"].pop("usual_views", None)
