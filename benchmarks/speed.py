@@ -34,7 +34,7 @@ from timing import ROOT, machine, ratio
 from abnn.errors import InputError, explain, unknown
 from abnn.evaluate.provenance import provenance
 from abnn.files import read_json, write_json
-from abnn.train.processor import check_bfloat16
+from abnn.predict.processor import check_bfloat16
 from research.tables import update_between_markers
 
 RESULTS = ROOT / "results" / "speed"

@@ -26,11 +26,11 @@ from abnn.networks.by_name import PaperResNet
 from abnn.outliers import make_outliers
 from abnn.predict.compiling import compile_in_place
 from abnn.train.batches import Batches
-from abnn.train.lanes import Lane
 from abnn.train.loop import make_fabric
 from abnn.train.optimizers import make_optimizer
 from abnn.train.randomness import seeded
 from abnn.train.steps import Steps
+from research.lanes import Lane
 
 FITTED = 40
 """Made-up inputs from which the score of the default preset is learnt; how good it is does not matter here."""

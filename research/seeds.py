@@ -15,9 +15,9 @@ from abnn.baselines._training import training_steps
 from abnn.errors import InputError, explain
 from abnn.outliers import PRESET, Outliers
 from abnn.train.batches import generators_of
-from abnn.train.lanes import together
 from abnn.train.loop import make_fabric
 from abnn.train.randomness import preserved_random_state
+from research.lanes import together
 
 
 def train_seeds(

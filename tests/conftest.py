@@ -21,9 +21,9 @@ from abnn.bayes.noise import held_noise, pick_draws
 from abnn.model.blocks import logits_of
 from abnn.model.passes import Pass
 from abnn.networks.by_name import PaperResNet
+from abnn.predict.processor import WITHOUT_AMX, bfloat16_works
 from abnn.store.folder import file_digest, seal
 from abnn.train import combine
-from abnn.train.processor import WITHOUT_AMX, bfloat16_works
 
 
 def pytest_configure(config: pytest.Config) -> None:

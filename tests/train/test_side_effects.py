@@ -15,9 +15,9 @@ from abnn.bayes.noise import held_noise, tensors_of
 from abnn.config import preset
 from abnn.errors import InputError
 from abnn.train.batches import Batches
-from abnn.train.lanes import to_end, together
-from abnn.train.loop import make_fabric, training
+from abnn.train.loop import make_fabric, to_end, training
 from abnn.train.steps import Steps
+from research.lanes import together
 from tests.conftest import mlp
 from tests.train.test_fit import QUIET, attached, data, equal, loader, quiet, values
 

@@ -22,8 +22,7 @@ from abnn.predict.compiling import compiled
 from abnn.predict.plain import device_of
 from abnn.store.folder import fingerprint
 from abnn.train.batches import Batches, generators_of
-from abnn.train.lanes import to_end
-from abnn.train.loop import make_fabric, training
+from abnn.train.loop import make_fabric, to_end, training
 from abnn.train.randomness import number, preserved_random_state
 
 

@@ -20,8 +20,7 @@ from abnn.train.batches import Batches, generators_of
 from abnn.train.combine import learn_score
 from abnn.train.hold_out import hold_out
 from abnn.train.knowledge import recall, warn_if_lost
-from abnn.train.lanes import to_end
-from abnn.train.loop import make_fabric, training
+from abnn.train.loop import make_fabric, to_end, training
 from abnn.train.loss import check_model, choose_outliers
 from abnn.train.optimizers import make_optimizer, name_of
 from abnn.train.randomness import preserved_random_state

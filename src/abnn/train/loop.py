@@ -7,21 +7,22 @@ loader keeps from epoch to epoch are the exception: what a data set draws in the
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from abnn.config import DEFAULTS, FitConfig
 from abnn.errors import DivergedError, InputError, at_least_one, explain, unknown
+from abnn.predict.processor import check_bfloat16
 from abnn.train.batches import Batches
 from abnn.train.capture import CapturedStep
 from abnn.train.checkpoint import Run
 from abnn.train.optimizers import SCHEDULES, Rates, Schedule, name_of
-from abnn.train.processor import check_bfloat16
 from abnn.train.randomness import seeded
 from abnn.train.trainable import History, Trainable
 from abnn.train.watch import Watch, make_loggers
@@ -29,6 +30,34 @@ from abnn.train.watch import Watch, make_loggers
 PRECISIONS = ("32-true", "bf16-mixed")
 ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
 LOOK_EVERY = 100
+
+
+Result = TypeVar("Result")
+
+
+@contextlib.contextmanager
+def training_mode() -> Iterator[None]:
+    """Inside, gradients are recorded, and cuDNN measures which convolution is fastest: shapes of training do not change.
+
+    This goes around all runs that take turns: around one of them, it would end while others are under way.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def to_end(run: Generator[None, None, Result]) -> Result:
+    """What a run returns when nothing else takes turns with it."""
+    with training_mode():
+        while True:
+            try:
+                next(run)
+            except StopIteration as stop:
+                return stop.value
 
 
 def make_fabric(precision: str, accelerator: str, devices: int | str, num_nodes: int) -> Any:
@@ -73,7 +102,7 @@ def training(
     progress: bool = True,
     config: FitConfig = DEFAULTS,
 ) -> Generator[None, None, History]:
-    """Train for ``epochs`` epochs, and pause after every step, so that several runs can take turns; see :mod:`abnn.train.lanes`.
+    """Train for ``epochs`` epochs, and pause after every step, so that several runs can take turns; see ``research.lanes``.
 
     settings  identify the run, so that no other run goes on from its checkpoint
     config    says how often checkpoints are written, and what is logged

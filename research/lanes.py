@@ -9,36 +9,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterable, Iterator
-from typing import TypeVar
 
 import torch
 
-Result = TypeVar("Result")
-
-
-@contextlib.contextmanager
-def training_mode() -> Iterator[None]:
-    """Inside, gradients are recorded, and cuDNN measures which convolution is fastest: shapes of training do not change.
-
-    This goes around all runs that take turns: around one of them, it would end while others are under way.
-    """
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
-            yield
-    finally:
-        torch.backends.cudnn.benchmark = before
-
-
-def to_end(run: Generator[None, None, Result]) -> Result:
-    """What a run returns when nothing else takes turns with it."""
-    with training_mode():
-        while True:
-            try:
-                next(run)
-            except StopIteration as stop:
-                return stop.value
+from abnn.train.loop import Result, to_end, training_mode
 
 
 def together(runs: Iterable[Generator[None, None, Result]], device: torch.device) -> list[Result]:

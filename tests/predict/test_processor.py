@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from abnn.errors import InputError
-from abnn.train import processor
+from abnn.predict import processor
 from abnn.train.loop import make_fabric
 
 

@@ -8,7 +8,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from abnn.baselines import TrainConfig, make_method, train_method
 from abnn.errors import InputError
-from abnn.train.lanes import to_end, together
+from abnn.train.loop import to_end
+from research.lanes import together
 from research.seeds import train_seeds
 
 BACKBONE = {"name": "paper-resnet", "classes": 3, "in_channels": 1, "width": 32, "blocks": 1, "stem": "small"}
