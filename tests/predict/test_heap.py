@@ -30,5 +30,5 @@ def faults(how: str) -> int:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other habits")
 def test_pages_are_kept() -> None:
-    usual, kept = faults("usual"), faults("keep")
-    assert kept < usual / 10  # the heap may still grow once
+    pages = 10 * 6 * 2**22 // 4096  # that the work writes to; the heap may still grow once
+    assert faults("keep") < pages / 10
