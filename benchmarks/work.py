@@ -30,7 +30,6 @@ from abnn.train.loop import make_fabric
 from abnn.train.optimizers import make_optimizer
 from abnn.train.randomness import seeded
 from abnn.train.steps import Steps
-from research.lanes import Lane
 
 FITTED = 40
 """Made-up inputs from which the score of the default preset is learnt; how good it is does not matter here."""
@@ -282,6 +281,8 @@ class AtOnce:
     """Iterations of several trainings, each in a lane of its own, as ``research.seeds.train_seeds`` runs them."""
 
     def __init__(self, make: Callable[[], OurTraining], count: int, device: torch.device) -> None:
+        from research.lanes import Lane  # not at the top: processes that only measure memory know nothing of research
+
         self.lanes = [Lane(device) for _ in range(count)]
         self.trainings = []
         for lane in self.lanes:
