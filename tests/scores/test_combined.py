@@ -23,7 +23,7 @@ from abnn.scores.combined import CUT, HIDDEN, MEMBERS, Combined
 from abnn.tasks import Classification
 from abnn.tasks.classification import PARTS, READOUT_PARTS
 from abnn.train import combine
-from tests.conftest import generator, mlp, random_head, randomise_attachments, with_score
+from tests.conftest import generator, mlp, random_head, randomise_attachments, trained, with_score
 
 CLASSES, FEATURES, PLACES = 5, 7, ["input", "layer.0", "layer.1"]
 
@@ -132,15 +132,6 @@ def blobs(count: int, seed: int) -> tuple[Tensor, Tensor]:
     y = torch.arange(count) % 4
     centres = 3 * torch.eye(4, 6)
     return centres[y] + 0.5 * torch.randn(count, 6, generator=generator(seed)), y
-
-
-def trained(network: nn.Module, x: Tensor, y: Tensor, steps: int = 60) -> nn.Module:
-    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(network(x), y).backward()
-        optimizer.step()
-    return network.eval()
 
 
 def fitted(network: nn.Module, x: Tensor, y: Tensor, epochs: int = 1) -> Attached:

@@ -17,7 +17,7 @@ import abnn
 from abnn.scores.combined import MEMBERS
 from abnn.train.combine import STEPS, auroc, learn_score
 from abnn.train.hold_out import hold_out
-from tests.conftest import mlp
+from tests.conftest import mlp, trained
 from tests.train.test_fit import QUIET, attached, data, equal, loader, quiet, values
 
 
@@ -59,15 +59,6 @@ def table(classes: int, count: int = 150) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(classes)
     y = torch.arange(count) % classes
     return 3 * torch.randn(classes, 6, generator=g)[y] + torch.randn(count, 6, generator=g), y
-
-
-def trained(network: nn.Module, x: Tensor, y: Tensor, steps: int = 60) -> nn.Module:
-    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(network(x), y).backward()
-        optimizer.step()
-    return network.eval()
 
 
 def case(name: str) -> tuple[nn.Module, Tensor, Tensor]:

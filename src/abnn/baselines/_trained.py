@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from abnn.attached import Attached
-from abnn.baselines.base import LEARNT, Method, make_method, state_of
+from abnn.baselines.base import Method, make_method, state_of
 from abnn.baselines.options import check_choice
 from abnn.config import DRAWS
 from abnn.errors import AbnnError, FileFormatError, InputError, at_least_one, explain, not_negative
@@ -29,7 +29,7 @@ from abnn.networks.recipe import rebuild
 from abnn.predict import Prediction
 from abnn.predict.inputs import check_inputs
 from abnn.scores import SCORES, without_statistics
-from abnn.store.folder import check_tensors, read_folder, write_folder
+from abnn.store.folder import LEARNT, check_tensors, read_folder, write_folder
 from abnn.store.model import check_classes
 from abnn.store.saved import LOADERS
 from abnn.store.schema import TrainedMethod

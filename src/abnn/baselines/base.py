@@ -33,6 +33,7 @@ from abnn.networks.by_name import PaperResNet
 from abnn.outliers import OutlierBatch, Outliers
 from abnn.predict import Prediction
 from abnn.scores import ONE_DRAW_SCORES, SAMPLE_SCORES
+from abnn.store.folder import LEARNT
 from abnn.train.batches import Batches
 from abnn.train.optimizers import OPTIMIZERS, SCHEDULES, Schedule, can_follow, make_optimizer
 from abnn.train.steps import average_gradients
@@ -235,10 +236,6 @@ def check_paper_resnet(network: nn.Module, why: str) -> PaperResNet:
         fix = "Use the backbone 'paper-resnet', with stem='small' for images of about 8x8."
         raise InputError(explain("backbone", type(network).__name__, f"PaperResNet, {why}", fix))
     return network
-
-
-LEARNT = ("combined.", "closed_form.")
-"""What the names of tensors begin with that only a learnt score needs."""
 
 
 def state_of(network: nn.Module) -> dict[str, Any]:

@@ -25,8 +25,7 @@ class PassState:
     plain     whether the network without attachments comes along, as the first of the draws
     batches   how many views of the inputs come in, one batch after the other
     views     where one row per view and input comes in: which view each draw looks at, the plain network's first
-    twice     whether the network runs once without attachments and once with them, instead of both side by side; what lies
-              before the first attachment is remembered from the first time
+    twice     what is remembered where the network runs once without attachments and once with them, see :class:`Twice`
     rows      how many inputs there are; set where something is noted
     features  what was noted of the input and the blocks, for the first of the draws; None: nothing is noted
     last      what went into the last linear layer, likewise
@@ -146,9 +145,8 @@ class AttachedBlock(WatchedBlock):
         if isinstance(self.attachment, Bounded):
             if self.unfolds and (state.groups > 1 or state.views):
                 main = spread(main, state.views or (0,) * state.groups)
-            first = (
-                len(main) // state.groups if state.groups > state.layer.draws else 0
-            )  # rows of the plain network, which get no addition
+            comes_along = state.groups > state.layer.draws
+            first = len(main) // state.groups if comes_along else 0  # rows of the plain network, which get no addition
             own = main[first:]
             return torch.cat([main[:first], own + self.attachment(own)])
         if self.unfolds and state.views:

@@ -228,7 +228,10 @@ class AttachedNetwork(nn.Module):
         """What a pass that noted everything said, from its outputs [S, B, K], the plain network's first."""
         assert self.closed_form is not None
         features, last = run.take_features()
-        variances = self.closed_form([condense(part) for part in features])
+        return self.evidence(outputs, last, self.closed_form([condense(part) for part in features]))
+
+    def evidence(self, outputs: Tensor, last: Tensor | None, variances: Tensor) -> Evidence:
+        """The same from what was read on the way: what went into the last layer, and ln v at every place."""
         layer = self.__dict__["readout"]
         weight, bias = (None, None) if layer is None or last is None else (layer.block.weight, layer.block.bias)
         attached = outputs[1] if len(outputs) == 2 else mean_logits(outputs[1:])

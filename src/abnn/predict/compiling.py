@@ -58,12 +58,6 @@ def with_network(method: Callable[..., Any], network: nn.Module, kind: str) -> C
     return torch.compile(types.MethodType(_kinds[key], method.__self__), dynamic=False, options=options(network))
 
 
-def eagerly() -> contextlib.AbstractContextManager[Any]:
-    """Inside, what is compiled runs as it is; older versions of torch compile it."""
-    stance = getattr(torch.compiler, "set_stance", None)
-    return contextlib.nullcontext() if stance is None else stance("force_eager")
-
-
 def of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function as another one: compilers count and compare what a function has been called with, up to a limit,
     and calls for other models do not belong to it."""

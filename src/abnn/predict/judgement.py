@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from abnn.model.evidence import Evidence
-from abnn.model.network import AttachedNetwork, mean_logits
+from abnn.model.network import AttachedNetwork
 from abnn.predict.chunks import Chunks
 from abnn.predict.passes import judge
 
@@ -57,20 +56,13 @@ class Judgement:
     def finish(self) -> Tensor:
         """Return the learnt score and its parts, [B, 1 + parts]."""
         if not self.at_once:
+            assert self.outputs is not None and self.variances is not None
             for rows in self.chunks.inputs:  # a few at a time: intermediate results are as large as all outputs
-                self.result = self._put(self.result, rows, judge(self.network, self._evidence(rows)))
+                last = None if self.last is None else self.last[rows]
+                evidence = self.network.evidence(self.outputs[:, rows], last, self.variances[rows])
+                self.result = self._put(self.result, rows, judge(self.network, evidence))
         assert self.result is not None
         return self.result
-
-    def _evidence(self, rows: slice) -> Evidence:
-        """Return what AttachedNetwork.gather() returns of a single pass with all draws; there are at least two."""
-        assert self.outputs is not None and self.variances is not None
-        outputs, readout = self.outputs[:, rows], self.network.__dict__["readout"]
-        last = weight = bias = None
-        if self.last is not None:
-            last, weight, bias = self.last[rows], readout.block.weight, readout.block.bias
-        attached = mean_logits(outputs[self.first :]).float()
-        return Evidence(outputs[0].float(), attached, last, weight, bias, self.variances[rows])
 
     def _put(self, whole: Tensor | None, rows: slice, part: Tensor | None) -> Tensor | None:
         if part is None:

@@ -32,6 +32,12 @@ STEEPNESS = 10.0
 LARGEST = 60.0  # of ln v_k / Q_k
 
 
+def say(x: Tensor, linear: Tensor, inner: Tensor, offset: Tensor, outer: Tensor) -> Tensor:
+    """s_m(x) of every small network, [members, B]; ``x``: [B, parts], or [members, B, parts] with inputs of their own."""
+    hidden = torch.tanh(torch.matmul(x, inner) + offset)
+    return (torch.matmul(x, linear) + torch.matmul(hidden, outer)).squeeze(-1)
+
+
 class Combined(nn.Module):
     """The learnt score of one network: from evidence to one number for each input, and to its parts.
 
@@ -85,9 +91,7 @@ class Combined(nn.Module):
 
     def members(self, x: Tensor) -> Tensor:
         """What each small network says, not standardised, [members, B]."""
-        x = x.clamp(-CUT, CUT)
-        hidden = torch.tanh(torch.matmul(x, self.inner) + self.offset)  # type: ignore[arg-type, operator]
-        return (torch.matmul(x, self.linear) + torch.matmul(hidden, self.outer)).squeeze(-1)  # type: ignore[arg-type]
+        return say(x.clamp(-CUT, CUT), self.linear, self.inner, self.offset, self.outer)  # type: ignore[arg-type]
 
     def far(self, variances: Tensor) -> Tensor:
         """T of the module's formula."""

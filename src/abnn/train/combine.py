@@ -26,7 +26,7 @@ from abnn.model.features import condense
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
 from abnn.outliers import Outliers
-from abnn.scores.combined import CUT, MEMBERS
+from abnn.scores.combined import CUT, MEMBERS, say
 from abnn.train.batches import check_batch
 
 WEIGHTS = {
@@ -295,10 +295,6 @@ def _fit_members(combined: Any, groups: Groups, generator: torch.Generator) -> N
     optimizer = torch.optim.AdamW(values.values(), RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
 
-    def said(x: Tensor) -> Tensor:
-        inner = torch.tanh(torch.matmul(x, values["inner"]) + values["offset"])
-        return (torch.matmul(x, values["linear"]) + torch.matmul(inner, values["outer"])).squeeze(-1)
-
     def draw(name: str) -> Tensor:
         """[members, pairs, parts]: rows of the half that each member learns from."""
         places = [torch.randint(len(rows[name][m % 2]), (PAIRS,), generator=generator) for m in range(MEMBERS)]
@@ -308,7 +304,7 @@ def _fit_members(combined: Any, groups: Groups, generator: torch.Generator) -> N
         shown = (torch.rand(MEMBERS, 1, parts, generator=generator) >= DROPPED).float().to(device)
         loss = torch.zeros((), device=device)
         for less, more, weight in pairs:
-            gap = said(draw(less) * shown) - said(draw(more) * shown)
+            gap = say(draw(less) * shown, **values) - say(draw(more) * shown, **values)
             loss = loss + weight * F.softplus(gap).mean(1).sum()
         optimizer.zero_grad()
         loss.backward()

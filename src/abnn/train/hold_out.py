@@ -30,10 +30,8 @@ def hold_out(loader: Any, share: float, seed: int) -> tuple[Any, Iterable[Any] |
     if type(loader) is DataLoader and _is_plain(loader):
         count = len(loader.dataset)  # type: ignore[arg-type]
         held = min(int(share * count), MOST)
-        if (count - held) % (
-            loader.batch_size or 1
-        ) == 1:  # a last batch of one: batch normalisation cannot learn from it
-            held -= 1
+        if (count - held) % (loader.batch_size or 1) == 1:
+            held -= 1  # batch normalisation cannot learn from a last batch of one
         if held < FEWEST:
             return loader, None
         order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))

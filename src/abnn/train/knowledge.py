@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,11 +53,6 @@ class Knowledge:
     def complaint(self, inputs: str) -> str:
         """What is wrong where accuracy is lost; ``inputs``: what they are."""
         return f"{LOST_JOINT if self.changed else LOST}: of {self.inputs:,} {inputs} {self}."
-
-
-def most_frequent(labels: Tensor | np.ndarray) -> float:
-    """The share of the class that most labels name: what always naming it would get right."""
-    return torch.as_tensor(labels).bincount().max().item() / len(labels)
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from abnn.bayes.noise import NoiseCache
 from abnn.config import DRAWS
 from abnn.errors import AttachError, InputError, explain, not_negative
 from abnn.model.attached_blocks import Readout
-from abnn.model.blocks import Block, Probe, logits_of, probe
+from abnn.model.blocks import Block, Probe, find_readout, logits_of, probe
 from abnn.model.features import Recorder, sketch, sketch_factor, widths_of
 from abnn.model.graft import graft
 from abnn.model.network import mean_logits
@@ -59,7 +59,7 @@ class Reader:
         self.missing: dict[str, str] = {}
         example = self._example()
         structure = probe(plain, example)
-        self._head, self._blocks = _head(structure, model.classes), self._find_blocks(structure, at)
+        self._head, self._blocks = find_readout(structure, model.classes), self._find_blocks(structure, at)
         self.sketch = sketch_factor(widths_of(self._blocks))
         self.linear = self._find_linear(example)
 
@@ -241,18 +241,6 @@ def gather(
     of and at are those of :class:`Reader`; draws, seed and most those of :meth:`Reader.gather`.
     """
     return Reader(model, of, at).gather(batches, draws, seed, most)
-
-
-def _head(structure: Probe, classes: int) -> Block | None:
-    """Return the last linear layer in the order of calls, if it turns one vector per input into the logits' number."""
-    linear = [name for name in structure.calls if isinstance(structure.modules[name], nn.Linear)]
-    name = max(linear, key=lambda name: structure.calls[name].order, default=None)
-    if name is None:
-        return None
-    call = structure.calls[name]
-    if call.count > 1 or call.input is None or len(call.input) != 2 or call.output != (structure.batch, classes):
-        return None
-    return Block(name, structure.modules[name], call.input, call.output, "flat")
 
 
 def _mean(rows: Tensor, batch: int) -> Tensor:
