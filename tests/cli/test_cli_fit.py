@@ -17,11 +17,11 @@ from torch.utils.data import TensorDataset
 from typer.testing import CliRunner, Result
 
 import abnn
-from abnn.cli import _fitting, _image_data, _own_backbone, _own_report
-from abnn.cli._fitting import split_held_out
-from abnn.cli._image_data import Files, Look, OwnData, look, open_folders, read_outliers, read_own, stratified
-from abnn.cli._own_backbone import IMAGENET, at_chance, choose_form
 from abnn.cli.fit import FitRequest, fit
+from abnn.cli.steps import fitting, image_data, own_backbone, own_report
+from abnn.cli.steps.fitting import split_held_out
+from abnn.cli.steps.image_data import Files, Look, OwnData, look, open_folders, read_outliers, read_own, stratified
+from abnn.cli.steps.own_backbone import IMAGENET, at_chance, choose_form
 from abnn.data import FolderSource, InputForm
 from abnn.errors import AbnnError, FileFormatError, InputError
 from abnn.files import read_tensors, write_tensors, write_tree
@@ -84,7 +84,7 @@ def short_page(monkeypatch: pytest.MonkeyPatch) -> None:
         path.write_text(f"{title}\n{alert}\n{intro}")
         return path
 
-    monkeypatch.setattr(_own_report, "write_report", write)
+    monkeypatch.setattr(own_report, "write_report", write)
 
 
 def run(*arguments: object, quiet: bool = True) -> Result:
@@ -159,7 +159,7 @@ def test_a_loss_may_be_accepted_and_is_a_red_box_on_the_page(place: Path, tmp_pa
 
 
 @pytest.mark.usefixtures("short_score")
-@pytest.mark.parametrize("step", ["choose_thresholds", "_own_report.write_own_report", "Attached.save"])
+@pytest.mark.parametrize("step", ["choose_thresholds", "own_report.write_own_report", "Attached.save"])
 def test_a_failure_leaves_the_earlier_model_as_it_was(
     place: Path, finished: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -167,7 +167,7 @@ def test_a_failure_leaves_the_earlier_model_as_it_was(
         raise OSError(28, "No space left on device")
 
     before = contents(finished)
-    monkeypatch.setattr(f"abnn.cli._fitting.{step}", fail)
+    monkeypatch.setattr(f"abnn.cli.steps.fitting.{step}", fail)
     call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--output", finished)
     with pytest.raises(OSError, match="No space left"):
         run(*call, "--epochs", 1, "--seed", 1, *(() if "report" in step else ("--no-report",)))
@@ -177,14 +177,14 @@ def test_a_failure_leaves_the_earlier_model_as_it_was(
 def test_what_few_held_out_images_do_not_show_is_looked_for_among_the_others(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = _fitting._right
+    real = fitting._right
 
     def forget(model: Any, loader: Any, **options: Any) -> torch.Tensor:
         right = real(model, loader, **options)
         to_fit = isinstance(getattr(loader.dataset, "indices", None), range)
         return torch.zeros_like(right) if to_fit and isinstance(model, abnn.Attached) else right
 
-    monkeypatch.setattr(_fitting, "_right", forget)
+    monkeypatch.setattr(fitting, "_right", forget)
     call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--no-report")
     result = run(*call, "--output", tmp_path / "out", "--epochs", 1)
     assert result.exit_code == 0, result.exception
@@ -194,13 +194,13 @@ def test_what_few_held_out_images_do_not_show_is_looked_for_among_the_others(
 @pytest.mark.usefixtures("short_page", "short_score")
 def test_the_backbone_may_learn_along(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[nn.Module] = []
-    write = _own_report.write_own_report
+    write = own_report.write_own_report
 
     def look_at_plain(path: Path, models: dict[str, Any], *arguments: Any, **options: Any) -> Path:
         shown.append(models["plain network"][0].network)
         return write(path, models, *arguments, **options)
 
-    monkeypatch.setattr(_own_report, "write_own_report", look_at_plain)
+    monkeypatch.setattr(own_report, "write_own_report", look_at_plain)
     call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--joint")
     result = run(*call, "--output", tmp_path / "a", "--epochs", 3)
     assert result.exit_code == 0, result.exception
@@ -386,7 +386,7 @@ def test_options_are_checked_before_images_are_read(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, value: object, text: str
 ) -> None:
     read: list[object] = []
-    monkeypatch.setattr(_image_data, "read_own", lambda *arguments, **options: read.append(arguments))
+    monkeypatch.setattr(image_data, "read_own", lambda *arguments, **options: read.append(arguments))
     call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--output", tmp_path)
     result = run(*call, option, value, "--quiet", quiet=False)
     assert isinstance(result.exception, InputError) and text in str(result.exception) and not read
@@ -395,7 +395,7 @@ def test_options_are_checked_before_images_are_read(
 def test_outputs_must_be_the_classes(place: Path) -> None:
     form = InputForm((1, 8, 8))
     with pytest.raises(InputError, match="2 classes .*accepted: 3"):
-        _own_backbone.check_output(own_network().eval(), form, ("a", "b"))
+        own_backbone.check_output(own_network().eval(), form, ("a", "b"))
 
 
 def test_split_is_stratified_seeded_and_complete() -> None:
@@ -413,7 +413,7 @@ def test_large_folders_stay_on_disk(place: Path, monkeypatch: pytest.MonkeyPatch
     source, given = open_folders(place / "images")
     form = InputForm((1, 8, 8))
     held = read_own(source, given, form, 0.2, 0, False)
-    monkeypatch.setattr(_image_data, "IN_MEMORY", 0)
+    monkeypatch.setattr(image_data, "IN_MEMORY", 0)
     read: list[int] = []
     files = read_own(source, given, form, 0.2, 0, False, read.append)
     assert isinstance(files.train, Files) and not isinstance(held.train, Files) and sum(read) == 150
@@ -456,7 +456,7 @@ def test_rules_for_inputs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="Pass --size"):
         choose_form(ask("a:b"), plain, 1, mixed)
     with monkeypatch.context() as patch:
-        patch.setattr(_own_backbone, "build_backbone", lambda *arguments: own_network())
+        patch.setattr(own_backbone, "build_backbone", lambda *arguments: own_network())
         for name, channels, images, expected in (
             ("resnet18", None, seen, 3),
             ("resnet18", 1, seen, 1),
@@ -465,7 +465,7 @@ def test_rules_for_inputs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             (HERE, None, mixed, 1),
         ):
             request = ask(name, channels=channels, train_backbone=True)
-            assert _own_backbone.make_backbone(request, 3, images)[1] == expected
+            assert own_backbone.make_backbone(request, 3, images)[1] == expected
 
 
 def test_weights_in_all_their_wrappings(tmp_path: Path) -> None:
@@ -504,7 +504,7 @@ def test_a_trained_backbone_still_knows_how_it_is_built(
     """So that the model can be loaded without its backbone."""
     small = abnn.build_backbone("paper-resnet", 3, 1, width=4, blocks=1, stem="small")
     before = {name: value.clone() for name, value in small.state_dict().items()}
-    monkeypatch.setattr(_own_backbone, "build_backbone", lambda *_: small)
+    monkeypatch.setattr(own_backbone, "build_backbone", lambda *_: small)
     call = ("--backbone", "paper-resnet", "--data", place / "images", "--output", tmp_path, "--train-backbone")
     result = run(*call, "--backbone-epochs", 2, "--epochs", 1, "--draws", 2, "--no-report", "--accept-loss")
     assert result.exit_code == 0, result.exception
@@ -539,9 +539,9 @@ def test_the_example_follows_a_backbone_that_training_moved(
             raise InputError("far enough")
         return original(network, example, **options)
 
-    monkeypatch.setattr(_fitting, "attach", record)
-    monkeypatch.setattr(_fitting, "train_backbone", lambda job: job.network.to("meta"))
-    monkeypatch.setattr(_fitting, "_right", lambda *_: torch.ones(1, dtype=torch.bool))
+    monkeypatch.setattr(fitting, "attach", record)
+    monkeypatch.setattr(fitting, "train_backbone", lambda job: job.network.to("meta"))
+    monkeypatch.setattr(fitting, "_right", lambda *_: torch.ones(1, dtype=torch.bool))
     result = run("--backbone", HERE, "--data", place / "images", "--output", tmp_path / "o", "--train-backbone")
     assert "far enough" in str(result.exception) and seen[-1] == ("meta", "meta")
 
@@ -550,7 +550,7 @@ def test_what_is_wrong_is_said_before_training(place: Path, tmp_path: Path, monk
     (tmp_path / "empty").mkdir()
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "x.png").write_bytes(b"?")
-    monkeypatch.setattr(_fitting, "train_backbone", lambda job: pytest.fail("trained"))
+    monkeypatch.setattr(fitting, "train_backbone", lambda job: pytest.fail("trained"))
     base = ("--backbone", HERE, "--data", place / "images", "--output", tmp_path / "o", "--train-backbone")
     for options, text in (
         (("--kind", "convex"), "kind: got 'convex'"),
@@ -581,7 +581,7 @@ def test_views(
         attached.append(model.views)
         raise InputError("far enough")
 
-    monkeypatch.setattr(_fitting, "fit", stop)
+    monkeypatch.setattr(fitting, "fit", stop)
     base = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--size", 28)
     run(*base, "--output", tmp_path / "o", *options)
     assert attached == [views]
@@ -590,11 +590,11 @@ def test_views(
 def test_looking_ahead_leaves_the_backbone_alone(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[nn.Module] = []
 
-    def stop(job: _fitting.Job) -> None:
+    def stop(job: fitting.Job) -> None:
         given.append(job.network)
         raise InputError("far enough")
 
-    monkeypatch.setattr(_fitting, "train_backbone", stop)
+    monkeypatch.setattr(fitting, "train_backbone", stop)
     run("--backbone", HERE, "--data", place / "images", "--output", tmp_path / "o", "--train-backbone")
     fresh = own_network().eval()
     assert fingerprint(given[0]) == fingerprint(fresh)

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 import abnn
 from abnn import cli
 from abnn.cli._common import visible
-from abnn.cli._inputs import list_names
 from abnn.cli.fit import FitRequest
+from abnn.cli.steps.inputs import list_names
 from abnn.data import ArraySource, InputForm, arrays
 from abnn.errors import AbnnError, FileFormatError, InputError, readable
 from abnn.evaluate.records import find_records

@@ -19,9 +19,9 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 import abnn
-from abnn.cli import _inputs
-from abnn.cli._predicting import Row, make_writer
 from abnn.cli.predict import predict
+from abnn.cli.steps import inputs
+from abnn.cli.steps.predicting import Row, make_writer
 from abnn.data import InputForm, load_digits
 from abnn.data.drawing import read_drawing
 from abnn.errors import AbnnError, FileFormatError, InputError
@@ -224,7 +224,7 @@ def test_unreadable_inputs_are_named_and_counted(folder: Path) -> None:
 
 
 def test_too_much_on_standard_input(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_inputs, "MOST_STDIN", 10)
+    monkeypatch.setattr(inputs, "MOST_STDIN", 10)
     assert "more than" in str(run(folder / "model", "-", input=b"x" * 11).exception)
 
 
@@ -252,9 +252,9 @@ def test_what_a_user_can_get_wrong(folder: Path, tmp_path: Path) -> None:
 def test_features_need_arrays(folder: Path, tmp_path: Path) -> None:
     form = InputForm((4,))
     with pytest.raises(InputError, match="rows of 4 features"):
-        list(_inputs.read_inputs([str(good_paths(folder)[0])], form, 2))
+        list(inputs.read_inputs([str(good_paths(folder)[0])], form, 2))
     np.savez(tmp_path / "rows.npz", features=np.eye(4, dtype=np.float32))
-    batches = list(_inputs.read_inputs([str(tmp_path / "rows.npz")], form, 3))
+    batches = list(inputs.read_inputs([str(tmp_path / "rows.npz")], form, 3))
     assert [len(batch.names) for batch in batches] == [3, 1]
     assert torch.equal(torch.cat([batch.x for batch in batches]), torch.eye(4))
 
@@ -296,7 +296,7 @@ def test_memory_is_bounded_by_the_batch(folder: Path) -> None:
                 yield str(path)
 
     form = InputForm.of(abnn.load(folder / "model"))
-    for number, batch in enumerate(_inputs.read_inputs(names(), form, 7)):
+    for number, batch in enumerate(inputs.read_inputs(names(), form, 7)):
         assert len(batch.names) <= 7 and len(asked) <= 7 * (number + 2)
 
 

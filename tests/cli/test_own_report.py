@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from abnn.cli import _own_report
+from abnn.cli.steps import own_report
 from abnn.data import InputForm
 from abnn.predict import Plain
 from abnn.triage import Triage
@@ -17,13 +17,13 @@ from abnn.triage import Triage
 
 def test_page_has_the_thresholds_of_each_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[Any] = []
-    monkeypatch.setattr(_own_report, "write_report", lambda evaluations, *_, **__: shown.extend(evaluations))
+    monkeypatch.setattr(own_report, "write_report", lambda evaluations, *_, **__: shown.extend(evaluations))
     torch.manual_seed(0)
     plain = Plain(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), torch.zeros(1, 1, 8, 8))
     triage = Triage(0.4, 0.6, 0.05, 0.01, "entropy", 1, 0, 100, by_class=((0.0, 0.1), (0.5, 0.7)))
     loader = [(torch.rand(12, 1, 8, 8), torch.arange(12) % 2)]
     form = InputForm((1, 8, 8), torch.float32)
-    _own_report.write_own_report(
+    own_report.write_own_report(
         tmp_path / "page.html", {"net": (plain, triage)}, loader, form, ("a", "b"), {}, "An introduction."
     )
     (evaluation,) = shown

@@ -40,6 +40,6 @@ class EvaluateRequest:
 @common.command(EvaluateRequest)
 def evaluate(request: EvaluateRequest) -> None:
     """Score a saved model on sets of data and write records, a table and a page. A stopped run goes on where it was."""
-    from abnn.cli._evaluating import run
+    from abnn.cli.steps.evaluating import run
 
     run(request)

@@ -55,7 +55,7 @@ def fit(request: FitRequest) -> None:
 
     Exit status: 0 saved, 1 accuracy was lost and nothing saved (see --accept-loss), 2 an error.
     """
-    from abnn.cli import _fitting as steps
+    from abnn.cli.steps import fitting as steps
 
     steps.check(request)
     job = steps.prepare(request)

@@ -41,7 +41,7 @@ def predict(request: PredictRequest) -> None:
 
     Exit status: 0 all accepted, 10 something noticed, 11 something rejected, 2 an error.
     """
-    from abnn.cli._predicting import run
+    from abnn.cli.steps.predicting import run
 
     if (status := run(request)) and not request.exit_zero:
         raise typer.Exit(status)

@@ -21,8 +21,8 @@ from rich.table import Table
 from torch import Tensor
 
 from abnn.cli._common import draws_and_seed, open_model, visible
-from abnn.cli._inputs import list_names, read_inputs
 from abnn.cli.predict import PredictRequest
+from abnn.cli.steps.inputs import list_names, read_inputs
 from abnn.data import InputForm
 from abnn.data.drawing import InkForm, reads_drawings
 from abnn.errors import AbnnError, FileFormatError, InputError, explain, unknown

@@ -19,10 +19,10 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from abnn.attached import Attached, attach, detach
 from abnn.baselines import TrainConfig, make_method, train_method
-from abnn.cli import _image_data, _own_backbone, _own_report
 from abnn.cli._common import say
-from abnn.cli._image_data import Files, OwnData
 from abnn.cli.fit import FitRequest
+from abnn.cli.steps import image_data, own_backbone, own_report
+from abnn.cli.steps.image_data import Files, OwnData
 from abnn.config import AttachConfig, FitConfig, TriageConfig, check_promise, check_rate
 from abnn.data import InputForm
 from abnn.errors import AbnnWarning, InputError, explain
@@ -127,11 +127,11 @@ def check(request: FitRequest) -> None:
 
 def prepare(request: FitRequest) -> Job:
     """Return the job: the network, and all images; everything that can be wrong with them is said here."""
-    source, held_out = _image_data.open_folders(request.data)
-    sample, names = _image_data.look(source), source.class_names or ()
-    network, channels, new_tensors = _own_backbone.make_backbone(request, len(names), sample)
-    form = _own_backbone.choose_form(request, network, channels, sample)
-    _own_backbone.check_output(network, form, names)
+    source, held_out = image_data.open_folders(request.data)
+    sample, names = image_data.look(source), source.class_names or ()
+    network, channels, new_tensors = own_backbone.make_backbone(request, len(names), sample)
+    form = own_backbone.choose_form(request, network, channels, sample)
+    own_backbone.check_output(network, form, names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AbnnWarning)  # said when it is attached to stay
         example = torch.rand(1, *form.shape, generator=torch.Generator().manual_seed(request.seed))
@@ -139,10 +139,10 @@ def prepare(request: FitRequest) -> Job:
     outliers: Any = DEFAULT
     unreadable: tuple[str, ...] = ()
     if request.outliers is not None:
-        outliers, unreadable = _image_data.read_outliers(request.outliers, form, request.skip_unreadable)
+        outliers, unreadable = image_data.read_outliers(request.outliers, form, request.skip_unreadable)
     with progress_bar(disable=request.quiet) as bar:
         task = bar.add_task("reading images", total=len(source) + len(held_out or ()), status="")
-        images = _image_data.read_own(
+        images = image_data.read_own(
             *(source, held_out, form, request.held_out, request.seed, request.skip_unreadable),
             on_read=lambda count: bar.advance(task, count),
         )
@@ -183,7 +183,7 @@ def measure(job: Job, network: nn.Module) -> Before:
     held_out, fitted = (_right(plain, make_loader(part)) for part in (images.held_out, some))
     accuracy, warning = held_out.float().mean().item(), ""
     say(f"The backbone reads {accuracy:.1%} of the held-out images right")
-    if (chance := _own_backbone.at_chance(accuracy, images.held_out_labels)) is not None:
+    if (chance := own_backbone.at_chance(accuracy, images.held_out_labels)) is not None:
         advice = TRAIN_LONGER if job.request.train_backbone else CHECK_WEIGHTS
         warning = AT_CHANCE.format(accuracy, chance, advice)
         say(warning, warning=True)
@@ -250,7 +250,7 @@ def calibrate(job: Job, model: Attached, before: Before, alert: str) -> bytes | 
     plain_config = replace(job.triage, per_class=False)
     plain_triage = choose_thresholds(before.plain, loader, plain_config, job.outliers, progress=False)
     with tempfile.TemporaryDirectory() as folder:
-        page = _own_report.write_own_report(
+        page = own_report.write_own_report(
             Path(folder) / "report.html",
             {"plain network": (before.plain, plain_triage), "attached network": (model, triage)},
             *(make_loader(to_show), form, images.class_names),
@@ -259,7 +259,7 @@ def calibrate(job: Job, model: Attached, before: Before, alert: str) -> bytes | 
                 "data": str(request.data),
                 "held-out accuracy of the backbone": before.held_out.float().mean().item(),
             },
-            _own_report.introduce(before.warning, request.joint, separate=to_show is not to_choose),
+            own_report.introduce(before.warning, request.joint, separate=to_show is not to_choose),
             alert,
         )
         return page.read_bytes()
@@ -295,7 +295,7 @@ def split_held_out(images: OwnData, seed: int, least: int, keep_whole: bool) -> 
     fewest = np.bincount(labels, minlength=len(images.class_names)).min()
     if keep_whole or len(labels) < SEPARATE_FROM or fewest < 2:
         return held, held
-    first, second = _image_data.stratified(labels, images.class_names, 0.5, seed)
+    first, second = image_data.stratified(labels, images.class_names, 0.5, seed)
     if len(second) < least:
         return held, held
     return Subset(held, first.tolist()), Subset(held, second.tolist())

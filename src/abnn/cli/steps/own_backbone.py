@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from abnn.cli._image_data import Look
 from abnn.cli.fit import FitRequest
+from abnn.cli.steps.image_data import Look
 from abnn.data import InputForm
 from abnn.errors import AbnnError, InputError, explain
 from abnn.networks.by_name import build_backbone
