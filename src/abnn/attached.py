@@ -67,7 +67,8 @@ class Attached(AttachedNetwork):
         """
         if isinstance(x, Tensor | np.ndarray) or not isinstance(x, Iterable):
             made = predict_batch(self, x, draws, seed, score, memory_limit, replay, views)
-            return made if self.triage is None else self._judge(made)
+            known = self.triage is not None and self.triage.is_about(made)
+            return replace(made, triage=self.triage) if known else made
         parts = []
         with progress_bar(disable=not progress) as bar:
             task = bar.add_task("predicting", total=len(x) if isinstance(x, Sized) else None, status="")
@@ -80,18 +81,6 @@ class Attached(AttachedNetwork):
                 explain("x", "a loader without batches", "at least one batch", "Iterators are empty after use.")
             )
         return concatenate(parts)
-
-    def _judge(self, prediction: Prediction) -> Prediction:
-        """Add thresholds and stated probabilities, where they are about predictions of this kind."""
-        assert self.triage is not None
-        if not self.triage.is_about(prediction):
-            return prediction
-        levels = torch.tensor([[self.triage.notice, self.triage.reject]], dtype=torch.float64).expand(
-            len(prediction), 2
-        )
-        if self.triage.by_class:
-            levels = torch.tensor(self.triage.by_class, dtype=torch.float64)[prediction.label.cpu()]
-        return replace(prediction, levels=levels.to(prediction.score), stated=self.triage.probabilities(prediction))
 
     def compile(self, *args: Any, disable: bool = False, **options: Any) -> None:
         """Run :meth:`predict`, and ``model(x)``, compiled from now on; ``disable=True`` goes back.

@@ -6,6 +6,7 @@ import copy
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -445,10 +446,10 @@ def test_joined_predictions(fitted: Attached, images: Tensor) -> None:
 
 
 def test_changes_apply_to_every_tensor(fitted: Attached, images: Tensor) -> None:
-    prediction = replace(fitted.predict(images), own={"mine": torch.arange(5.0)}, stated=torch.ones(5, 4))
+    prediction = replace(fitted.predict(images), own={"mine": torch.arange(5.0)})
     double = prediction.apply(lambda each: each.double())
-    tensors = [double.samples, double.combined, double.stated, double.own["mine"], *(double.parts or {}).values()]
-    assert len(tensors) == 4 + len(fitted.combined.names)
+    tensors = [double.samples, double.combined, double.own["mine"], *(double.parts or {}).values()]
+    assert len(tensors) == 3 + len(fitted.combined.names)
     assert all(each is not None and each.dtype == torch.float64 for each in tensors)
     assert double.levels is None and double.default == "combined"
 
@@ -469,7 +470,8 @@ def test_tables(fitted: Attached, images: Tensor) -> None:
     levels = torch.stack([prediction.score, prediction.score], 1) + torch.tensor([[1.0, 2.0]])
     levels[0], levels[1] = -100, torch.tensor([-100.0, 100.0])
     stated = torch.full((5, 4), 0.25)
-    named = replace(prediction, levels=levels, stated=stated).to_pandas(["a", "b", "c", "d"])
+    triage = SimpleNamespace(levels_of=lambda _: levels, probabilities=lambda _: stated)
+    named = replace(prediction, triage=triage).to_pandas(["a", "b", "c", "d"])
     assert named["verdict"].tolist() == ["reject", "notice", "accept", "accept", "accept"]
     assert named["label"].tolist() == ["abcd"[label] for label in prediction.label.tolist()]
     assert (named[["p(a)", "p(b)", "p(c)", "p(d)"]] == 0.25).all(axis=None)

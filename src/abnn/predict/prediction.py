@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,9 +16,6 @@ from abnn.scores import find_score
 
 if TYPE_CHECKING:
     import pandas
-
-
-TENSORS = ("combined", "levels", "stated")
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,7 @@ class Prediction:
     default   the name of the score that ``score`` shows
     own       scores that only the method at hand can give, by name, each [B], larger = more uncertain
     views     how many views of each image the draws looked at; None: not known
-    levels    the thresholds of notice and reject for each input, [B, 2], if the model was calibrated
-    stated    probabilities that come true on data like the calibration data, [B, K], likewise
+    triage    the thresholds that are about predictions of this kind, if the model was calibrated
     """
 
     samples: Tensor
@@ -42,8 +39,7 @@ class Prediction:
     default: str = "entropy"
     own: Mapping[str, Tensor] = field(default_factory=dict)
     views: int | None = None
-    levels: Tensor | None = None
-    stated: Tensor | None = None
+    triage: Any = None
 
     @property
     def probs(self) -> Tensor:
@@ -65,6 +61,16 @@ class Prediction:
         """Larger = more uncertain, [B]."""
         return self.score_by(self.default)
 
+    @cached_property
+    def levels(self) -> Tensor | None:
+        """The thresholds of notice and reject for each input, [B, 2], if the model was calibrated."""
+        return None if self.triage is None else self.triage.levels_of(self)
+
+    @cached_property
+    def stated(self) -> Tensor | None:
+        """Probabilities that come true on data like the calibration data, [B, K], likewise."""
+        return None if self.triage is None else self.triage.probabilities(self)
+
     @property
     def verdict(self) -> list[str]:
         """What to do with each prediction: "accept", "notice" or "reject". Needs thresholds: abnn.calibrate(model, loader)."""
@@ -83,10 +89,10 @@ class Prediction:
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> Prediction:
         """The same with every tensor changed: moved, cloned."""
-        tensors = {name: None if (value := getattr(self, name)) is None else change(value) for name in TENSORS}
+        combined = None if self.combined is None else change(self.combined)
         own = {name: change(value) for name, value in self.own.items()}
         parts = None if self.parts is None else {name: change(value) for name, value in self.parts.items()}
-        return replace(self, samples=change(self.samples), own=own, parts=parts, **tensors)  # type: ignore[arg-type]
+        return replace(self, samples=change(self.samples), combined=combined, own=own, parts=parts)
 
     def to_pandas(self, class_names: Sequence[str] | None = None) -> pandas.DataFrame:
         """A table with a row for each input: label, score, verdict and the probability of each class.
@@ -115,9 +121,9 @@ def concatenate(parts: Sequence[Prediction]) -> Prediction:
     """Return several batches as one; what one of them lacks, such as a learnt score, the result lacks too."""
     first = parts[0]
     joined: dict[str, Any] = {"samples": torch.cat([part.samples for part in parts], dim=1)}
-    for name in TENSORS:
-        values = [getattr(part, name) for part in parts]
-        joined[name] = None if any(value is None for value in values) else torch.cat(values)
+    scores = [part.combined for part in parts if part.combined is not None]
+    joined["combined"] = torch.cat(scores) if len(scores) == len(parts) else None
+    joined["triage"] = None if any(part.triage is None for part in parts) else first.triage
     own = {name: torch.cat([part.own[name] for part in parts]) for name in first.own}
     every = [part.parts for part in parts if part.parts is not None]
     joined["parts"] = None

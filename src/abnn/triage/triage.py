@@ -116,6 +116,13 @@ class Triage:
         accepted = score <= torch.as_tensor(notice, dtype=score.dtype, device=score.device)  # as in verdicts()
         return torch.where(accepted[:, None], stated, no_surer(stated, prediction.plain))
 
+    def levels_of(self, prediction: Prediction) -> torch.Tensor:
+        """Return the thresholds of notice and reject for each input, [B, 2], as numbers of the score's kind."""
+        score = prediction.score_by(self.score)
+        if self.by_class:
+            return torch.tensor(self.by_class, dtype=torch.float64)[prediction.label.cpu()].to(score)
+        return score.new_tensor([[self.notice, self.reject]]).expand(len(prediction), 2)
+
     def levels(self, scores: np.ndarray, predicted: np.ndarray | None = None) -> np.ndarray:
         """Return numbers into ``VERDICTS`` for scores that are at hand; with ``by_class`` the predicted classes decide."""
         return verdict_levels(scores, *self._limits(predicted))
