@@ -146,7 +146,7 @@ class AttachedBlock(WatchedBlock):
             if self.unfolds and (state.groups > 1 or state.views):
                 main = spread(main, state.views or (0,) * state.groups)
             comes_along = state.groups > state.layer.draws
-            first = len(main) // state.groups if comes_along else 0  # rows of the plain network, which get no addition
+            first = main.shape[0] // state.groups if comes_along else 0  # rows of the plain network, which get no addition
             own = main[first:]
             return torch.cat([main[:first], own + self.attachment(own)])
         if self.unfolds and state.views:
@@ -206,11 +206,11 @@ def repeat_rows(
     """
     if not with_batch:
         return args, kwargs
-    rows = len(args[0] if args else next(iter(kwargs.values())))
+    rows = (args[0] if args else next(iter(kwargs.values()))).shape[0]
 
     def repeat(place: int | str, value: Any) -> Any:
-        if place not in with_batch or len(value) == rows:
+        if place not in with_batch or value.shape[0] == rows:
             return value
-        return spread(value, views or (0,) * (rows // len(value)))
+        return spread(value, views or (0,) * (rows // value.shape[0]))
 
     return tuple(repeat(*each) for each in enumerate(args)), {name: repeat(name, each) for name, each in kwargs.items()}

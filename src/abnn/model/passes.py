@@ -102,7 +102,7 @@ def run_draws(
         args = args[1:]
     logits = logits_of(net(x, *args, **kwargs))
     assert logits is not None
-    if len(logits) != draws * batch:
-        actual = f"a network with {len(logits)} rows of output for {batch} inputs and {draws} draws"
+    if logits.shape[0] != draws * batch:
+        actual = f"a network with {logits.shape[0]} rows of output for {batch} inputs and {draws} draws"
         raise InputError(explain("model", actual, "one row for each input"))
     return logits.unflatten(0, (draws, batch))
