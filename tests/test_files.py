@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from abnn import files
+from abnn import files, tensors
 from abnn.errors import FileFormatError, InputError
 from abnn.store.folder import read_folder
 from abnn.store.saved import describe
@@ -40,8 +40,8 @@ trees = st.recursive(
 @given(tree=trees)
 def test_trees_come_back(tree: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("tree") / "state"
-    files.write_tree(path, tree)
-    back = files.read_tree(path)
+    tensors.write_tree(path, tree)
+    back = tensors.read_tree(path)
     assert back == tree and repr(back) == repr(tree)  # 1, 1.0 and True are kept apart
 
 
@@ -58,16 +58,16 @@ def test_tensors_in_trees_come_back(tmp_path: Path) -> None:
         torch.nn.Parameter(base),
         torch.arange(5, dtype=torch.uint8),
     ]
-    files.write_tree(tmp_path / "state", {"tensors": values, 3: (math.inf, {"tensor": "not one"})})
-    back = files.read_tree(tmp_path / "state")
+    tensors.write_tree(tmp_path / "state", {"tensors": values, 3: (math.inf, {"tensor": "not one"})})
+    back = tensors.read_tree(tmp_path / "state")
     assert back[3] == (math.inf, {"tensor": "not one"})
     for new, old in zip(back["tensors"], values, strict=True):
         assert new.dtype == old.dtype and new.shape == old.shape and torch.equal(new, old.detach())
 
 
 def test_not_a_number_comes_back(tmp_path: Path) -> None:
-    files.write_tree(tmp_path / "state", [math.nan])
-    assert math.isnan(files.read_tree(tmp_path / "state")[0])
+    tensors.write_tree(tmp_path / "state", [math.nan])
+    assert math.isnan(tensors.read_tree(tmp_path / "state")[0])
 
 
 def test_optimiser_state_comes_back(tmp_path: Path) -> None:
@@ -75,22 +75,22 @@ def test_optimiser_state_comes_back(tmp_path: Path) -> None:
     optimizer = torch.optim.Adam([weight], lr=0.1)
     weight.sum().backward()
     optimizer.step()
-    files.write_tree(tmp_path / "state", optimizer.state_dict())
+    tensors.write_tree(tmp_path / "state", optimizer.state_dict())
     other = torch.optim.Adam([torch.nn.Parameter(torch.ones(3))], lr=0.5)
-    other.load_state_dict(files.read_tree(tmp_path / "state"))
+    other.load_state_dict(tensors.read_tree(tmp_path / "state"))
     assert str(other.state_dict()) == str(optimizer.state_dict())
 
 
 def test_what_cannot_be_stored_is_named(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="cannot store set"):
-        files.write_tree(tmp_path / "state", {"a": {1, 2}})
+        tensors.write_tree(tmp_path / "state", {"a": {1, 2}})
     assert not list(tmp_path.iterdir())
 
 
 # -- damaged files -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("read", [files.read_tree, files.read_tensors, files.read_json])
+@pytest.mark.parametrize("read", [tensors.read_tree, tensors.read_tensors, files.read_json])
 def test_missing_files(tmp_path: Path, read: Any) -> None:
     with pytest.raises(FileFormatError, match="does not exist"):
         read(tmp_path / "nothing")
@@ -99,25 +99,25 @@ def test_missing_files(tmp_path: Path, read: Any) -> None:
 @pytest.mark.parametrize("keep", [0, 1, 7, 8, 20, 0.5, 0.99])
 def test_truncated_trees(tmp_path: Path, keep: float) -> None:
     path = tmp_path / "state"
-    files.write_tree(path, {"a": torch.ones(100)})
+    tensors.write_tree(path, {"a": torch.ones(100)})
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content)) if isinstance(keep, float) else keep])
     with pytest.raises(FileFormatError, match="damaged, cut short or of another format"):
-        files.read_tree(path)
+        tensors.read_tree(path)
 
 
 def test_foreign_files(tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.write_bytes(b"\x80\x04 a pickle, perhaps")
     with pytest.raises(FileFormatError, match="not a readable safetensors file"):
-        files.read_tensors(path)
+        tensors.read_tensors(path)
     save_file({"weight": torch.ones(1)}, str(path))
     with pytest.raises(FileFormatError, match="not written by abnn"):
-        files.read_tree(path)
+        tensors.read_tree(path)
     for tree in (b"{", b'{"tensor": "9"}', b'{"dict": 3}', b"\xff\xfe"):
         save_file({"tree": torch.frombuffer(bytearray(tree), dtype=torch.uint8)}, str(path))
         with pytest.raises(FileFormatError, match="not one of abnn's"):
-            files.read_tree(path)
+            tensors.read_tree(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"{'a': 1}"])
@@ -129,7 +129,7 @@ def test_damaged_json(tmp_path: Path, content: bytes) -> None:
 
 
 def test_folders_are_no_files(tmp_path: Path) -> None:
-    for read in (files.read_json, files.read_tensors):
+    for read in (files.read_json, tensors.read_tensors):
         with pytest.raises(FileFormatError, match=str(tmp_path)):
             read(tmp_path)
 

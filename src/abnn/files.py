@@ -1,4 +1,4 @@
-"""Files that are complete or absent, and state trees as safetensors plus JSON (loading never runs code)."""
+"""Files that are complete or absent, JSON within bounds, and versions of formats. Tensors: :mod:`abnn.tensors`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,13 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import Tensor
 
 from abnn._version import __version__
 from abnn.errors import FileFormatError, InputError, explain
 
-Tree = Any
-"""Nested dicts, lists and tuples of tensors, numbers, strings, booleans and None."""
-LOOKED_AT = 64  # rows of a tensor that stand for all of them, at least
 MOST_JSON = 2**26  # bytes of a JSON file; what this package writes has far fewer
 
 
@@ -159,27 +151,22 @@ def check_regular(path: Path, most: int | None = None) -> Path:
 
 
 @contextlib.contextmanager
-def _reading(path: Path, what: str) -> Iterator[None]:
-    """Turn everything that can go wrong while a file is read into one error that names it."""
+def reading(path: Path, what: str, foreign: type[Exception] = ValueError) -> Iterator[None]:
+    """Turn everything that can go wrong while a file is read into one error that names it; ``foreign``: a library's own."""
     try:
         yield
     except FileFormatError:
         raise
     except FileNotFoundError:
         raise FileFormatError(f"{path} does not exist; check the path, or save the model again.") from None
-    except (
-        OSError,
-        SafetensorError,
-        ValueError,
-        RecursionError,
-    ) as error:  # also no UTF-8, numbers or nesting without end
+    except (OSError, ValueError, RecursionError, foreign) as error:  # also no UTF-8, numbers or nesting without end
         raise FileFormatError(
             f"{path} is not {what} ({error}); it is damaged, cut short or of another format: restore or save it again."
         ) from None
 
 
 def read_json(path: Path) -> Any:
-    with _reading(path, "valid JSON"):
+    with reading(path, "valid JSON"):
         return json.loads(check_regular(path, MOST_JSON).read_text())
 
 
@@ -246,78 +233,3 @@ def seal(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return a description with the sha256 of all its other fields as ``digest``."""
     fields = {name: value for name, value in description.items() if name != "digest"}
     return {**fields, "digest": hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()}
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    write_bytes(path, save({name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}))
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    with _reading(path, "a readable safetensors file"):
-        return load_file(str(check_regular(path)))
-
-
-def write_tree(path: Path, tree: Tree) -> None:
-    """One safetensors file: tensors as they are, everything else as JSON in a byte tensor, and the sha256 of all of it."""
-    tensors: dict[str, Tensor] = {}
-    skeleton = json.dumps(_strip(tree, tensors), allow_nan=True)
-    tensors["tree"] = torch.frombuffer(bytearray(skeleton.encode()), dtype=torch.uint8)
-    tensors["digest"] = torch.frombuffer(bytearray.fromhex(tensor_digest(tensors)), dtype=torch.uint8)
-    write_tensors(path, tensors)
-
-
-def read_tree(path: Path) -> Tree:
-    """What :func:`write_tree` wrote; a file without a digest is one of an older version."""
-    tensors = read_tensors(path)
-    digest = tensors.pop("digest", None)
-    if digest is not None and bytes(digest.flatten().view(torch.uint8).numpy()).hex() != tensor_digest(tensors):
-        raise FileFormatError(f"{path} was changed since it was written: restore it, or delete it to start anew.")
-    if "tree" not in tensors:
-        raise FileFormatError(f"{path} holds tensors but no state tree; it was not written by abnn.")
-    try:
-        return _restore(json.loads(bytes(tensors["tree"].numpy()).decode()), tensors)
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError) as error:
-        raise FileFormatError(f"{path} holds a state tree that is not one of abnn's ({error!r}).") from None
-
-
-def _strip(node: Tree, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(node, Tensor):
-        name = str(len(tensors))
-        tensors[name] = node
-        return {"tensor": name}
-    if isinstance(node, dict):
-        return {"dict": [[_strip(key, tensors), _strip(value, tensors)] for key, value in node.items()]}
-    if isinstance(node, list | tuple):
-        return {type(node).__name__: [_strip(value, tensors) for value in node]}
-    if node is None or isinstance(node, bool | int | float | str):
-        return node
-    raise TypeError(f"cannot store {type(node).__name__} in a state tree")
-
-
-def _restore(node: Any, tensors: dict[str, Tensor]) -> Tree:
-    if not isinstance(node, dict):
-        return node
-    kind, value = next(iter(node.items()))
-    if kind == "tensor":
-        return tensors[value]
-    if kind == "dict":
-        return {_restore(key, tensors): _restore(item, tensors) for key, item in value}
-    items = [_restore(item, tensors) for item in value]
-    return tuple(items) if kind == "tuple" else items
-
-
-def rows_digest(tensors: Sequence[Tensor]) -> str:
-    """sha256 over some rows of tensors, which stand for all of them."""
-    return tensor_digest({str(n): each[:: max(1, len(each) // LOOKED_AT)] for n, each in enumerate(tensors)})
-
-
-def tensor_digest(state: Mapping[str, Tensor]) -> str:
-    """sha256 over names, shapes, types and bytes of tensors; what else a network keeps in its state is passed over."""
-    digest = hashlib.sha256()
-    for name, value in sorted(state.items()):
-        if not isinstance(value, Tensor):
-            continue
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        whole = value.detach().cpu().clone(memory_format=torch.contiguous_format)  # one row of many is not contiguous
-        digest.update(whole.flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

@@ -25,9 +25,10 @@ from abnn.evaluate import resume
 from abnn.evaluate.collect import evaluate_set
 from abnn.evaluate.evaluation import Evaluation
 from abnn.evaluate.records import Record, find_records, read_record
-from abnn.files import read_tree, write_json, write_tensors, write_tree
+from abnn.files import write_json
 from abnn.networks.by_name import build_backbone
 from abnn.store import saved
+from abnn.tensors import read_tree, write_tensors, write_tree
 from abnn.triage import Triage
 from tests.conftest import alter, mlp, randomise_attachments
 

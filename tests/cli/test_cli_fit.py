@@ -24,10 +24,10 @@ from abnn.cli.steps.image_data import Files, Look, OwnData, look, open_folders, 
 from abnn.cli.steps.own_backbone import IMAGENET, at_chance, choose_form
 from abnn.data import FolderSource, InputForm
 from abnn.errors import AbnnError, FileFormatError, InputError
-from abnn.files import read_tensors, write_tensors, write_tree
 from abnn.networks.by_name import PaperResNet
 from abnn.networks.weights import load_weights, read_weights
 from abnn.store.folder import fingerprint
+from abnn.tensors import read_tensors, write_tensors, write_tree
 from abnn.triage.thresholds import least_count
 from tests.train.test_fit import data
 

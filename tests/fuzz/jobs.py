@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 import abnn
-from abnn import cli, files
+from abnn import cli, tensors
 from abnn.evaluate import resume
 from abnn.evaluate.records import find_records
 from abnn.store.folder import fingerprint
@@ -96,7 +96,7 @@ def _fit(samples: Path, pages: bool = True, seed: int = 1) -> Callable[[Path], N
 
 def _fit_state(folder: Path) -> dict[str, Any]:
     for checkpoint in folder.glob("*.safetensors"):
-        files.read_tree(checkpoint)  # absent, or as it was written
+        tensors.read_tree(checkpoint)  # absent, or as it was written
     return {"model": _model(folder / "out" / "model"), "page": _page(folder / "out" / "report.html")}
 
 

@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, given, settings
 
 from abnn.errors import FileFormatError
 from abnn.evaluate.records import read_record
-from abnn.files import MOST_JSON, read_json, read_tree, write_tree
+from abnn.files import MOST_JSON, read_json
 from abnn.networks.weights import read_weights
+from abnn.tensors import read_tree, write_tree
 from abnn.triage.drift import DriftMonitor
 from tests.fuzz.campaign import Worker
 from tests.fuzz.cases import Failure, attempt, generator, run_files
@@ -111,7 +112,7 @@ def test_every_changed_byte_of_a_state_tree_is_refused(tmp_path: Path, worker: W
 
 
 def test_a_state_tree_of_an_older_version_is_read(tmp_path: Path) -> None:
-    from abnn.files import read_tensors, write_tensors
+    from abnn.tensors import read_tensors, write_tensors
 
     write_tree(tmp_path / "x", {"a": [1, 2.5, None], "b": ("c",)})
     tensors = read_tensors(tmp_path / "x")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from abnn.predict.verdicts import VERDICTS, verdict_levels, verdicts
+from abnn.decisions import VERDICTS, verdict_levels, verdicts
 
 SCORES = [0.0, 0.5, 0.6, 1.0, 1.5, math.inf, math.nan]
 EXPECTED = ["accept", "accept", "notice", "notice", "reject", "reject", "reject"]

@@ -420,7 +420,7 @@ def test_a_failed_save_leaves_the_old_model(
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("abnn.files.write_tensors", fail)
+    monkeypatch.setattr("abnn.tensors.write_tensors", fail)
     with pytest.raises(OSError, match="disk full"):
         fitted.save(path, extra={"new": True})
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before

@@ -24,9 +24,9 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorData
 import abnn
 from abnn.config import PRESETS, FitConfig
 from abnn.errors import AbnnWarning, DivergedError, FileFormatError, InputError
-from abnn.files import write_tree
 from abnn.networks.by_name import PaperResNet
 from abnn.outliers import Mixed, Outliers, make_outliers
+from abnn.tensors import write_tree
 from abnn.train.batches import Batches
 from abnn.train.checkpoint import Run
 from abnn.train.fit import _choose_epochs as choose_epochs

@@ -22,7 +22,6 @@ from abnn.baselines.base import Method, make_method, state_of
 from abnn.baselines.options import check_choice
 from abnn.config import DRAWS
 from abnn.errors import AbnnError, FileFormatError, InputError, at_least_one, explain, not_negative
-from abnn.files import read_tensors
 from abnn.model.blocks import evaluating
 from abnn.networks.by_name import build_backbone
 from abnn.networks.recipe import rebuild
@@ -33,6 +32,7 @@ from abnn.store.folder import LEARNT, check_tensors, read_folder, write_folder
 from abnn.store.model import check_classes
 from abnn.store.saved import LOADERS
 from abnn.store.schema import TrainedMethod
+from abnn.tensors import read_tensors
 from abnn.train.trainable import History
 
 (NETWORK,) = TrainedMethod.PARTS

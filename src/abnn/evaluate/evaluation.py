@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from abnn.decisions import verdict_levels
 from abnn.errors import InputError, explain, unknown
-from abnn.predict.verdicts import verdict_levels
 
 TIERS = ("id", "semi", "full")
 Thresholds = tuple[float, float]

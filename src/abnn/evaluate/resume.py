@@ -24,7 +24,7 @@ from abnn._version import __version__
 from abnn.errors import FileFormatError, InputError, explain
 from abnn.evaluate.collect import Pool, Rows, Stated, as_result, join, rows_of
 from abnn.evaluate.evaluation import SetResult
-from abnn.files import read_tree, write_tree
+from abnn.tensors import read_tree, write_tree
 
 BATCHES_PER_PART = 50
 

@@ -25,8 +25,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from abnn import metrics
+from abnn.decisions import VERDICTS
 from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
-from abnn.predict.verdicts import VERDICTS
 
 Numbers: TypeAlias = dict[str, Any]
 """Nested dicts (and lists, for matrices) of floats and integers."""

@@ -146,7 +146,9 @@ class AttachedBlock(WatchedBlock):
             if self.unfolds and (state.groups > 1 or state.views):
                 main = spread(main, state.views or (0,) * state.groups)
             comes_along = state.groups > state.layer.draws
-            first = main.shape[0] // state.groups if comes_along else 0  # rows of the plain network, which get no addition
+            first = (
+                main.shape[0] // state.groups if comes_along else 0
+            )  # rows of the plain network, which get no addition
             own = main[first:]
             return torch.cat([main[:first], own + self.attachment(own)])
         if self.unfolds and state.views:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from abnn.errors import FileFormatError, InputError, explain
-from abnn.files import read_tensors
+from abnn.tensors import read_tensors
 
 PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 INSIDE = ("state_dict", "model_state_dict", "model")

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from abnn.errors import InputError, explain
-from abnn.files import rows_digest
 from abnn.outliers.base import VALUES, Change
 from abnn.outliers.random import Rng
 from abnn.outliers.ranges import channels_back, channels_first
+from abnn.tensors import rows_digest
 
 
 @dataclass(kw_only=True, eq=False)

@@ -1,8 +1,8 @@
 """How a prediction runs: in parts that fit into memory, as CUDA graphs, compiled."""
 
+from abnn.decisions import VERDICTS, verdicts
 from abnn.predict.plain import Plain
 from abnn.predict.prediction import Prediction, concatenate
 from abnn.predict.run import predict
-from abnn.predict.verdicts import VERDICTS, verdicts
 
 __all__ = ["VERDICTS", "Plain", "Prediction", "concatenate", "predict", "verdicts"]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from abnn.decisions import verdicts
 from abnn.errors import MissingExtraError, NotFittedError
-from abnn.predict.verdicts import verdicts
 from abnn.scores import find_score
 
 if TYPE_CHECKING:

@@ -10,15 +10,16 @@ import hashlib
 import warnings
 from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from abnn import files
 from abnn._version import __version__
 from abnn.errors import AbnnWarning, FileFormatError
-from abnn.files import check_regular, left_behind, read_json, seal, tensor_digest
-from abnn.store.schema import OTHER_METHOD, Description
+from abnn.files import check_regular, left_behind, read_json, seal
+from abnn.store.description import OTHER_METHOD, Description
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 FIX = "The folder is damaged or was changed: restore it, or save the model again."
 LEARNT = ("closed_form.", "combined.")
@@ -27,20 +28,28 @@ Kind = TypeVar("Kind", bound=Description)
 
 
 def write_folder(
-    path: str | Path, kind: type[Description], fields: Mapping[str, Any], parts: Mapping[str, Mapping[str, Tensor]]
+    path: str | Path,
+    kind: type[Description],
+    fields: Mapping[str, Any],
+    parts: Mapping[str, Mapping[str, Tensor] | bytes],
 ) -> Path:
     """Write the folder ``path`` and return it; only one of the same kind is replaced.
 
     fields  of the description, all that ``kind`` has beside format, version and checksums
-    parts   tensors by the name of their file
+    parts   tensors, or bytes, by the name of their file
     """
     path = Path(path)
     files.check_replaceable(path, kind.FILE, kind.WHAT)
     description = {**fields, "format": kind.FORMAT, "version": kind.NEWEST, "abnn": __version__}
     files.parse(kind, description, f"{path}: ", "It could not be loaded again.")
     with files.writing_directory(path) as folder:
-        for name, tensors in parts.items():
-            files.write_tensors(folder / name, dict(tensors))
+        for name, content in parts.items():
+            if isinstance(content, bytes):
+                files.write_bytes(folder / name, content)
+            else:
+                from abnn.tensors import write_tensors
+
+                write_tensors(folder / name, dict(content))
         description["files"] = {name: file_digest(folder / name) for name in parts}
         files.write_json(folder / kind.FILE, seal(description))
     return path
@@ -121,4 +130,6 @@ def file_digest(path: Path) -> str:
 
 def fingerprint(network: nn.Module) -> str:
     """Return the sha256 over names, shapes, types and bytes of all parameters and buffers."""
+    from abnn.tensors import tensor_digest
+
     return tensor_digest(network.state_dict())

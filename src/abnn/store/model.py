@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from abnn.bayes.priors import Gaussian, ScaleMixture
 from abnn.config import AttachConfig
 from abnn.errors import AbnnWarning, FileFormatError, InputError, explain
-from abnn.files import as_json, read_tensors, tensor_digest
+from abnn.files import as_json
 from abnn.model.network import AttachedNetwork
 from abnn.networks.recipe import rebuild
 from abnn.store.folder import FIX, LEARNT, check_tensors, fingerprint, read_folder, write_folder
 from abnn.store.schema import AttachedModel
+from abnn.tensors import read_tensors, tensor_digest
 from abnn.triage import Triage
 
 ATTACHMENTS, BACKBONE = AttachedModel.PARTS

@@ -12,13 +12,14 @@ from typing import Any
 from torch import nn
 
 from abnn.errors import AbnnError, FileFormatError, InputError, explain
-from abnn.files import left_behind, read_json, read_tensors
+from abnn.files import left_behind, read_json
 from abnn.networks.by_name import build_backbone
 from abnn.networks.recipe import rebuild
 from abnn.store.folder import fingerprint as network_fingerprint
 from abnn.store.folder import read_folder
 from abnn.store.model import check_class_names, other_network
 from abnn.store.schema import AttachedModel, TrainedMethod, WithNetwork
+from abnn.tensors import read_tensors
 
 KINDS: dict[str, type[WithNetwork]] = {kind.FORMAT: kind for kind in (AttachedModel, TrainedMethod)}
 LOADERS: dict[str, Callable[[Path, nn.Module | None], Any]] = {}

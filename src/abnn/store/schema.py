@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from abnn.bayes.layers import Init
 from abnn.files import only
 from abnn.model.views import STEPS
 from abnn.networks.recipe import MOST_NUMBERS, check_recipe, is_shape
 from abnn.scores import SCORES
+from abnn.store.description import OTHER_METHOD, Description, Digest, Strict
 from abnn.triage import Triage
 
 
@@ -20,7 +21,6 @@ def _has_few_parts(method: dict[str, Any]) -> bool:
     return all(isinstance(number, int) and 1 <= number <= 1000 for number in numbers)
 
 
-Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Shape = Annotated[list[int], only(is_shape, f"a list of whole numbers from 1, at most {MOST_NUMBERS:,} in all")]
 TYPES = ("float16", "bfloat16", "float32", "float64", "bool", "uint8", "int8", "int16", "int32", "int64")
 Type = Annotated[str, only(TYPES.__contains__, f"one of {', '.join(TYPES)}")]
@@ -30,41 +30,6 @@ Recipe = Annotated[
 ]
 Score = Annotated[str, only(SCORES.__contains__, f"one of {', '.join(SCORES)}")]
 Views = Annotated[int, Field(ge=1, le=len(STEPS))]
-
-
-OTHER_METHOD = (
-    "It was fitted by an earlier version, with another method, and cannot be converted: attach to the same backbone and fit again, "
-    "with abnn.attach() and abnn.fit(), or with abnn fit."
-)
-
-
-class Strict(BaseModel):
-    """No unknown fields, no text in the place of numbers, no NaN."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class Description(Strict):
-    """The JSON file of a saved folder, and what is common to all folders of its kind.
-
-    EARLIER  what to do with folders of versions before OLDEST
-    files    sha256 of every other file of the folder, by its name
-    digest   sha256 of all fields but this one. Folders of older versions have neither
-    """
-
-    FILE: ClassVar[str]
-    WHAT: ClassVar[str] = "a saved model"
-    FORMAT: ClassVar[str]
-    OLDEST: ClassVar[int]
-    NEWEST: ClassVar[int]
-    EARLIER: ClassVar[str] = "Fit the model again and save it."
-    PARTS: ClassVar[tuple[str, ...]]
-
-    format: str
-    version: int
-    abnn: str
-    files: dict[str, Digest] = {}
-    digest: Digest | None = None
 
 
 class WithNetwork(Description):

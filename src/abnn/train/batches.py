@@ -25,9 +25,9 @@ from torch.utils.data import (
 )
 
 from abnn.errors import AbnnWarning, InputError, explain
-from abnn.files import rows_digest, tensor_digest
 from abnn.outliers import measure_range
 from abnn.predict.inputs import check_inputs
+from abnn.tensors import rows_digest, tensor_digest
 from abnn.train.randomness import number, preserved_random_state, seed_everything
 
 SAMPLED = 16  # items of a data set that stand for all of them, at least

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import AbnnWarning, FileFormatError, InputError, explain
-from abnn.files import read_tree, write_tree
+from abnn.tensors import read_tree, write_tree
 from abnn.train.trainable import History, Trainable
 
 FORMAT = "abnn-checkpoint-5"

@@ -12,10 +12,10 @@ import torch
 from abnn.bayes.noise import held_noise, hold, map_noise
 from abnn.config import DEFAULTS, FitConfig, Objective, check_rate, preset
 from abnn.errors import InputError, explain, not_negative, whole_seed
-from abnn.files import tensor_digest
 from abnn.model.network import AttachedNetwork
 from abnn.outliers import PRESET, Outliers
 from abnn.predict.compiling import compiled
+from abnn.tensors import tensor_digest
 from abnn.train.batches import Batches, generators_of
 from abnn.train.combine import learn_score
 from abnn.train.hold_out import hold_out

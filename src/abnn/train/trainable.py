@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from abnn.files import Tree
+from abnn.tensors import Tree
 
 Passes = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 """Passes once over the training data in a fixed order, whenever it is called."""
@@ -35,7 +35,7 @@ class Trainable(ABC):
         """Every tensor that training changes in place: parameters, and buffers where they count."""
 
     def more(self) -> Tree:
-        """Anything else that a resumed run needs (multipliers, collected samples), as files.write_tree can hold it."""
+        """Anything else that a resumed run needs (multipliers, collected samples), as tensors.write_tree can hold it."""
         return None
 
     def restore_more(self, more: Tree) -> None:

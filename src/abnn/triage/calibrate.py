@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from abnn.config import COST_KINDS, DRAWS, Costs, TriageConfig
+from abnn.config import DRAWS
+from abnn.decisions import COST_KINDS, Costs, TriageConfig
 from abnn.errors import AbnnWarning, InputError, explain
 from abnn.outliers import DEFAULT, make_outliers, measure_range
 from abnn.train.batches import check_batch

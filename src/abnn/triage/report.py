@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from abnn.config import check_promise
+from abnn.decisions import check_promise
 from abnn.errors import InputError, explain
 from abnn.triage.thresholds import conformal_quantile, conformal_rank, least_count
 from abnn.triage.triage import Triage

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from abnn.config import COST_KINDS, Costs
+from abnn.decisions import COST_KINDS, Costs
 from abnn.errors import InputError, explain
 
 RESOLUTION, ROUNDING, LEAST = 1e-4, 1e-5, 2.0**-21

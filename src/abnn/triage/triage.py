@@ -6,20 +6,21 @@ import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import torch
 from pydantic import ConfigDict
 from pydantic import Field as Bounds
 
-from abnn.config import Costs, TriageConfig
+from abnn.decisions import Costs, TriageConfig, verdict_levels, verdicts
 from abnn.errors import AbnnWarning, InputError, NotFittedError, explain
 from abnn.files import only, parse
-from abnn.predict import Prediction
-from abnn.predict.verdicts import verdict_levels, verdicts
 from abnn.triage.drift import Count, Counts, DriftMonitor, Floats, are_bins
-from abnn.triage.temperature import no_surer, rescale
+
+if TYPE_CHECKING:
+    import torch
+
+    from abnn.predict import Prediction
 
 FIX = "The file is damaged or was changed: restore it, or calibrate again."
 
@@ -95,7 +96,7 @@ class Triage:
 
     def __call__(self, prediction: Prediction) -> Verdicts:
         """Return the verdicts of what ``model.predict(x)`` gave; warn where it has other draws or views than calibration."""
-        if not isinstance(prediction, Prediction):
+        if not hasattr(prediction, "score_by"):
             name = type(prediction).__name__
             raise InputError(explain("prediction", name, "what model.predict(x) returns", "triage(model.predict(x))."))
         score = prediction.score_by(self.score)
@@ -108,6 +109,10 @@ class Triage:
 
         Nothing is known of probabilities on inputs that are not accepted: there it is never surer than the network itself.
         """
+        import torch  # here alone: exported models keep thresholds and do without
+
+        from abnn.triage.temperature import no_surer, rescale
+
         stated = rescale(prediction.probs, self.temperature)
         score = prediction.score_by(self.score)
         # Labels where they decide: else the host need not wait for the device.

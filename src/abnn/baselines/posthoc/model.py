@@ -16,12 +16,12 @@ from abnn.baselines.options import check_choice
 from abnn.baselines.posthoc.base import PostHoc, build_posthoc
 from abnn.baselines.posthoc.reader import MOST, Reader
 from abnn.errors import FileFormatError, InputError, NotFittedError, explain
-from abnn.files import read_tensors
 from abnn.predict import Plain, Prediction
 from abnn.predict.inputs import check_inputs
 from abnn.scores import SAMPLE_SCORES, SCORES
 from abnn.store.folder import fingerprint, read_folder, write_folder
 from abnn.store.schema import PostHocScores
+from abnn.tensors import read_tensors
 
 DEFAULT = ("energy", "mahalanobis", "mahalanobis-blocks")  # these need no extra
 

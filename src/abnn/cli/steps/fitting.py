@@ -23,8 +23,9 @@ from abnn.cli._common import say
 from abnn.cli.fit import FitRequest
 from abnn.cli.steps import image_data, own_backbone, own_report
 from abnn.cli.steps.image_data import Files, OwnData
-from abnn.config import AttachConfig, FitConfig, TriageConfig, check_promise, check_rate
+from abnn.config import AttachConfig, FitConfig, TriageConfig, check_rate
 from abnn.data import InputForm
+from abnn.decisions import check_promise
 from abnn.errors import AbnnWarning, InputError, explain
 from abnn.files import check_replaceable, check_writable, write_bytes
 from abnn.outliers import DEFAULT

@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from abnn.decisions import VERDICTS
 from abnn.evaluate.evaluation import Evaluation
-from abnn.predict.verdicts import VERDICTS
 
 Limits = tuple[float, float]
 Look = tuple[str, object]

@@ -10,12 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from abnn.decisions import VERDICTS
 from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
 from abnn.evaluate.records import slug
 from abnn.evaluate.report import drawing
 from abnn.evaluate.report.drawing import PERCENT, TIER_LOOK, Drawing, Limits, short
 from abnn.metrics import auroc, reliability, risk_coverage, roc_curve, selective
-from abnn.predict.verdicts import VERDICTS
 
 BINS = 30
 MOST_POINTS = 300

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from abnn.decisions import VERDICTS
 from abnn.evaluate.evaluation import Evaluation, SetResult
-from abnn.predict.verdicts import VERDICTS
 
 PER_ROW = 6
 LARGEST_SIDE = 192

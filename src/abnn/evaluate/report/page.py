@@ -13,6 +13,7 @@ import numpy as np
 from markupsafe import Markup
 
 from abnn._version import __version__
+from abnn.decisions import VERDICTS
 from abnn.errors import InputError, explain
 from abnn.evaluate.evaluation import TIERS, Evaluation, check_distinct
 from abnn.evaluate.report import figures as draw
@@ -22,7 +23,6 @@ from abnn.evaluate.report.measure import measure, same_inputs
 from abnn.evaluate.report.numbers import TABLES, as_text, judge, percent
 from abnn.files import write_bytes, write_text, writing_directory
 from abnn.metrics import cluster_confusion
-from abnn.predict.verdicts import VERDICTS
 
 
 def write_report(
