@@ -18,7 +18,7 @@ from abnn.files import only, parse
 from abnn.triage.drift import Count, Counts, DriftMonitor, Floats, are_bins
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
     from abnn.predict import Prediction
 
@@ -30,7 +30,7 @@ class Verdicts:
     """What to do with each prediction of a batch."""
 
     verdict: list[str]
-    score: torch.Tensor
+    score: Tensor
 
 
 Share = Annotated[float, Bounds(ge=0, le=1)]
@@ -104,7 +104,7 @@ class Triage:
         limits = self._limits(prediction.label.cpu().numpy(), prediction.samples.shape[2])
         return Verdicts(verdicts(score, *limits), score)
 
-    def probabilities(self, prediction: Prediction) -> torch.Tensor:
+    def probabilities(self, prediction: Prediction) -> Tensor:
         """Return the averaged prediction, made to come true on calibration data, [B, K]; the most probable class stays.
 
         Nothing is known of probabilities on inputs that are not accepted: there it is never surer than the network itself.
@@ -121,10 +121,12 @@ class Triage:
         accepted = score <= torch.as_tensor(notice, dtype=score.dtype, device=score.device)  # as in verdicts()
         return torch.where(accepted[:, None], stated, no_surer(stated, prediction.plain))
 
-    def levels_of(self, prediction: Prediction) -> torch.Tensor:
+    def levels_of(self, prediction: Prediction) -> Tensor:
         """Return the thresholds of notice and reject for each input, [B, 2], as numbers of the score's kind."""
         score = prediction.score_by(self.score)
         if self.by_class:
+            import torch
+
             return torch.tensor(self.by_class, dtype=torch.float64)[prediction.label.cpu()].to(score)
         return score.new_tensor([[self.notice, self.reject]]).expand(len(prediction), 2)
 
