@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import abnn
 from abnn import cli
-from abnn.cli._common import draws_and_seed
+from abnn.triage.calibrate import draws_and_seed
 from abnn.config import DRAWS
 from abnn.errors import AbnnWarning
 from abnn.triage import Triage

@@ -38,7 +38,7 @@ def test_p_values_are_ranks_among_everything_seen() -> None:
         bag.append(mine)
         tie = drift._uniform(5, number)
         expected = (sum(b > mine for b in bag) + tie * sum(b == mine for b in bag)) / len(bag)
-        monitor_p = monitor._p_value(score)
+        monitor_p = monitor._p_values(np.array([score]))[0]
         monitor.seen += 1
         assert monitor_p == pytest.approx(expected, abs=1e-12)
 

@@ -72,12 +72,3 @@ def move_to_device(model: Any, device: str) -> str:
         fix = str(error).split("\n")[0]
         raise InputError(explain("--device", repr(device), "a device of this machine", fix)) from None
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
-
-
-def draws_and_seed(model: Any, draws: int | None, seed: int | None) -> tuple[int, int]:
-    """Return what was asked for; else what the thresholds were calibrated with, or would be."""
-    from abnn.triage.calibrate import usual_draws
-
-    triage = getattr(model, "triage", None)
-    usual = (usual_draws(model), 0) if triage is None else (triage.draws, triage.seed)
-    return usual[0] if draws is None else draws, usual[1] if seed is None else seed

@@ -158,6 +158,13 @@ def usual_draws(model: Any) -> int:
     return getattr(getattr(model, "network", model), "usual_draws", DRAWS)
 
 
+def draws_and_seed(model: Any, draws: int | None, seed: int | None) -> tuple[int, int]:
+    """Return what was asked for; else what the thresholds were calibrated with, or would be."""
+    triage = getattr(model, "triage", None)
+    usual = (usual_draws(model), 0) if triage is None else (triage.draws, triage.seed)
+    return usual[0] if draws is None else draws, usual[1] if seed is None else seed
+
+
 def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
     """Return thresholds from gathered scores; draws, seed and score are those of the gathered predictions."""
     if not len(gathered.severe):

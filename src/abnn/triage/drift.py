@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -36,6 +35,7 @@ from abnn.triage.thresholds import lift
 
 FORMAT = "abnn-drift-1"
 LEAST_SCORES = 40
+AT_ONCE = 1024  # scores of a long row that are counted together
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Counts = tuple[Count, ...]
 Floats = tuple[float, ...]
@@ -137,10 +137,14 @@ class DriftMonitor:
 
     def update(self, scores: float | Iterable[float]) -> bool:
         """Take one score or several in the order they came; True if there has been an alarm."""
-        for score in np.atleast_1d(np.asarray(scores, np.float64)).tolist():
-            if not score > -math.inf:
-                raise InputError(explain("scores", score, "numbers, or +inf for an input above all others"))
-            self._bet(self._p_value(score))
+        values = np.atleast_1d(np.asarray(scores, np.float64)).ravel()
+        wrong = np.flatnonzero(~(values > -math.inf))
+        good = values[: wrong[0]] if len(wrong) else values
+        for first in range(0, len(good), AT_ONCE):
+            self._bet(self._p_values(good[first : first + AT_ONCE]))
+        if len(wrong):
+            score = values[wrong[0]].item()
+            raise InputError(explain("scores", score, "numbers, or +inf for an input above all others"))
         return self.alarmed
 
     @property
@@ -168,20 +172,32 @@ class DriftMonitor:
         higher, lower = (np.logaddexp.reduce(part) for part in (self.pool[:half], self.pool[half:]))
         return "higher" if higher >= lower else "lower"
 
-    def _p_value(self, score: float) -> float:
-        place = bisect_left(self.edges, score)
-        self.counts[place] += 1
-        ties = _uniform(self.seed, self.seen) * self.counts[place]
-        return (sum(self.counts[place + 1 :]) + ties) / sum(self.counts)
+    def _p_values(self, scores: np.ndarray) -> np.ndarray:
+        """Count scores in their bins, one after the other, and return the p-value of each."""
+        rows, places = np.arange(len(scores)), np.searchsorted(self.edges, scores)
+        running = np.zeros((len(scores), len(self.counts)), np.int64)
+        running[rows, places] = 1
+        running = np.cumsum(running, 0) + np.array(self.counts)
+        self.counts = running[-1].tolist()
+        ties = np.array([_uniform(self.seed, self.seen + row) for row in rows]) * running[rows, places]
+        above = running.sum(1) - np.take_along_axis(np.cumsum(running, 1), places[:, None], 1)[:, 0]
+        return (above + ties) / running.sum(1)
 
-    def _bet(self, p: float) -> None:
-        self.seen += 1
-        entry = -math.log(self.seen * (self.seen + 1) * len(_BETS))
-        won = np.where(_HIGHER, p, 1 - p) <= _SIZE
-        self.pool = (np.logaddexp(self.pool or -np.inf, entry) + np.where(won, _WIN, _LOSE)).tolist()
-        self.peak = max(self.peak, self.log_wealth)
-        if self.alarmed_at is None and self.peak >= self.margin - math.log(self.alarm):
-            self.alarmed_at = self.seen
+    def _bet(self, p: np.ndarray) -> None:
+        """Put all wealth on these p-values, one after the other."""
+        numbers = self.seen + 1 + np.arange(len(p))
+        entries = -np.log(numbers * (numbers + 1.0) * len(_BETS))
+        won = np.where(_HIGHER, p[:, None], 1 - p[:, None]) <= _SIZE
+        gains, pools = np.where(won, _WIN, _LOSE), np.empty((len(p), len(_BETS)))
+        pool = np.array(self.pool) if self.pool else np.full(len(_BETS), -np.inf)
+        for row, (entry, gain) in enumerate(zip(entries, gains)):
+            pools[row] = pool = np.logaddexp(pool, entry) + gain
+        wealth = np.logaddexp(-np.log1p(numbers), np.logaddexp.reduce(pools, axis=1))
+        peaks = np.maximum(self.peak, np.maximum.accumulate(wealth))
+        alarms = np.flatnonzero(peaks >= self.margin - math.log(self.alarm))
+        if self.alarmed_at is None and len(alarms):
+            self.alarmed_at = int(numbers[alarms[0]])
+        self.pool, self.peak, self.seen = pool.tolist(), float(peaks[-1]), int(numbers[-1])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole state, as JSON can hold it."""
@@ -205,6 +221,27 @@ class DriftMonitor:
     @classmethod
     def load(cls, path: str | Path) -> DriftMonitor:
         return cls.from_dict(read_json(Path(path)))
+
+
+def merge(parts: Sequence[DriftMonitor]) -> DriftMonitor:
+    """Return one monitor of streams that were watched apart, each from the start, as parts of one job are.
+
+    Its wealth is the mean of theirs, weighted by their lengths. Each has an expectation of at most 1 if nothing drifts, so
+    has the mean, whatever depends on whatever; by Markov's inequality the false-alarm rate holds for one look at the end.
+    """
+    first, seen = parts[0], sum(part.seen for part in parts)
+    if any((each.edges, each.reference) != (first.edges, first.reference) for each in parts):
+        raise InputError(explain("parts", "monitors of different models", "monitors that started from one calibration"))
+    counts = np.array([part.counts for part in parts]).sum(0) - (len(parts) - 1) * np.array(first.reference)
+    merged = DriftMonitor(first.edges, first.reference, first.alarm, first.seed, counts.tolist())
+    watched = [part for part in parts if part.seen]
+    if watched:
+        shares = np.log([[part.seen / seen] for part in watched])
+        merged.pool = np.logaddexp.reduce(np.array([part.pool for part in watched]) + shares, axis=0).tolist()
+        merged.seen = seen
+        merged.peak = max(0.0, merged.log_wealth)
+        merged.alarmed_at = seen if merged.peak >= merged.margin - math.log(merged.alarm) else None
+    return merged
 
 
 def resume_monitor(fresh: DriftMonitor, path: Path) -> DriftMonitor:

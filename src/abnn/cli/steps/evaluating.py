@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from abnn.cli._common import draws_and_seed, open_model, say, visible
+from abnn.cli._common import open_model, say, visible
 from abnn.cli.evaluate import SOURCES, EvaluateRequest
 from abnn.cli.report import page_from_records
 from abnn.data import InputForm, match_labels, open_source
@@ -25,6 +25,7 @@ from abnn.files import check_writable
 from abnn.scores import SCORES, without_statistics
 from abnn.store.saved import class_names_of, fingerprint
 from abnn.train.watch import progress_bar
+from abnn.triage.calibrate import draws_and_seed
 
 Sets = list[tuple[TieredSource, list[str]]]
 """Each with what a reader should know about it."""

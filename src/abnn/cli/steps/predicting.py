@@ -20,7 +20,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from torch import Tensor
 
-from abnn.cli._common import draws_and_seed, open_model, visible
+from abnn.cli._common import open_model, visible
 from abnn.cli.predict import PredictRequest
 from abnn.cli.steps.inputs import list_names, read_inputs
 from abnn.data import InputForm
@@ -28,6 +28,7 @@ from abnn.data.drawing import InkForm, reads_drawings
 from abnn.errors import AbnnError, FileFormatError, InputError, explain, unknown
 from abnn.files import check_writable
 from abnn.store.saved import class_names_of
+from abnn.triage.calibrate import draws_and_seed
 from abnn.triage.drift import resume_monitor
 
 NOTICED, REJECTED = 10, 11

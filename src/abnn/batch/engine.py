@@ -1,0 +1,86 @@
+"""Ray: a cluster that is there, or one on this machine for the time of a job, and workers on it that start anew if they die."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from abnn.batch.worker import Scorer, Work
+from abnn.errors import AbnnError, InputError, MissingExtraError, explain
+
+MOST_TASKS = 4096  # numbers of shards are handed out in so many pieces at most
+STORE = 80 * 2**20  # bytes of shared memory of a local cluster: only numbers pass through it
+
+
+@contextmanager
+def connected(address: str | None, workers: int | None = None) -> Iterator[Any]:
+    """Connect to a cluster, or start one with room for so many workers, and yield the module ``ray``; afterwards let go of it."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # which would open a connection
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError("ray", "scale") from None
+    if ray.is_initialized():  # by the caller, whose cluster it stays
+        yield ray
+        return
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    local: dict[str, Any] = {"num_cpus": workers or cores(), "include_dashboard": False, "object_store_memory": STORE}
+    try:
+        ray.init(address=address or "local", **quiet, **({} if address else local))
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        if address is None:
+            raise
+        raise InputError(explain("--ray", f"{address} ({error})", "the address of a Ray cluster that runs")) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_workers(work: Work, shards: Sequence[int], address: str | None, workers: int | None) -> Iterator[int]:
+    """Yield numbers of shards as they are done, in any order."""
+    with connected(address, workers) as ray:
+        import ray.data as data
+
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what fails is said by our own errors
+        context = data.DataContext.get_current()
+        context.enable_progress_bars = False
+        resources = ray.cluster_resources()
+        gpus = 0 if work.device == "cpu" else int(resources.get("GPU", 0))
+        count = min(len(shards), workers or gpus or int(resources.get("CPU", 1)))
+        threads = max(1, int(resources.get("CPU", 1)) // gpus) if gpus else 1
+        numbers = data.from_items(list(shards), override_num_blocks=min(len(shards), MOST_TASKS))
+        done = numbers.map_batches(
+            Scorer,
+            batch_size=1,
+            fn_constructor_args=(replace(work, threads=threads),),
+            compute=data.ActorPoolStrategy(size=max(1, count)),
+            num_cpus=threads,
+            num_gpus=min(1.0, gpus),
+        )
+        try:
+            for batch in done.iter_batches(batch_size=None):
+                yield from (int(number) for number in batch["shard"])
+        except ray.exceptions.RayError as error:
+            raise _own_error(error) from None
+
+
+def _own_error(error: BaseException) -> BaseException:
+    """Return the error of ours that a worker met, without the stack of another process; else what came."""
+    cause: BaseException | None = error
+    while cause is not None:
+        inner = getattr(cause, "cause", None) or cause.__cause__
+        if inner is None or inner is cause:
+            break
+        cause = inner
+    return cause if isinstance(cause, AbnnError) else error

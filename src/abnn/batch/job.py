@@ -1,0 +1,203 @@
+"""A job: its plan, its workers on Ray Data, and what it came to. The driver only schedules; workers read, score and write.
+
+OUTPUT/
+  part-0000000.parquet ...   the results of each shard, complete or absent; the table is all of them together
+  _plan.parquet              which inputs each shard has
+  _job.json                  what was asked for, sealed; a start with the same question goes on, another one is refused
+  _summary.json              how many of what, and the drift monitor over all parts; written when nothing is left to do
+
+Ray Data hands out numbers of shards, starts workers anew and tries again where one died. It does not write the results: its own
+writers name files by attempt, so that a task that dies after writing and runs again leaves rows twice. Here a shard has one name,
+its content depends on nothing but the shard, and a rename puts it there. So each input is in the table exactly once, whatever is killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from filelock import FileLock, Timeout
+
+from abnn._version import __version__
+from abnn.batch.engine import run_workers
+from abnn.batch.plan import open_source, read_counts, write_plan
+from abnn.batch.reading import choose_column
+from abnn.batch.worker import PLAN, PartNotes, Work, part_path
+from abnn.errors import FileFormatError, InputError, explain
+from abnn.files import check_writable, read_json, seal, write_json
+from abnn.store.saved import describe, fingerprint
+from abnn.train.watch import progress_bar
+from abnn.triage.drift import DriftMonitor, merge
+
+FORMAT, VERSION = "abnn-score", 1
+JOB, SUMMARY = "_job.json", "_summary.json"
+MERGED_AT_ONCE = 1000  # parts whose drift monitors are held in memory
+ANEW = "Choose another folder, or delete it to start anew."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreConfig:
+    """How :func:`score` works.
+
+    column      of Parquet files: what to score; None: the only one that fits
+    id_column   of Parquet files: what names an input; None: "FILE:ROW"
+    tokenizer   folder of a Hugging Face tokenizer: the inputs are texts
+    size        inputs in a shard, which is what a killed worker loses and what one file holds
+    batch_size  inputs that the model takes at once
+    draws, seed of the predictions; None: as calibrated
+    backbone, weights  for a model that was saved without its backbone
+    ray         address of a Ray cluster; None: start one on this machine, for the time of the job
+    workers     how many; None: one for each GPU, or for each core where there is none
+    device      "auto", "cpu" or "cuda"
+    """
+
+    column: str | None = None
+    id_column: str | None = None
+    tokenizer: str | None = None
+    size: int = 2000
+    batch_size: int = 64
+    draws: int | None = None
+    seed: int | None = None
+    backbone: str | None = None
+    weights: str | None = None
+    ray: str | None = None
+    workers: int | None = None
+    device: str = "auto"
+
+
+def score(
+    model: str | Path, source: str | Path, output: str | Path, config: ScoreConfig = ScoreConfig(), progress: bool = True
+) -> dict[str, Any]:
+    """Score every input of ``source`` with the model of a folder into the folder ``output`` and return the summary.
+
+    source  a folder of images or of Parquet files, a Parquet file, or a text file with the name of an image in each line
+    output  Parquet files with id, label, class_name, probabilities, score, verdict, error and model. If the folder holds a part
+            of the same job, it goes on from there; the folder of another job is refused
+
+    Inputs that cannot be read have the reason as ``error`` and no score. All machines of a cluster must see the same files.
+    """
+    check_writable("OUTPUT", Path(output), folder=True)
+    Path(output).mkdir(parents=True, exist_ok=True)
+    with _locked(Path(output)):
+        work = _prepare(Path(model), str(source), Path(output), config)
+        counts = read_counts(Path(output) / PLAN)
+        missing = [number for number in range(len(counts)) if not part_path(output, number).exists()]
+        with progress_bar(disable=not progress) as bar:
+            done = sum(counts) - sum(counts[number] for number in missing)
+            task = bar.add_task("scoring", total=sum(counts), completed=done, status="")
+            if missing:
+                (Path(output) / SUMMARY).unlink(missing_ok=True)
+                for number in run_workers(work, missing, config.ray, config.workers):
+                    bar.advance(task, counts[number])
+        summary = _summarise(Path(output), work, counts)
+        if missing or not (Path(output) / SUMMARY).exists():
+            for stray in Path(output).glob(".part-*"):  # of workers that were killed while they wrote
+                stray.unlink(missing_ok=True)
+            write_json(Path(output) / SUMMARY, summary)
+    return summary
+
+
+def _prepare(model: Path, source: str, output: Path, config: ScoreConfig) -> Work:
+    """Return what workers need. Writes plan and description of a new job; an old one must be the same."""
+    describe(model)  # a folder of another kind is refused before anything is read
+    asked: dict[str, Any] = {
+        name: getattr(config, name)
+        for name in ("backbone", "weights", "tokenizer", "size", "batch_size", "draws", "seed", "id_column")
+    }
+    for name in ("weights", "tokenizer"):
+        asked[name] = None if asked[name] is None else str(Path(asked[name]).absolute())
+    asked |= {"input": os.path.abspath(source), "fingerprint": fingerprint(model, config.backbone)}
+    place = output / JOB
+    if not place.exists():
+        _check_empty(output)
+        _plan(source, output, config, asked)
+    saved = _read_job(place)
+    other = [name for name, value in asked.items() if saved.get(name) != value]
+    if config.column is not None and saved["column"] != config.column:
+        other.append("column")
+    if other:
+        told = ", ".join(f"{name} {saved.get(name)!r}" for name in other)
+        raise InputError(explain("OUTPUT", f"{output}, where a job with {told} began", "the same job again", ANEW))
+    if hashlib.sha256((output / PLAN).read_bytes()).hexdigest() != saved["plan"]:
+        raise FileFormatError(f"{output / PLAN} is not the plan that the job began with. {ANEW}")
+    own = {name: saved[name] for name in asked if name != "input"}
+    paths = {"model": str(model.absolute()), "output": str(output.absolute()), "root": saved["root"]}
+    return Work(**own, **paths, column=saved["column"], device=config.device)
+
+
+def _plan(source: str, output: Path, config: ScoreConfig, asked: dict[str, Any]) -> None:
+    found, column = open_source(source), None
+    if found.kind == "parquet":
+        first = next(iter(found.names))
+        column = choose_column(os.path.join(os.fsencode(found.root), first), config.column, config.tokenizer is not None)
+        found = open_source(source)
+    elif config.tokenizer is not None:
+        raise InputError(explain("--tokenizer", f"one, for {source}", "Parquet files with a column of text"))
+    scratch = output / f".{PLAN}"
+    write_plan(scratch, found, config.size)
+    digest = hashlib.sha256(scratch.read_bytes()).hexdigest()
+    os.replace(scratch, output / PLAN)
+    about = {"format": FORMAT, "version": VERSION, "abnn": __version__, "root": found.root, "column": column}
+    write_json(output / JOB, seal({**asked, **about, "plan": digest}))
+
+
+def _check_empty(output: Path) -> None:
+    """Refuse a folder with files that are not of a job that was stopped while it made its plan."""
+    odd = [each.name for each in output.iterdir() if not each.name.startswith(".") and each.name != PLAN]
+    if odd:
+        actual = f"{output}, which holds {odd[0]} and is no folder of a job"
+        raise InputError(explain("OUTPUT", actual, "a new folder, or one that abnn score wrote to"))
+
+
+def _read_job(path: Path) -> dict[str, Any]:
+    saved = read_json(path)
+    if not isinstance(saved, dict) or saved.get("format") != FORMAT or saved.get("version") != VERSION:
+        raise FileFormatError(f"{path} is no description of a job in format {VERSION}. {ANEW}")
+    if saved.get("digest") != seal(saved)["digest"]:
+        raise FileFormatError(f"{path} was changed since it was written. {ANEW}")
+    return saved
+
+
+@contextmanager
+def _locked(output: Path) -> Iterator[None]:
+    """Keep others from working on the same folder; the lock goes with the process that holds it, however that ends."""
+    try:
+        with FileLock(output / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise InputError(explain("OUTPUT", f"{output}, which another process works on", "a folder of its own")) from None
+
+
+def _summarise(output: Path, work: Work, counts: list[int]) -> dict[str, Any]:
+    """Return how many inputs have which verdict, and the drift over all; a part that is damaged is an error that names it."""
+    verdicts, errors, monitors = Counter[str](), 0, list[DriftMonitor]()
+    for number, count in enumerate(counts):
+        path = part_path(output, number)
+        try:
+            notes, rows = PartNotes.of(path)
+            if rows != count or notes.fingerprint != work.fingerprint:
+                raise ValueError(f"{rows} rows of {count}, model {notes.fingerprint[:16]}")
+            monitors += [] if notes.drift is None else [DriftMonitor.from_dict(notes.drift)]
+        except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
+            fix = "Delete this file and start the job again."
+            raise FileFormatError(f"{path} is not a part of this job ({error}). {fix}") from None
+        verdicts.update(notes.verdicts)
+        errors += notes.errors
+        if len(monitors) >= MERGED_AT_ONCE:
+            monitors = [merge(monitors)]
+    drift = None if not monitors else merge(monitors)
+    return {
+        "inputs": sum(counts),
+        "errors": errors,
+        "verdicts": dict(sorted(verdicts.items())),
+        "model": work.fingerprint,
+        "drift": None if drift is None else drift.to_dict(),
+    }

@@ -1,0 +1,165 @@
+"""The inputs of one shard, a batch at a time, in the form that a model takes; what cannot be read comes with the reason."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from abnn.batch.plan import Shard, open_parquet
+from abnn.data import InputForm, read_image
+from abnn.data.images import reason
+from abnn.errors import InputError, explain, readable
+
+Raw = tuple[str, Any]
+"""The id of an input, and what it is read from: a path, bytes or text."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some inputs of a shard in their order: ids, why each could not be read (None: it could), and those that could."""
+
+    ids: list[str]
+    errors: list[str | None]
+    x: Any
+
+
+Reader = Callable[[list[Any], ThreadPoolExecutor], tuple[list[str | None], Any]]
+"""From paths, bytes or texts to (why each cannot be read, the others as inputs of the model)."""
+
+
+def read_batches(raw: Iterator[Raw], reader: Reader, size: int, threads: int) -> Iterator[Batch]:
+    """Yield batches of ``size`` inputs; the next one is read while the caller works on this one."""
+
+    def read() -> Batch | None:
+        some = list(islice(raw, size))
+        if not some:
+            return None
+        ids, contents = zip(*some)
+        return Batch(list(ids), *reader(list(contents), pool))
+
+    with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(threads) as pool:
+        following = ahead.submit(read)
+        while (batch := following.result()) is not None:
+            following = ahead.submit(read)
+            yield batch
+
+
+def read_raw(shard: Shard, root: str, column: str | None, id_column: str | None) -> Iterator[Raw]:
+    """Yield id and content of each input of a shard; rows of a Parquet file that was changed raise an error."""
+    if shard.names is not None:
+        for name in shard.names:
+            yield readable(os.fsdecode(name)), Path(os.fsdecode(os.path.join(os.fsencode(root), name)))
+        return
+    assert shard.file is not None and column is not None
+    path = os.path.join(os.fsencode(root), shard.file)
+    name = readable(os.fsdecode(shard.file))
+    if os.stat(path).st_size != shard.size:
+        fix = "Score it into another folder."
+        raise InputError(explain("INPUT", f"{name}, which was changed", "the file that the job began with", fix))
+    with open_parquet(path) as file:
+        for row, content, own in _rows(file, shard, column, id_column):
+            yield f"{name}:{row}" if id_column is None else str(own), content
+
+
+def _rows(file: pq.ParquetFile, shard: Shard, column: str, id_column: str | None) -> Iterator[tuple[int, Any, Any]]:
+    ends = list(accumulate(file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)))
+    groups = range(bisect_right(ends, shard.row), bisect_left(ends, shard.row + shard.count) + 1)
+    row = ends[groups[0] - 1] if groups[0] else 0
+    columns = [column] if id_column is None else [column, id_column]
+    for batch in file.iter_batches(256, row_groups=list(groups), columns=columns):
+        skipped = max(0, shard.row - row)
+        part = batch.slice(skipped, max(0, shard.row + shard.count - row - skipped))
+        owns = part[id_column].to_pylist() if id_column is not None else [None] * len(part)
+        for place, (content, own) in enumerate(zip(part[column].to_pylist(), owns), row + skipped):
+            yield place, content.get("bytes") if isinstance(content, dict) else content, own
+        row += len(batch)
+        if row >= shard.row + shard.count:
+            return
+
+
+def choose_column(path: bytes, column: str | None, text: bool) -> str:
+    """Return the column of a Parquet file to score: the one that was named, or the only one with images (or text).
+
+    Images are bytes, or as Hugging Face's datasets have them: {bytes, path}.
+    """
+    with open_parquet(path) as file:
+        schema = file.schema_arrow
+    fits = [field.name for field in schema if (_is_text if text else _is_image)(field.type)]
+    if column in fits or (column is None and len(fits) == 1):
+        return column or fits[0]
+    kind = "text" if text else "image bytes"
+    actual = f"{column!r}" if column is not None else f"nothing, and {len(fits)} columns with {kind}"
+    fix = "Text needs --tokenizer." if column is not None and not text else "Name one with --column."
+    raise InputError(explain("--column", actual, f"a column with {kind}: {', '.join(fits) or 'there is none'}", fix))
+
+
+def _is_image(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        place = kind.get_field_index("bytes")
+        return place >= 0 and _is_image(kind.field(place).type)
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def image_reader(form: InputForm) -> Reader:
+    """Return a reader of pictures, from paths or bytes, for a model with inputs of this form."""
+    if form.kind != "images":
+        raise InputError(explain("model", f"inputs of shape {form.shape}", "a model of images, or of text"))
+
+    def read_one(content: Path | bytes | None) -> Any:
+        try:
+            if content is None:
+                return "no image"
+            return form.images(read_image(content, form.shape[0])[None])
+        except FileNotFoundError:
+            return "no such file"
+        except Exception as error:  # noqa: BLE001, for Pillow's many decoders raise whatever they come across
+            return reason(error)
+
+    def read(contents: list[Any], pool: ThreadPoolExecutor) -> tuple[list[str | None], Any]:
+        inputs = list(pool.map(read_one, contents))
+        errors = [each if isinstance(each, str) else None for each in inputs]
+        good = [each for each in inputs if not isinstance(each, str)]
+        return errors, torch.cat(good) if good else None
+
+    return read
+
+
+def text_reader(folder: str, model: Any) -> Reader:
+    """Return a reader of texts with the tokenizer of a folder, which is never fetched.
+
+    A model of token numbers gets these, cut or filled up to its length; one that takes what a tokenizer gives gets that.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        accepted = "a folder that tokenizer.save_pretrained() wrote"
+        raise InputError(explain("--tokenizer", f"{folder} ({error})", accepted)) from None
+    shape = getattr(model, "input_shape", None)
+    length = shape[0] if isinstance(shape, tuple) and len(shape) == 1 else None
+
+    def read(contents: list[Any], pool: ThreadPoolExecutor) -> tuple[list[str | None], Any]:
+        errors = [None if isinstance(each, str) else "no text" for each in contents]
+        good = [each for each in contents if isinstance(each, str)]
+        if not good:
+            return errors, None
+        fill = "longest" if length is None else "max_length"
+        tokens = tokenizer(good, return_tensors="pt", truncation=True, max_length=length, padding=fill)
+        return errors, tokens if length is None else tokens["input_ids"]
+
+    return read
