@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 import abnn
 from abnn import cli
-from abnn.triage.calibrate import draws_and_seed
 from abnn.config import DRAWS
 from abnn.errors import AbnnWarning
 from abnn.triage import Triage
+from abnn.triage.calibrate import draws_and_seed
 
 
 def fails_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:

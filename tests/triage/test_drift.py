@@ -11,7 +11,7 @@ import pytest
 
 from abnn.errors import FileFormatError, InputError
 from abnn.triage import drift
-from abnn.triage.drift import LEAST_SCORES, DriftMonitor, split_reference
+from abnn.triage.drift import LEAST_SCORES, DriftMonitor, merge, split_reference
 
 
 def test_reference_counts_the_half_that_the_edges_do_not_come_from() -> None:
@@ -138,3 +138,41 @@ def test_errors() -> None:
             DriftMonitor.from_dict({**state, **change})
     with pytest.raises(FileFormatError, match="drift monitor"):
         DriftMonitor.from_dict([1])
+
+
+def test_parts_of_a_job_are_merged() -> None:
+    rng = np.random.default_rng(0)
+    calibration = rng.normal(size=400)
+    streams = [rng.normal(size=count) for count in (300, 100, 0)]
+    parts = [DriftMonitor.from_scores(calibration) for _ in streams]
+    for part, stream in zip(parts, streams):
+        part.update(stream)
+    merged = merge(parts)
+    assert merged.seen == 400 and sum(merged.counts) == sum(merged.reference) + 400
+    assert not merged.alarmed and merged.log_wealth < 1
+    # At most the mean of the parts' wealth: what they keep back counts as that of one long stream.
+    mean = 0.75 * math.exp(parts[0].log_wealth) + 0.25 * math.exp(parts[1].log_wealth)
+    kept = 0.75 / 301 + 0.25 / 101
+    assert math.exp(merged.log_wealth) == pytest.approx(mean - kept + 1 / 401)
+    again = merge([merge(parts[:2]), parts[2]])
+    assert again.counts == merged.counts and again.pool == pytest.approx(merged.pool)
+    moved = DriftMonitor.from_scores(calibration)
+    moved.update(rng.normal(1, size=300))
+    late = merge([*parts, moved])
+    assert late.alarmed_at == 700 and late.direction == "higher"
+    assert merge([parts[2]]).to_dict() == parts[2].to_dict()
+    with pytest.raises(InputError, match="monitors of different models"):
+        merge([parts[0], DriftMonitor.from_scores(rng.normal(size=400))])
+
+
+def test_merged_parts_raise_few_false_alarms() -> None:
+    """All parts of a job share one calibration set, so their wealth is not independent; the mean of it is still fair."""
+    alarms = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        reference = DriftMonitor.from_scores(rng.exponential(size=200), 0.2, seed)
+        parts = [DriftMonitor(reference.edges, reference.reference, 0.2, number) for number in range(5)]
+        for part in parts:
+            part.update(rng.exponential(size=60))
+        alarms += merge(parts).alarmed
+    assert alarms <= 12 + 2.3 * math.sqrt(60 * 0.2 * 0.8)  # one per cent beyond, if each were as likely as may be

@@ -21,6 +21,7 @@ def connected(address: str | None, workers: int | None = None) -> Iterator[Any]:
     """Connect to a cluster, or start one with room for so many workers, and yield the module ``ray``; afterwards let go of it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # which would open a connection
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # it goes to standard error; Ray's own files have it all
     try:
         import ray
     except ImportError:
@@ -50,7 +51,7 @@ def cores() -> int:
 def run_workers(work: Work, shards: Sequence[int], address: str | None, workers: int | None) -> Iterator[int]:
     """Yield numbers of shards as they are done, in any order."""
     with connected(address, workers) as ray:
-        import ray.data as data
+        from ray import data
 
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what fails is said by our own errors
         context = data.DataContext.get_current()
@@ -70,17 +71,10 @@ def run_workers(work: Work, shards: Sequence[int], address: str | None, workers:
         )
         try:
             for batch in done.iter_batches(batch_size=None):
-                yield from (int(number) for number in batch["shard"])
+                for number, error in zip(batch["shard"], batch["error"]):
+                    if error:
+                        raise AbnnError(f"{error} What is scored stays: start the same command again to go on.")
+                    yield int(number)
         except ray.exceptions.RayError as error:
-            raise _own_error(error) from None
-
-
-def _own_error(error: BaseException) -> BaseException:
-    """Return the error of ours that a worker met, without the stack of another process; else what came."""
-    cause: BaseException | None = error
-    while cause is not None:
-        inner = getattr(cause, "cause", None) or cause.__cause__
-        if inner is None or inner is cause:
-            break
-        cause = inner
-    return cause if isinstance(cause, AbnnError) else error
+            last = str(error).strip().splitlines()[-1]
+            raise AbnnError(f"Ray gave up ({last}). Start the same command again to go on.") from error

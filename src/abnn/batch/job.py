@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ class ScoreConfig:
     column: str | None = None
     id_column: str | None = None
     tokenizer: str | None = None
-    size: int = 2000
+    size: int = 1000
     batch_size: int = 64
     draws: int | None = None
     seed: int | None = None
@@ -73,8 +72,15 @@ class ScoreConfig:
     device: str = "auto"
 
 
+DEFAULTS = ScoreConfig()
+
+
 def score(
-    model: str | Path, source: str | Path, output: str | Path, config: ScoreConfig = ScoreConfig(), progress: bool = True
+    model: str | Path,
+    source: str | Path,
+    output: str | Path,
+    config: ScoreConfig = DEFAULTS,
+    progress: bool = True,
 ) -> dict[str, Any]:
     """Score every input of ``source`` with the model of a folder into the folder ``output`` and return the summary.
 
@@ -137,7 +143,9 @@ def _plan(source: str, output: Path, config: ScoreConfig, asked: dict[str, Any])
     found, column = open_source(source), None
     if found.kind == "parquet":
         first = next(iter(found.names))
-        column = choose_column(os.path.join(os.fsencode(found.root), first), config.column, config.tokenizer is not None)
+        column = choose_column(
+            os.path.join(os.fsencode(found.root), first), config.column, config.tokenizer is not None
+        )
         found = open_source(source)
     elif config.tokenizer is not None:
         raise InputError(explain("--tokenizer", f"one, for {source}", "Parquet files with a column of text"))
@@ -173,7 +181,9 @@ def _locked(output: Path) -> Iterator[None]:
         with FileLock(output / ".lock", timeout=0):
             yield
     except Timeout:
-        raise InputError(explain("OUTPUT", f"{output}, which another process works on", "a folder of its own")) from None
+        raise InputError(
+            explain("OUTPUT", f"{output}, which another process works on", "a folder of its own")
+        ) from None
 
 
 def _summarise(output: Path, work: Work, counts: list[int]) -> dict[str, Any]:

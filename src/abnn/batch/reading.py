@@ -57,8 +57,8 @@ def read_batches(raw: Iterator[Raw], reader: Reader, size: int, threads: int) ->
 def read_raw(shard: Shard, root: str, column: str | None, id_column: str | None) -> Iterator[Raw]:
     """Yield id and content of each input of a shard; rows of a Parquet file that was changed raise an error."""
     if shard.names is not None:
-        for name in shard.names:
-            yield readable(os.fsdecode(name)), Path(os.fsdecode(os.path.join(os.fsencode(root), name)))
+        for each in shard.names:
+            yield readable(os.fsdecode(each)), Path(os.fsdecode(os.path.join(os.fsencode(root), each)))
         return
     assert shard.file is not None and column is not None
     path = os.path.join(os.fsencode(root), shard.file)

@@ -17,7 +17,7 @@ import torch
 from abnn.batch.plan import read_shard
 from abnn.batch.reading import Batch, Reader, image_reader, read_batches, read_raw, text_reader
 from abnn.data import InputForm
-from abnn.errors import NotFittedError
+from abnn.errors import AbnnError, NotFittedError
 from abnn.files import write_bytes
 from abnn.store.saved import class_names_of, load_model
 from abnn.triage.calibrate import draws_and_seed
@@ -109,13 +109,19 @@ class Scorer:
         self.draws, self.seed = draws_and_seed(model, work.draws, work.seed)
         return model
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[int]]:
-        """Score some shards and return their numbers; one that is there already is left as it is."""
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
+        """Score some shards and return their numbers; one that is there already is left as it is.
+
+        What fails is returned as a text: an exception of ours would not survive Ray's way of passing it on.
+        """
         numbers = [int(number) for number in batch["item"]]
         for number in numbers:
-            if not part_path(self.work.output, number).exists():
-                self.score(number)
-        return {"shard": numbers}
+            try:
+                if not part_path(self.work.output, number).exists():
+                    self.score(number)
+            except (AbnnError, OSError) as error:
+                return {"shard": [number], "error": [str(error)]}
+        return {"shard": numbers, "error": [""] * len(numbers)}
 
     def score(self, number: int) -> None:
         """Score one shard and write its part. The same shard gives the same rows, whoever scores it and however often."""

@@ -25,7 +25,7 @@ class ScoreRequest:
     tokenizer: Annotated[Path | None, Option(help="Folder of a tokenizer: the inputs are texts.")] = None
     ray: Annotated[str | None, Option(metavar="ADDRESS", help="A Ray cluster; default: this machine.")] = None
     workers: Annotated[int | None, Option(min=1, help="Default: one for each GPU, or for each core.")] = None
-    size: Annotated[int, Option(min=1, help="Inputs in a shard, which is one file of the results.")] = 2000
+    size: Annotated[int, Option(min=1, help="Inputs in a shard, which is one file of the results.")] = 1000
     batch_size: common.BatchSize = 64
     draws: common.Draws = None
     seed: common.DrawSeed = None
