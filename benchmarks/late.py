@@ -22,7 +22,7 @@ from timing import ROOT, Plan, interleaved, ratio
 
 import abnn
 from abnn.data.digits import load_digits
-from abnn.demo import BACKBONE, BATCH, COLUMNS, EPOCHS, train_backbone
+from abnn.demo.digits import BACKBONE, BATCH, COLUMNS, EPOCHS, train_backbone
 from abnn.evaluate.evaluation import Evaluation
 from abnn.evaluate.provenance import provenance
 from abnn.evaluate.summary import flatten, summarise

@@ -192,7 +192,7 @@ def kill(model: str, rounds: int) -> dict[str, Any]:
     (SIGKILL, at a random moment) the model's folder must be as it was, byte by byte, and that state must be whole; the next
     server starts from both.
     """
-    from abnn.demo import demo_model
+    from abnn.demo.digits import demo_model
     from abnn.store.saved import fingerprint, load_model
     from abnn.triage.drift import DriftMonitor
 

@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from abnn.baselines import make_method, train_method
 from abnn.data import InputForm, Source, open_named
 from abnn.data.digits import load_digits
-from abnn.demo import Demo, run_demo
+from abnn.demo.digits import Demo, run_demo
 from abnn.errors import InputError, explain
 from abnn.evaluate.collect import evaluate_set
 from abnn.evaluate.evaluation import Evaluation

@@ -18,7 +18,7 @@ def test_record_and_table(tmp_path, monkeypatch, capsys):
     few = {name: Labelled(*(part[:FEW] for part in getattr(data, name))) for name in ("train", "test", "semi", "full")}
     for module in ("late", "research.tasks"):
         monkeypatch.setattr(f"{module}.load_digits", lambda seed: replace(data, **few))
-    monkeypatch.setattr("abnn.demo.BACKBONE_EPOCHS", 1)
+    monkeypatch.setattr("abnn.demo.digits.BACKBONE_EPOCHS", 1)
     page, output = tmp_path / "cost.md", tmp_path / "late" / "digits.json"
     page.write_text("before\n<!-- abnn:table late digits -->\n<!-- /abnn:table -->\nafter\n")
     assert late.main(["--tiny", "--output", str(output), "--page", str(page)]) == 0

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 import abnn
-from abnn import demo
 from abnn.cli import app, main
 from abnn.data import Labelled
+from abnn.demo import digits as demo
 from abnn.evaluate.records import find_records
 from tests.cli.conftest import draw_fewer
 

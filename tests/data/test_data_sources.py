@@ -411,3 +411,17 @@ def test_streams_do_not_load_the_array(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(arrays_file._Rows, "read", counted)
     everything(source, GREY8, size=100)
     assert max(asked) == 100 * 9 * 7 and sum(asked) == len(source) * 9 * 7
+
+
+def test_crop_takes_the_undistorted_middle() -> None:
+    pixels = np.arange(8 * 16, dtype=np.uint8).reshape(1, 8, 16)
+    whole = InputForm((1, 4, 4), crop=1.0).images(pixels)
+    assert torch.equal(whole, InputForm((1, 4, 4)).images(pixels[:, :, 4:12]))
+    half = InputForm((1, 4, 4), crop=0.5).images(pixels)
+    assert torch.equal(half, torch.from_numpy(pixels[:, None, 2:6, 6:10]).float() / 255)
+    model = SimpleNamespace(input_shape=(1, 4, 4), input_dtype=torch.float32)
+    model.extra = {"preprocess": {"mean": [0.0], "std": [1.0], "crop": 0.5}}
+    assert InputForm.of(model).crop == 0.5
+    model.extra["preprocess"]["crop"] = 1.5
+    with pytest.raises(InputError, match="at most 1"):
+        InputForm.of(model)

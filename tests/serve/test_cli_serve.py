@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 import abnn
-from abnn import demo
+from abnn.demo import digits as demo
 from abnn.errors import FileFormatError, InputError
 from tests.conftest import alter
 

@@ -75,7 +75,7 @@ def test_the_experiment_measures_what_it_says(
 ) -> None:
     """With a linear network in the place of the trained one: numbers are those of the record, and the promise holds."""
     from abnn.data.digits import load_digits
-    from abnn.demo import Demo
+    from abnn.demo.digits import Demo
     from abnn.evaluate.collect import evaluate_set
     from research import triage as experiment
 

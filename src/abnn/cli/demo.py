@@ -33,7 +33,7 @@ def demo(
     """Train a digit reader, attach, fit, and show how uncertainty grows with distance. Needs no download."""
     from rich.console import Console
 
-    from abnn.demo import run_demo
+    from abnn.demo.digits import run_demo
     from abnn.evaluate.records import find_records, write_record
     from abnn.evaluate.report import write_report
     from abnn.files import check_writable
@@ -63,7 +63,7 @@ def _table(records: Sequence[Record]) -> Table:
     """Mean over the seeds, in percent, with the standard deviation where there are several."""
     from rich.table import Table
 
-    from abnn.demo import COLUMNS
+    from abnn.demo.digits import COLUMNS
     from abnn.metrics import over_seeds
 
     table = Table("name", "seeds", *COLUMNS)

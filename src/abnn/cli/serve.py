@@ -94,7 +94,7 @@ def _open_model(request: ServeRequest) -> tuple[Any, str, str]:
     if request.model is not None:
         model, place = open_model(request.model, request.backbone, request.weights, request.device)
         return model, readable(request.model.resolve().name), place
-    from abnn.demo import demo_model
+    from abnn.demo.digits import demo_model
 
     model, _ = demo_model(request.quiet)
     return model, "the embedded digit reader", move_to_device(model, request.device)

@@ -1,6 +1,6 @@
 """What a model takes as input, and how pictures and rows of features are brought into that form.
 
-A picture becomes grey or RGB first, is then resized, then scaled to [0, 1], then normalised as the model was trained.
+A picture becomes grey or RGB first, is then cut and resized, then scaled to [0, 1], then normalised as the model was trained.
 Pictures of 8 bits stay in 8 bits until they have their size, as in the paper's experiments.
 """
 
@@ -26,6 +26,9 @@ class InputForm:
     dtype: torch.dtype = torch.float32
     mean: tuple[float, ...] | None = None  # of each channel, subtracted after scaling to [0, 1]; None: left as it is
     std: tuple[float, ...] | None = None  # of each channel, divided by
+    crop: float | None = (
+        None  # the share of a picture that is cut from its middle, undistorted; None: all of it, squeezed
+    )
 
     @classmethod
     def of(cls, model: Any) -> InputForm:
@@ -36,8 +39,7 @@ class InputForm:
             accepted = "a floating-point type, (1 or 3, height, width) for pictures or (features,) for tables"
             fix = "Evaluate it from Python with abnn.evaluate.evaluate_set."
             raise InputError(explain("model", f"inputs of shape {shape} and {dtype}", accepted, fix))
-        mean, std = _normalisation(getattr(model, "extra", {}).get("preprocess"), shape[0])
-        return cls(shape, dtype, mean, std)
+        return cls(shape, dtype, *_preprocess(getattr(model, "extra", {}).get("preprocess"), shape[0]))
 
     @property
     def kind(self) -> str:
@@ -49,6 +51,8 @@ class InputForm:
         x = x[:, None] if x.ndim == 3 else x.movedim(3, 1)
         if x.shape[1] == 3 and self.shape[0] == 1:
             x = grey(x)
+        if self.crop is not None:
+            x = self._middle(x, self.crop)
         if x.shape[2:] != self.shape[1:]:
             x = F.interpolate(x.contiguous(), size=self.shape[1:], mode="bilinear", antialias=True)
         x = x.expand(-1, self.shape[0], -1, -1)
@@ -73,6 +77,13 @@ class InputForm:
         pictures = (x.cpu() * 255).round().clamp(0, 255).byte()
         return (pictures[:, 0] if self.shape[0] == 1 else pictures.movedim(1, -1)).numpy()
 
+    def _middle(self, x: Tensor, share: float) -> Tensor:
+        """Return the largest part in the middle with the proportions of an input, times ``share``."""
+        scale = share * min(have / want for have, want in zip(x.shape[2:], self.shape[1:]))
+        sides = [max(1, round(scale * want)) for want in self.shape[1:]]
+        top, left = ((have - side) // 2 for have, side in zip(x.shape[2:], sides))
+        return x[:, :, top : top + sides[0], left : left + sides[1]]
+
     def _normalised(self, x: Tensor) -> Tensor:
         return x if self.mean is None else (x - self._per_channel(self.mean)) / self._per_channel(self.std)
 
@@ -88,17 +99,21 @@ def grey(x: Tensor) -> Tensor:
     return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).to(torch.uint8)[:, None]
 
 
-def _normalisation(preprocess: Any, channels: int) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """Return mean and standard deviation of each channel, or None for both."""
-    if not preprocess:
-        return None, None
-    named = isinstance(preprocess, dict) and set(preprocess) == {"mean", "std"}
-    mean, std = (preprocess["mean"], preprocess["std"]) if named else ((), ())
-    if not (_are_numbers(mean, channels) and _are_numbers(std, channels) and min(std) > 0):
-        accepted = "{'mean': [...], 'std': [...]} with one number for each channel, the latter positive"
+def _preprocess(saved: Any, channels: int) -> tuple[Any, Any, float | None]:
+    """Return mean and standard deviation of each channel, or None for both, and the share to cut, or None."""
+    if not saved:
+        return None, None, None
+    named = isinstance(saved, dict) and {"mean", "std"} <= set(saved) <= {"mean", "std", "crop"}
+    mean, std, crop = (saved["mean"], saved["std"], saved.get("crop")) if named else ((), (), None)
+    shares = crop is None or (_are_numbers([crop], 1) and 0 < crop <= 1)
+    if not (_are_numbers(mean, channels) and _are_numbers(std, channels) and min(std) > 0 and shares):
+        accepted = (
+            "{'mean': [...], 'std': [...]} with one number for each channel, the latter positive, and, where the middle of "
+            "pictures is to be cut out, 'crop' above 0 and at most 1"
+        )
         fix = f"This model has {channels} channels. Save it again with extra={{'preprocess': ...}}, or without it."
-        raise InputError(explain("preprocess of the model", repr(preprocess), accepted, fix))
-    return tuple(map(float, mean)), tuple(map(float, std))
+        raise InputError(explain("preprocess of the model", repr(saved), accepted, fix))
+    return tuple(map(float, mean)), tuple(map(float, std)), crop
 
 
 def _are_numbers(values: Any, count: int) -> bool:

@@ -1,0 +1,3 @@
+from research.photos.fit import main
+
+main()
