@@ -52,7 +52,7 @@ def make_backbone(request: FitRequest, classes: int, sample: Look) -> tuple[nn.M
 
 
 def choose_form(request: FitRequest, network: nn.Module, channels: int, sample: Look) -> InputForm:
-    """Return size and normalisation of the inputs; see docs/predict.md for the rules."""
+    """Return size and normalisation of the inputs; see docs/how-to/fit.md for the rules."""
     config = getattr(network, "default_cfg", None) or {}
     fixed = getattr(network, "image_size", None)  # torchvision's transformers
     if config.get("fixed_input_size"):

@@ -1,0 +1,127 @@
+"""What MkDocs asks while it builds the site: pages that are made, and links that leave the documents."""
+
+from __future__ import annotations
+
+import importlib
+import posixpath
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+import abnn
+from website.commands import command_names, command_page, commands_page
+from website.tutorials import outcome, to_markdown, to_notebook
+
+INCLUDED = {
+    "README.md": "index.md",
+    "ARCHITECTURE.md": "project/architecture.md",
+    "CONTRIBUTING.md": "project/contributing.md",
+    "CHANGELOG.md": "project/changelog.md",
+    "SECURITY.md": "project/security.md",
+}
+"""Documents of the repository that are pages of the site as well."""
+MODULES = ("triage", "metrics", "outliers", "scores", "tasks", "data", "evaluate", "baselines", "errors")
+"""Rooms that users import from directly."""
+LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+CACHE = ROOT / ".cache" / "tutorials"
+
+
+def on_config(config: Any) -> Any:
+    """Put the pages that are made into the sections of the navigation that are named after them."""
+    names = [name for name in dir(abnn) if not name.startswith("_")]
+    made = {
+        "Python": [{f"abnn.{name}": f"reference/api/{name}.md"} for name in names]
+        + [{f"abnn.{name}": f"reference/modules/{name}.md"} for name in MODULES],
+        "Commands": [{f"abnn {name}": f"reference/commands/{name}.md"} for name in command_names()],
+    }
+    reference = next(part["Reference"] for part in config.nav if "Reference" in part)
+    for part in reference:
+        for title, pages in part.items():
+            if title in made:
+                pages += made[title]
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that no one writes: documents of the repository, the API, commands, and tutorials that have run."""
+    made: dict[str, str | bytes] = {target: (ROOT / name).read_text() for name, target in INCLUDED.items()}
+    made |= api_pages()
+    made["reference/commands.md"] = commands_page(
+        "Every command has `--help`. Each row leads to all options of one command."
+    )
+    made |= {f"reference/commands/{name}.md": command_page(name) for name in command_names()}
+    for tutorial in sorted((ROOT / "docs" / "tutorials").glob("*.py")):
+        cells = outcome(tutorial, CACHE)
+        page, pictures = to_markdown(cells, tutorial.stem)
+        made[f"tutorials/{tutorial.stem}.md"] = page
+        made[f"tutorials/{tutorial.stem}.ipynb"] = to_notebook(cells)
+        made[f"tutorials/{tutorial.stem}.py"] = tutorial.read_text()
+        made |= {f"tutorials/{name}": picture for name, picture in pictures.items()}
+    for target, content in made.items():
+        files.append(File.generated(config, target, content=content))
+    return files
+
+
+def api_pages() -> dict[str, str]:
+    """Return a page for every public name and for every room that users import from."""
+    names = [name for name in dir(abnn) if not name.startswith("_")]
+    pages = {f"reference/api/{name}.md": f"::: abnn.{name}\n" for name in names}
+    lines = ["# Python", "", "Everything that `import abnn` offers. `abnn.__version__` is the version.", ""]
+    lines += ["| name | what it is |", "|---|---|"]
+    lines += [f"| [`abnn.{name}`](api/{name}.md) | {_first_line(getattr(abnn, name))} |" for name in names]
+    lines += ["", "## Modules", "", "| module | what it has |", "|---|---|"]
+    for name in MODULES:
+        module = importlib.import_module(f"abnn.{name}")
+        shown = "\n".join(f"        - {each}" for each in _public(module))
+        options = f"    options:\n      members:\n{shown}\n"
+        pages[f"reference/modules/{name}.md"] = f"::: abnn.{name}\n{options}"
+        lines.append(f"| [`abnn.{name}`](modules/{name}.md) | {_first_line(module)} |")
+    pages["reference/api.md"] = "\n".join(lines) + "\n"
+    return pages
+
+
+def _public(module: Any) -> list[str]:
+    names = getattr(module, "__all__", None) or [
+        name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
+    ]
+    return [name for name in names if not name.startswith("_")]
+
+
+def _first_line(thing: Any) -> str:
+    from website.docstrings import to_markdown as docstring_to_markdown
+
+    return docstring_to_markdown((thing.__doc__ or "").strip().split("\n")[0]).replace("|", "\\|")
+
+
+def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
+    """Let links to documents of the repository lead to their pages; of links to other files, keep the text."""
+    source = page.file.src_uri
+    inside = {target: name for name, target in INCLUDED.items()}
+    start = posixpath.dirname(inside.get(source, f"docs/{source}"))
+
+    def rewrite(match: re.Match[str]) -> str:
+        picture, text, (place, mark, anchor) = match.group(1), match.group(2), match.group(3).partition("#")
+        if not place or re.match(r"[a-z]+:", place):
+            return match.group(0)
+        path = posixpath.normpath(posixpath.join(start, place))
+        target = INCLUDED.get(path, path.removeprefix("docs/") if path.startswith("docs/") else None)
+        if target is None or files.get_file_from_path(target) is None:
+            if path.startswith("docs/") and not (ROOT / path).exists():
+                return match.group(0)  # MkDocs says that it is broken
+            return text
+        return f"{picture}[{text}]({posixpath.relpath(target, posixpath.dirname(source) or '.')}{mark}{anchor})"
+
+    return _outside_code(markdown, rewrite)
+
+
+def _outside_code(markdown: str, rewrite: Any) -> str:
+    """Apply ``rewrite`` to every link that is not inside of a block of code."""
+    pieces = re.split(r"(^```.*?^```)", markdown, flags=re.MULTILINE | re.DOTALL)
+    return "".join(piece if index % 2 else LINK.sub(rewrite, piece) for index, piece in enumerate(pieces))
