@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check tables reproduce clean
+.PHONY: demo test check docs docs-serve tables reproduce clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(VENV)/bin/abnn demo
@@ -18,6 +18,12 @@ check: $(VENV)/.installed-dev  ## format, lint, types, who imports whom, and dan
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/bandit --quiet --configfile pyproject.toml --recursive src/abnn
+
+docs: $(VENV)/.installed-dev  ## the documentation, into site/; runs the tutorials that have changed
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
+
+docs-serve: $(VENV)/.installed-dev  ## the same at http://127.0.0.1:8001/, again after each change
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs serve --dev-addr 127.0.0.1:8001
 
 TIERS = AUROC id/semi=tiers.auroc_id_below_semi, AUROC semi/full=tiers.auroc_semi_below_full, AUROC id/full=tiers.auroc_id_below_full
 ACCURACY = accuracy=accuracy.handwritten digits

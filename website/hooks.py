@@ -69,6 +69,11 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
+def nav_pages() -> set[str]:
+    """Return the pages that the navigation names."""
+    return set(re.findall(r"^ +- (?:[^:\n]+: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE))
+
+
 def api_pages() -> dict[str, str]:
     """Return a page for every public name and for every room that users import from."""
     names = [name for name in dir(abnn) if not name.startswith("_")]

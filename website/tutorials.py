@@ -152,7 +152,7 @@ def to_notebook(cells: list[Cell]) -> str:
             if cell.text:
                 text = (cell.text + "\n").splitlines(keepends=True)
                 outputs.append({"output_type": "stream", "name": "stdout", "text": text})
-            data = [{"text/html": [cell.html]}] if cell.html else []
+            data: list[dict[str, Any]] = [{"text/html": [cell.html]}] if cell.html else []
             data += [{"image/png": picture} for picture in cell.pictures]
             outputs += [{"output_type": "display_data", "metadata": {}, "data": each} for each in data]
             entry |= {"execution_count": None, "outputs": outputs}
