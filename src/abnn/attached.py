@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from abnn.errors import AttachError, InputError, explain, not_negative
 from abnn.model.attach import check_backbone, choose_blocks, watched_blocks
 from abnn.model.blocks import check_example, probe
 from abnn.model.folding import choose_fold
+from abnn.model.inputs import Inputs
 from abnn.model.network import AttachedNetwork
 from abnn.model.views import check_views
 from abnn.predict import Prediction, concatenate
 from abnn.predict import predict as predict_batch
 from abnn.predict.compiled_pass import CompiledPass
 from abnn.predict.heap import keep_heap
+from abnn.predict.inputs import split_batch
 from abnn.predict.runtime import runtime_of
 from abnn.scores import Combined
 from abnn.store import model as store
@@ -54,8 +56,8 @@ class Attached(AttachedNetwork):
     ) -> Prediction:
         """Return what the model says about a batch, or about all batches of a loader.
 
-        x             a tensor or array of inputs on any device, or an iterable of batches: inputs, or tuples that begin with
-                      them, as a DataLoader yields
+        x             a tensor or array of inputs on any device; for a network of several inputs a dict or tuple of them; or an
+                      iterable of batches: inputs, pairs that begin with them, or dicts, as a DataLoader yields
         draws         how many weight draws the prediction is averaged over; 0: mean weights. None: what the preset says
         seed          the draws belong to it alone: an input gets the same result, up to rounding, whatever batch it comes
                       in. None: fresh draws, from torch's global random state
@@ -65,7 +67,7 @@ class Attached(AttachedNetwork):
         replay        on CUDA, run repeated passes of one shape as one graph
         progress      show a bar while a loader is read
         """
-        if isinstance(x, Tensor | np.ndarray) or not isinstance(x, Iterable):
+        if self._is_batch(x):
             made = predict_batch(self, x, draws, seed, score, memory_limit, replay, views)
             known = self.triage is not None and self.triage.is_about(made)
             return replace(made, triage=self.triage) if known else made
@@ -73,14 +75,19 @@ class Attached(AttachedNetwork):
         with progress_bar(disable=not progress) as bar:
             task = bar.add_task("predicting", total=len(x) if isinstance(x, Sized) else None, status="")
             for batch in x:
-                inputs = batch[0] if isinstance(batch, tuple | list) else batch
-                parts.append(self.predict(inputs, draws, seed, score, views, memory_limit, replay))
+                parts.append(self.predict(split_batch(self, batch)[0], draws, seed, score, views, memory_limit, replay))
                 bar.advance(task)
         if not parts:
             raise InputError(
                 explain("x", "a loader without batches", "at least one batch", "Iterators are empty after use.")
             )
         return concatenate(parts)
+
+    def _is_batch(self, x: Any) -> bool:
+        if isinstance(x, Tensor | np.ndarray | Mapping | Inputs) or not isinstance(x, Iterable):
+            return True
+        several = self.input_forms is not None and isinstance(x, tuple | list) and len(x) == len(self.input_forms)
+        return several and all(isinstance(each, Tensor | np.ndarray) for each in x)
 
     def compile(self, *args: Any, disable: bool = False, **options: Any) -> None:
         """Run :meth:`predict`, and ``model(x)``, compiled from now on; ``disable=True`` goes back.
@@ -111,7 +118,7 @@ class Attached(AttachedNetwork):
 
 def attach(
     backbone: nn.Module,
-    example: Tensor,
+    example: Any,
     at: str | Sequence[str] | None = None,
     kind: str | None = None,
     *,
@@ -127,7 +134,8 @@ def attach(
     The backbone is not copied and not changed: the returned model is a second view that shares its weights.
 
     backbone  any module that maps a batch to logits, on any device
-    example   one or a few inputs, for one probing pass
+    example   one or a few inputs, for one probing pass: a tensor, or for a network of several inputs a dict, a tokenizer's
+              encoding, or a tuple. Labels in a dict are left out
     at        names of blocks, or patterns such as "layer4.*". None: bounded attachments go to the last few blocks, so that
               a prediction costs hardly more than the plain network's, others to all blocks that are found
     kind      "bounded", "chain" or "replace"; see :class:`abnn.config.Spec`. None: what the preset says

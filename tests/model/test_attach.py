@@ -242,7 +242,8 @@ def test_networks_that_return_an_object_with_logits() -> None:
 
     x = torch.randn(3, 6, generator=generator(1))
     model = abnn.attach(Net(), x, draws=2)
-    assert model.classes == 3 and model(x).shape == (3, 3)
+    output = model(x)
+    assert model.classes == 3 and type(output) is Output and output.logits.shape == (3, 3)
 
 
 def test_networks_without_a_tensor_as_output() -> None:
@@ -252,7 +253,7 @@ def test_networks_without_a_tensor_as_output() -> None:
             self.body = mlp()
 
         def forward(self, x: Tensor) -> Any:
-            return {"out": self.body(x)}
+            return {"out": [self.body(x)]}
 
     with pytest.raises(AttachError, match="backbone: its output is not a tensor"):
         abnn.attach(Net(), torch.zeros(1, 6))

@@ -172,9 +172,9 @@ def test_what_stands_for_an_output() -> None:
 @pytest.mark.parametrize(
     ("example", "message"),
     [
-        ([[1.0]], r"example: got list; accepted: one tensor"),
-        ((IMAGE, IMAGE), r"example: got tuple; .*pack them into one tensor.*forward\(\) splits it"),
-        ({"u": IMAGE}, r"example: got dict; accepted: one tensor"),
+        ([[1.0]], r"example: got list as 0; accepted: tensors with a row for each input"),
+        ((IMAGE, torch.cat([IMAGE, IMAGE])), r"example: got 1 of shape \(2, .* beside 0 of shape \(1, "),
+        ({"x": [1.0]}, r"example: got list as 'x'; .*return_tensors"),
         (torch.zeros(12), r"example: got shape \(12,\); accepted: a batch"),
         (torch.zeros(0, 1, 12, 12), r"example: got shape \(0, 1, 12, 12\)"),
         (torch.full((1, 1, 12, 12), float("nan")), "example: got NaN or infinite values"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from abnn.config import Spec
 from abnn.errors import AttachError, InputError, explain
@@ -14,6 +14,7 @@ from abnn.model.attached_blocks import AttachedBlock, ReplacedBlock
 from abnn.model.attachments import learned_numbers
 from abnn.model.blocks import Block, Probe
 from abnn.model.bounded import WIDTH
+from abnn.model.inputs import Batch
 from abnn.model.network import AttachedNetwork
 
 SHARE = 0.05
@@ -43,7 +44,7 @@ def check_backbone(backbone: object) -> nn.Module:
 
 def choose_blocks(
     structure: Probe,
-    example: Tensor,
+    example: Batch,
     at: str | Sequence[str] | None,
     last: int | None,
     budget: int | None,

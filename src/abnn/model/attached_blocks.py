@@ -27,6 +27,7 @@ class PassState:
     views     where one row per view and input comes in: which view each draw looks at, the plain network's first
     twice     what is remembered where the network runs once without attachments and once with them, see :class:`Twice`
     rows      how many inputs there are; set where something is noted
+    mask      where tokens of the inputs are no padding, [B, L]; None: nothing is said about that
     features  what was noted of the input and the blocks, for the first of the draws; None: nothing is noted
     last      what went into the last linear layer, likewise
     """
@@ -39,6 +40,20 @@ class PassState:
         self.twice = Twice()
         self.features: list[Tensor] | None = [] if noting else None
         self.last: Tensor | None = None
+        self._masks: dict[int, Tensor] = {}  # by the thread whose pass it is
+
+    @property
+    def mask(self) -> Tensor | None:
+        return self._masks.get(current_thread()) if self._masks else None
+
+    @contextlib.contextmanager
+    def masked(self, mask: Tensor) -> Iterator[None]:
+        """Inside, the mask of the inputs is known."""
+        self._masks[current_thread()] = mask
+        try:
+            yield
+        finally:
+            self._masks.pop(current_thread(), None)
 
     @property
     def groups(self) -> int:
@@ -47,7 +62,7 @@ class PassState:
 
     def note(self, tensor: Tensor, layout: str) -> None:
         if self.features is not None and self.twice.outputs is None:
-            self.features.append(note(tensor[: self.rows], layout))
+            self.features.append(note(tensor[: self.rows], layout, self.mask))
 
 
 class Twice:
@@ -150,7 +165,7 @@ class AttachedBlock(WatchedBlock):
                 main.shape[0] // state.groups if comes_along else 0
             )  # rows of the plain network, which get no addition
             own = main[first:]
-            return torch.cat([main[:first], own + self.attachment(own)])
+            return torch.cat([main[:first], own + self.attachment(own, self._mask_of(own))])
         if self.unfolds and state.views:
             x, main = spread(x, state.views), spread(main, state.views)
             return main + self.attachment(x, main.shape[1:], folded=True)
@@ -158,6 +173,13 @@ class AttachedBlock(WatchedBlock):
         if self.unfolds:
             return (main.unsqueeze(0) + side.unflatten(0, (-1, main.shape[0]))).flatten(0, 1)
         return main + side
+
+    def _mask_of(self, own: Tensor) -> Tensor | None:
+        """The mask of the inputs for rows of tokens, once for every draw."""
+        mask = self.state.mask
+        if mask is None or self.layout != "tokens" or own.ndim != 3 or own.shape[1] != mask.shape[1]:
+            return None
+        return mask.repeat(own.shape[0] // mask.shape[0], 1)
 
 
 class ReplacedBlock(nn.Module):
@@ -211,7 +233,7 @@ def repeat_rows(
     rows = (args[0] if args else next(iter(kwargs.values()))).shape[0]
 
     def repeat(place: int | str, value: Any) -> Any:
-        if place not in with_batch or value.shape[0] == rows:
+        if place not in with_batch or not isinstance(value, Tensor) or value.shape[0] == rows:
             return value
         return spread(value, views or (0,) * (rows // value.shape[0]))
 

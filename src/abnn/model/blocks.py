@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import fnmatch
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from abnn.errors import AttachError, InputError, explain
+from abnn.model.inputs import Batch, Inputs, call, check_tied, read
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -53,7 +54,7 @@ class Probe:
         """How many numbers the network has learnt."""
         return sum(parameter.numel() for parameter in self.modules[""].parameters())
 
-    def shares_after(self, blocks: Sequence[Block], example: Tensor) -> list[float]:
+    def shares_after(self, blocks: Sequence[Block], example: Batch) -> list[float]:
         """The share of the network's multiplications that come after each block, as one more pass counts them.
 
         What cannot be counted gives shares as if all blocks cost the same.
@@ -68,7 +69,7 @@ class Probe:
         ]
         try:
             with evaluating(network), torch.no_grad(), counter:
-                network(example)
+                call(network, example)
         except Exception:  # noqa: BLE001 - counters meet networks that they cannot follow
             done = {}
         finally:
@@ -174,7 +175,7 @@ class Probe:
         return Block(name, module, call.input, call.output, _layout(module, call.input, call.output))
 
 
-def probe(network: nn.Module, example: Tensor) -> Probe:
+def probe(network: nn.Module, example: Batch) -> Probe:
     """Run ``example`` once in eval mode and note which modules were called, in which order, with which shapes."""
     calls: dict[str, _Call] = {}
     modules = dict(network.named_modules())
@@ -211,20 +212,20 @@ def probe(network: nn.Module, example: Tensor) -> Probe:
             handles.append(module.register_forward_pre_hook(before(name), with_kwargs=True))
             handles.append(module.register_forward_hook(after(name)))
         with evaluating(network), torch.no_grad():
-            logits = logits_of(network(example))
+            logits = logits_of(call(network, example))
     except Exception as error:
         raise InputError(
             explain(
                 "example",
-                f"shape {tuple(example.shape)} and dtype {example.dtype}, on which the backbone fails: {summary(error)}",
+                f"{_form(example)}, on which the backbone fails: {summary(error)}",
                 "an input that the backbone takes",
-                "Check that backbone(example) works: rank, channels, size, dtype and device.",
+                "Check that backbone(example) works, backbone(**example) for a dict: rank, channels, size, dtype and device.",
             )
         ) from error
     finally:
         for handle in handles:
             handle.remove()
-    return Probe(calls, modules, example.shape[0], -(-largest // example.shape[0]), logits)
+    return Probe(calls, modules, len(example), -(-largest // len(example)), logits)
 
 
 def first_tensor(output: Any) -> Tensor | None:
@@ -237,8 +238,10 @@ def first_tensor(output: Any) -> Tensor | None:
 
 
 def logits_of(output: Any) -> Tensor | None:
-    """The logits in a network's output: its ``logits`` field if it has one, else its first tensor."""
+    """The logits in a network's output: its ``logits`` if it has any, else its first tensor."""
     logits = getattr(output, "logits", None)
+    if isinstance(output, Mapping) and logits is None:
+        logits = output.get("logits", next((each for each in output.values() if isinstance(each, Tensor)), None))
     return logits if isinstance(logits, Tensor) else first_tensor(output)
 
 
@@ -271,15 +274,16 @@ def find_readout(structure: Probe, classes: int) -> Block | None:
     return Block(name, structure.modules[name], call.input, call.output, "flat")
 
 
-def check_example(network: nn.Module, example: object) -> Tensor:
+def check_example(network: nn.Module, example: object) -> Any:
     """The example as a batch that the network can be probed with, or an error that says what is wrong with it."""
-    if not isinstance(example, Tensor):
-        fix = (
-            "Pass for instance x[:1]. For a network of several inputs, pack them into one tensor, and attach to a small "
-            "module whose forward() splits it again and calls the network."
-        )
-        raise InputError(explain("example", type(example).__name__, "one tensor with one or more inputs", fix))
-    if example.ndim < 2 or example.shape[0] < 1:
+    if isinstance(example, Mapping | tuple | list):
+        example = read(example, "example")[0]
+    if not isinstance(example, Tensor | Inputs):
+        accepted = "one or more inputs: a tensor, or several as a dict or tuple"
+        raise InputError(explain("example", type(example).__name__, accepted, "Pass for instance x[:1]."))
+    if isinstance(example, Inputs):
+        check_tied(example, "example")
+    if example.ndim < 2 or len(example) < 1:
         shape = tuple(example.shape)
         raise InputError(explain("example", f"shape {shape}", "a batch of at least one input", "Pass x[:1], not x[0]."))
     weight = next(network.parameters(), None)
@@ -292,9 +296,14 @@ def check_example(network: nn.Module, example: object) -> Tensor:
                 "Move one of them with .to(device).",
             )
         )
-    if example.is_floating_point() and not torch.isfinite(example).all():
+    parts = example.tensors() if isinstance(example, Inputs) else [example]
+    if any(each.is_floating_point() and not bool(torch.isfinite(each).all()) for each in parts):
         raise InputError(explain("example", "NaN or infinite values", "finite values", "Clean the input first."))
     return example
+
+
+def _form(example: Batch) -> str:
+    return repr(example) if isinstance(example, Inputs) else f"shape {tuple(example.shape)} and dtype {example.dtype}"
 
 
 def _matches(name: str, pattern: str) -> bool:

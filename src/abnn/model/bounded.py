@@ -59,18 +59,23 @@ class Bounded(nn.Module):
         )
         self.up = layer(width, features, starts_at_zero=True)
 
-    def forward(self, main: Tensor) -> Tensor:
+    def forward(self, main: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``mask``: [S·B, L], true where a token is no padding; others do not count in root mean squares."""
         limits = torch.finfo(main.dtype)
-        size = rms(main).clamp(max=min(MOST, limits.max))
+        size = rms(main, mask).clamp(max=min(MOST, limits.max))
         hidden = F.relu(self.down(main / size.clamp_min(max(LEAST, limits.tiny)).to(main.dtype)))
         if self.mix is not None:
             hidden = F.relu(self.mix(hidden))
         added = self.up(hidden)
-        return added * (size * BOUND / (BOUND + rms(added))).to(main.dtype)
+        return added * (size * BOUND / (BOUND + rms(added, mask))).to(main.dtype)
 
 
-def rms(x: Tensor) -> Tensor:
+def rms(x: Tensor, mask: Tensor | None = None) -> Tensor:
     """The root mean square of each input, [B, 1, ...], never in half precision; right for values from 1e-8 to 1e25."""
     values = x if x.dtype == torch.float64 else x.float()
+    if mask is not None:
+        counted = mask[..., None]
+        share = counted.float().mean(1, keepdim=True).clamp_min(1 / x.shape[1]).to(values.dtype)
+        return rms(torch.where(counted, values, 0.0)) / share.sqrt()
     norm = torch.linalg.vector_norm(values.flatten(1) * SMALLER, dim=1)
     return (norm * (1 / (SMALLER * math.sqrt(x[0].numel())))).view(-1, *[1] * (x.ndim - 1))

@@ -71,10 +71,19 @@ class Recorder(StandIn):
         return features
 
 
-def note(tensor: Tensor, layout: str) -> Tensor:
-    """Mean and standard deviation of every feature over all positions, [B, 2·features]; what has no positions as it is."""
+def note(tensor: Tensor, layout: str, mask: Tensor | None = None) -> Tensor:
+    """Mean and standard deviation of every feature over all positions, [B, 2·features]; what has no positions as it is.
+
+    mask  [B, L], true where a token is no padding; other tokens do not count. For another number of tokens it says nothing
+    """
     if tensor.ndim == 2:
         return tensor
+    if mask is not None and layout == "tokens" and tensor.shape[:-1] == mask.shape:
+        weight = mask[..., None].float()
+        count, values = weight.sum(1).clamp_min(1), tensor.float()
+        mean = (values * weight).sum(1) / count
+        spread = ((values - mean[:, None]).square() * weight).sum(1) / count
+        return torch.cat([mean, spread.sqrt()], dim=1)
     positions = tensor.flatten(1, -2).transpose(1, 2) if "tokens" in layout else tensor.flatten(2)
     return torch.cat(_mean_and_std(positions), dim=1)
 

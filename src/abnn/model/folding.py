@@ -14,11 +14,12 @@ from abnn.bayes.noise import Noise, map_noise, pick_draws, seeded_noise
 from abnn.errors import AbnnWarning, AttachError
 from abnn.model.attached_blocks import WatchedBlock
 from abnn.model.blocks import evaluating, summary
+from abnn.model.inputs import MASK, TIED, Batch, Inputs
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
 
 
-def choose_fold(model: AttachedNetwork, example: Tensor) -> None:
+def choose_fold(model: AttachedNetwork, example: Batch) -> None:
     """Fold draws at the first attachment if that gives what separate draws give, else at the network's input."""
     inputs = _three_inputs(example)
     with torch.no_grad():
@@ -65,9 +66,21 @@ def choose_fold(model: AttachedNetwork, example: Tensor) -> None:
     )
 
 
-def _three_inputs(example: Tensor) -> Tensor:
-    """Three different inputs like the example; it may be constant, then any values must do."""
+def _three_inputs(example: Batch) -> Any:
+    """Three different inputs like the example; it may be constant, then any values must do.
+
+    The later ones of tokens with a mask are shorter: a network may do without a mask that hides nothing.
+    """
+    if isinstance(example, Inputs):
+        three = {name: each if name in TIED else _three_inputs(each) for name, each in example[:1].values.items()}
+        three |= {name: torch.cat([each] * 3) for name, each in three.items() if name in TIED}
+        if MASK in three and three[MASK].shape[-1] > 2:
+            three[MASK] = three[MASK].clone()
+            three[MASK][1:, -1], three[MASK][2:, -2] = 0, 0
+        return Inputs(three)
     one = example[:1]
+    if one.ndim == 1:
+        return torch.cat([one] * 3)
     inputs = torch.cat([one, one.roll(1, -1), one.flip(-1)])
     if inputs.is_floating_point():
         spread = inputs.std()
@@ -93,7 +106,7 @@ def _calls_counted(model: AttachedNetwork) -> Iterator[list[int]]:
             handle.remove()
 
 
-def _find_rows(model: AttachedNetwork, noise: Noise, inputs: Tensor) -> None:
+def _find_rows(model: AttachedNetwork, noise: Noise, inputs: Batch) -> None:
     """Note which further inputs of a block have a row for each input: those that are longer for more inputs."""
     blocks = [block for block in model.net.modules() if isinstance(block, WatchedBlock)]
     shapes: dict[int, list[dict[int | str, torch.Size]]] = {index: [] for index in range(len(blocks))}
@@ -108,7 +121,7 @@ def _find_rows(model: AttachedNetwork, noise: Noise, inputs: Tensor) -> None:
     handles = [block.register_forward_pre_hook(look(index), with_kwargs=True) for index, block in enumerate(blocks)]
     single = Pass(model, pick_draws(noise, slice(1)), plain=False)
     try:
-        single(inputs[:1])
+        single(inputs[-1:])
         single(inputs)
     except Exception:  # noqa: BLE001 - a network that takes one input at a time is refused later, with its reason
         return
@@ -133,7 +146,7 @@ def _check_reached(model: AttachedNetwork, calls: list[int], expected: int) -> N
             )
 
 
-def _one_by_one(model: AttachedNetwork, noise: Noise, inputs: Tensor) -> Tensor:
+def _one_by_one(model: AttachedNetwork, noise: Noise, inputs: Batch) -> Tensor:
     outputs = []
     for index in range(2):
         single = Pass(model, pick_draws(noise, slice(index, index + 1)), plain=False)
@@ -141,7 +154,7 @@ def _one_by_one(model: AttachedNetwork, noise: Noise, inputs: Tensor) -> Tensor:
     return torch.cat(outputs)
 
 
-def _disagreement(model: AttachedNetwork, noise: Noise, inputs: Tensor, reference: Tensor) -> str | None:
+def _disagreement(model: AttachedNetwork, noise: Noise, inputs: Batch, reference: Tensor) -> str | None:
     try:
         folded = Pass(model, noise, plain=False)(inputs)
     except Exception as error:  # noqa: BLE001 - any failure of the user's network means the same here

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from abnn.bayes.closed_form import ClosedForm
 from abnn.bayes.layers import MeanField, bayesian_layers, kl_of
 from abnn.bayes.noise import draw_seed, held_noise, hold, no_noise, tensors_of
-from abnn.config import Spec
+from abnn.config import Objective, Spec
 from abnn.errors import AttachError, InputError, at_least_one, explain
 from abnn.model.attached_blocks import AttachedBlock, PassState, Readout, ReplacedBlock, WatchedBlock
 from abnn.model.attachments import build_attachments
@@ -20,7 +20,8 @@ from abnn.model.blocks import Block, Probe, find_readout
 from abnn.model.evidence import Evidence
 from abnn.model.features import condense, condensed_width
 from abnn.model.graft import graft
-from abnn.model.passes import Pass, run_draws
+from abnn.model.inputs import Batch, forms_of, measured, pack, rows_of
+from abnn.model.passes import Pass, run_draws, with_logits
 
 
 class AttachedNetwork(nn.Module):
@@ -38,7 +39,7 @@ class AttachedNetwork(nn.Module):
     def __init__(
         self,
         backbone: nn.Module,
-        example: Tensor,
+        example: Batch,
         blocks: Sequence[Block],
         spec: Spec,
         structure: Probe,
@@ -52,8 +53,9 @@ class AttachedNetwork(nn.Module):
         replacements |= {block.module: wrap(block, part) for block, part in zip(blocks, attachments)}  # type: ignore[arg-type]
         self.spec = spec
         self.block_names = [block.name for block in blocks]
-        self.example = example[:1].detach().cpu()
+        self.example: Any = rows_of(example[:1], lambda rows: rows.detach().cpu())
         self.input_shape, self.input_dtype, self.weight_dtype = tuple(example.shape[1:]), example.dtype, dtype
+        self.input_forms = forms_of(example)
         output = structure.calls[""].output
         if output is None:
             raise AttachError(
@@ -95,9 +97,9 @@ class AttachedNetwork(nn.Module):
         if watched:
             widths = [condensed_width(block.output, block.layout) for block in watched]
             self.places = [block.name for block in watched]
-            if example.is_floating_point():
-                self.places.insert(0, "input")
-                widths.insert(0, condensed_width(tuple(example.shape), "channels"))
+            inputs = list(measured(example))
+            self.places[:0] = [name for name, _, _ in inputs]
+            widths[:0] = [condensed_width(tuple(value.shape), layout) for _, value, layout in inputs]
             self.closed_form = ClosedForm(widths).to(device)
 
     # -- what it is made of -------------------------------------------------------------------------------------------
@@ -219,10 +221,10 @@ class AttachedNetwork(nn.Module):
         """Whether draws are folded at the network's input, because its structure leaves no later place."""
         return not any(block.unfolds for block in self.attached_blocks)
 
-    def draw_logits(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def draw_logits(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:
         """The network's output for every held draw, [S, B, classes, ...]."""
         self.check_attached()
-        return run_draws(self.net, self.state, self.folds_at_input, x, args, kwargs)
+        return run_draws(self.net, self.state, self.folds_at_input, _packed(x, args, kwargs)[0])[0]
 
     def gather(self, run: Pass, outputs: Tensor) -> Evidence:
         """What a pass that noted everything said, from its outputs [S, B, K], the plain network's first."""
@@ -237,11 +239,28 @@ class AttachedNetwork(nn.Module):
         attached = outputs[1] if len(outputs) == 2 else mean_logits(outputs[1:])
         return Evidence(outputs[0].float(), attached.float(), last, weight, bias, variances)
 
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return mean_logits(self.draw_logits(x, *args, **kwargs))
+    def forward(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """What the backbone would return, averaged over the held draws: logits, or for a dict and the like one with these logits.
+
+        A loss is in it where ``labels`` come by name: that of the averaged prediction.
+        """
+        self.check_attached()
+        batch, labels = _packed(x, args, kwargs)
+        draws, output = run_draws(self.net, self.state, self.folds_at_input, batch)
+        loss = None if labels is None else self.task.id_loss(AS_LABELLED, draws.float(), labels)
+        return with_logits(output, mean_logits(draws), loss)
 
     def extra_repr(self) -> str:
         return f"kind={self.spec.kind!r}, at={self.block_names}, attachment_size={self.attachment_size:,}"
+
+
+AS_LABELLED = Objective(distil=0.0, hide=0.0)
+
+
+def _packed(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Batch, Any]:
+    if isinstance(x, Tensor) and not args and not kwargs:
+        return x, None
+    return pack(args if x is None and not args else (x, *args), kwargs)
 
 
 def mean_logits(draw_logits: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -10,9 +11,10 @@ from torch import Tensor
 from abnn.bayes.layers import MeanField
 from abnn.bayes.noise import Noise, hold, no_noise
 from abnn.errors import InputError, explain
-from abnn.model.attached_blocks import PassState, repeat_rows
+from abnn.model.attached_blocks import PassState
 from abnn.model.attachments import ChainLink, Stream
 from abnn.model.blocks import logits_of
+from abnn.model.inputs import Batch, Inputs, call, measured, rows_of
 from abnn.model.shadow import shadow
 from abnn.model.views import spread
 
@@ -59,9 +61,9 @@ class Pass:
             for use in range(layer.uses):
                 layer.weights(use)
 
-    def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def __call__(self, x: Batch) -> Tensor:
         """Return the network's output for every draw, [S, B, ...]."""
-        return run_draws(self.net, self.state, self.folds_at_input, x, args, kwargs)
+        return run_draws(self.net, self.state, self.folds_at_input, x)[0]
 
     def take_features(self) -> tuple[list[Tensor], Tensor | None]:
         """Return what was noted since the last time: of the input and every block, and what went into the last layer."""
@@ -71,38 +73,52 @@ class Pass:
         return features, last
 
 
-def run_draws(
-    net: torch.nn.Module,
-    state: PassState,
-    folds_at_input: bool,
-    x: Tensor,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Tensor:
-    """Return the output of ``net`` for every held draw, [S, B, ...], after that of the plain network where it comes along."""
+def run_draws(net: torch.nn.Module, state: PassState, folds_at_input: bool, x: Batch) -> tuple[Tensor, Any]:
+    """Return the logits of ``net`` for every held draw, [S, B, ...], after those of the plain network where it comes along.
+
+    Beside them comes all that ``net`` said: of every draw, or where it ran twice, of the plain network.
+    """
+    if isinstance(x, Inputs) and x.mask is not None and state.mask is None:
+        with state.masked(x.mask):
+            return run_draws(net, state, folds_at_input, x)
     draws, batch = state.groups, x.shape[0] // state.batches
     if state.features is not None and not state.twice.running:
         state.rows = batch
-        if x.is_floating_point():
-            state.note(x, "channels")
+        for _, value, layout in measured(x):
+            state.note(value, layout)
     if folds_at_input and state.plain and not state.views and not state.twice.running:
         with state.twice.begin():
-            plain = logits_of(net(x, *args, **kwargs))
+            output = call(net, x)
             state.twice.go_on()
-            attached = run_draws(net, state, True, x, args, kwargs)
+            attached, _ = run_draws(net, state, True, x)
+        plain = logits_of(output)
         assert plain is not None
-        return torch.cat([plain[None], attached])
+        return torch.cat([plain[None], attached]), output
     if folds_at_input and draws > 1:
-        x = spread(x, state.views or (0,) * draws)
-        further: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
-        rows = {place for place, each in further if isinstance(each, Tensor) and each.shape[:1] == (batch,)}
-        args, kwargs = repeat_rows(
-            (x, *args), kwargs, {place + 1 if isinstance(place, int) else place for place in rows}
-        )
-        args = args[1:]
-    logits = logits_of(net(x, *args, **kwargs))
+        x = rows_of(x, lambda rows: spread(rows, state.views or (0,) * draws))
+    output = call(net, x)
+    logits = logits_of(output)
     assert logits is not None
     if logits.shape[0] != draws * batch:
         actual = f"a network with {logits.shape[0]} rows of output for {batch} inputs and {draws} draws"
         raise InputError(explain("model", actual, "one row for each input"))
-    return logits.unflatten(0, (draws, batch))
+    return logits.unflatten(0, (draws, batch)), output
+
+
+def with_logits(output: Any, logits: Tensor, loss: Tensor | None = None) -> Any:
+    """Return what a network said with other logits: a dict, or what a transformer returns, stays one; else the logits alone.
+
+    Of everything else in it that has rows for every draw, those of the first are left: the plain network's, where it comes along.
+    """
+    if not isinstance(output, Mapping):
+        return logits
+    old, batch = logits_of(output), logits.shape[0]
+    assert old is not None
+
+    def first(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value[:batch] if value.shape[:1] == old.shape[:1] else value
+        return type(value)(map(first, value)) if type(value) in (tuple, list) else value
+
+    said = {name: logits if value is old else first(value) for name, value in output.items() if name != "loss"}
+    return cast(Any, type(output))(**{**({} if loss is None else {"loss": loss}), **said})

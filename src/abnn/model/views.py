@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from abnn.errors import InputError, explain, whole_number
+from abnn.model.inputs import Batch, Inputs
 
 STEPS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, -1), (1, -1), (-1, 1))
 """Down and to the right, in steps; the first view is the image as it is."""
@@ -54,9 +55,14 @@ def views_of(draws: range, views: int) -> tuple[int, ...]:
     return of_draws if any(of_draws) else ()
 
 
-def side_by_side(x: Tensor, views: tuple[int, ...]) -> Tensor:
+def side_by_side(x: Batch, views: tuple[int, ...]) -> Batch:
     """Return all views that occur, one batch after the other in the order of their numbers."""
-    return torch.cat([shifted(x, view) for view in sorted(set(views))]) if views else x
+    if not views:
+        return x
+    numbers = sorted(set(views))
+    if isinstance(x, Inputs):  # what comes beside an image does not move
+        return x.map(lambda each: torch.cat([shifted(each, view) if each is x.first else each for view in numbers]))
+    return torch.cat([shifted(x, view) for view in numbers])
 
 
 def shifted(x: Tensor, view: int) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, NotFittedError, explain, unknown
+from abnn.model.inputs import Batch, Inputs
 from abnn.outliers.random import Rng
 from abnn.outliers.ranges import FIRST, LAYOUTS, Range, channels_back, channels_first, check_range, layout_of
 
@@ -33,7 +34,7 @@ SPATIAL, VALUES = ("signal", "image", "volume"), ("flat", "signal", "image", "vo
 class OutlierBatch:
     """Outliers made from one batch of in-distribution inputs."""
 
-    x: Tensor
+    x: Any
     """Same shape, dtype and device as the inputs they were made from."""
     severity: Tensor
     """float32 ``[B]`` in [0, 1]; the target of the mean prediction is ``(1 - severity) onehot(y) + severity / K``."""
@@ -86,11 +87,14 @@ class Outliers(ABC):
 
     def __call__(
         self,
-        x: Tensor,
+        x: Batch,
         y: Tensor,
         generator: torch.Generator | None = None,
         severity: float | Tensor | None = None,
     ) -> OutlierBatch:
+        if isinstance(x, Inputs):
+            made = self(x.first, y, generator, severity)
+            return dataclasses.replace(made, x=x.replace(first=made.x))
         if not isinstance(x, Tensor) or x.ndim < 2 or x.is_complex() or x.dtype == torch.bool or len(x) == 0:
             given = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
             accepted = "a non-empty batch [B, C, ...] of floating-point values, or of tokens [B, L]"
@@ -201,7 +205,7 @@ class Outliers(ABC):
             )
             raise InputError(explain(f"x for outliers {self.name!r}", given, accepted, fix))
 
-    def chosen_for(self, x: Tensor) -> Outliers:
+    def chosen_for(self, x: Batch) -> Outliers:
         """What makes outliers from inputs like these: this generator, unless it chooses another one by their form."""
         return self
 
@@ -294,7 +298,7 @@ class Exchange(Change):
         return result, severity.masked_fill(same, 0.0)
 
 
-def form_of(x: Tensor) -> str | None:
+def form_of(x: Batch) -> str | None:
     """The form of inputs, a name in ``FORMS``; None for others."""
     if not x.is_floating_point():
         return "tokens" if x.ndim == 2 else None

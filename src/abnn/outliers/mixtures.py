@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain
+from abnn.model.inputs import Batch
 from abnn.outliers.base import FORMS, Outliers, form_of, lookup
 from abnn.outliers.random import Rng
 from abnn.outliers.tokens import Tokens
@@ -148,7 +149,7 @@ class Auto(Mixed):
         self.parts = (Tabular(), TwoTier(), Tiers(), TwoTier(), Tokens())  # in the order of the forms
         super().__post_init__()
 
-    def chosen_for(self, x: Tensor) -> Outliers:
+    def chosen_for(self, x: Batch) -> Outliers:
         return self.parts[list(FORMS).index(str(form_of(x)))]
 
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from abnn.errors import InputError, explain
+from abnn.model.inputs import Batch, Inputs
 
 FIRST, LAST = LAYOUTS = ("channels-first", "channels-last")
 Range = tuple[Tensor, Tensor]
@@ -52,11 +53,15 @@ def channels_back(x: Tensor, layout: str | None) -> Tensor:
     return x.movedim(1, -1) if layout == LAST else x
 
 
-def measure_range(batches: Iterable[Tensor], layout: str | None = None) -> Range:
-    """Smallest and largest value of each channel over all batches, each of shape ``[C]``; ``[1]`` for whole numbers."""
+def measure_range(batches: Iterable[Batch], layout: str | None = None) -> Range:
+    """Smallest and largest value of each channel over all batches, each of shape ``[C]``; ``[1]`` for whole numbers.
+
+    Of several inputs it is that of the main one.
+    """
     low: Tensor | None = None
     high: Tensor | None = None
     for batch in batches:
+        batch = batch.first if isinstance(batch, Inputs) else batch
         if not isinstance(batch, Tensor) or batch.ndim < 2 or batch.numel() == 0:
             given = f"shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else type(batch).__name__
             raise InputError(explain("batches", given, "non-empty tensors [B, C, ...]", "Pass the inputs alone."))

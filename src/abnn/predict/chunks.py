@@ -15,14 +15,13 @@ on. From this:
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from numbers import Real
 
 import torch
-from torch import Tensor
 
 from abnn.errors import InputError, explain
+from abnn.model.inputs import Batch, numbers_of
 from abnn.model.network import AttachedNetwork
 
 MEMORY_LIMIT = 2**30  # of a prediction on the CPU
@@ -41,7 +40,7 @@ class Chunks:
 
 
 def plan(
-    model: AttachedNetwork, x: Tensor, draws: int, memory_limit: int | None = None, views: int = 1, plain: bool = False
+    model: AttachedNetwork, x: Batch, draws: int, memory_limit: int | None = None, views: int = 1, plain: bool = False
 ) -> Chunks:
     """The passes for the inputs ``x``, on any device, and so many draws, which look at so many views.
 
@@ -52,7 +51,7 @@ def plan(
         memory_limit = default_limit(device)
     elif not isinstance(memory_limit, Real) or not memory_limit > 0:
         raise InputError(explain("memory_limit", repr(memory_limit), "a positive number of bytes, or None"))
-    scale = max(1.0, x[0].numel() / max(1, math.prod(model.input_shape)))  # inputs may be larger than the example
+    scale = max(1.0, numbers_of(x) / max(1, numbers_of(model.example)))  # inputs may be larger than the example
     shared, folded = LIVE_SHARED * model.shared_bytes * scale, LIVE * model.folded_bytes * scale
     if model.folds_at_input:
         shared, folded = 0.0, max(LIVE / LIVE_SHARED * shared, folded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,53 +10,86 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain
+from abnn.model.inputs import TIED, Forms, Inputs, Name, check_tied, read
 
 
 class Expects(Protocol):
-    """What a model says about its inputs."""
+    """What a model says about its inputs. ``input_forms`` has those of several inputs, where a model takes them."""
 
     input_shape: tuple[int, ...]
     input_dtype: torch.dtype
 
 
-def check_inputs(model: Expects, x: Any, values: bool = True) -> Tensor:
-    """Return a batch as a tensor, or raise an error that says how it differs from what the model was attached with.
+def check_inputs(model: Expects, x: Any, values: bool = True) -> Any:
+    """Return a batch as a tensor, or as :class:`Inputs` for a model of several; an error says how it differs from the example.
 
     Without ``values``, only type and shape are looked at.
     """
+    forms: Forms | None = getattr(model, "input_forms", None)
+    if forms is None:
+        return _check_tensor("x", x, model.input_shape, model.input_dtype, values)
+    if isinstance(x, Tensor | np.ndarray) and len(forms) == 1:
+        x = Inputs({next(iter(forms)): torch.as_tensor(x)})
+    batch = x if isinstance(x, Inputs) else read(x)[0]
+    given = list(batch.values) if isinstance(batch, Inputs) else type(batch).__name__
+    if not isinstance(given, list) or sorted(map(str, given)) != sorted(map(str, forms)):
+        fix = "Attach with an example of these inputs, or leave out what is new."
+        raise InputError(explain("x", f"inputs {given}", f"inputs {list(forms)}, as in the example", fix))
+    check_tied(batch)
+    return Inputs({name: _check_tensor(name, batch.values[name], *form, values) for name, form in forms.items()})
+
+
+def split_batch(model: Any, batch: Any) -> tuple[Any, Any]:
+    """Return inputs and labels of what a loader yields; labels are None where there are none.
+
+    A batch is inputs, a pair (inputs, labels), a dict with "labels" in it, or several inputs one after the other, and labels.
+    """
+    forms: Forms | None = getattr(model, "input_forms", None)
+    if isinstance(batch, Mapping):
+        return read(batch) if forms else (batch, None)
+    if not isinstance(batch, tuple | list) or not batch:
+        return batch, None
+    apart = isinstance(batch[0], Mapping | tuple | list | Inputs)
+    if not forms or apart or len(forms) == 1:
+        return batch[0], batch[1] if len(batch) > 1 else None
+    return (batch[:-1], batch[-1]) if len(batch) == len(forms) + 1 else (batch, None)
+
+
+def _check_tensor(argument: Name, x: Any, expected: tuple[int, ...], dtype: torch.dtype, values: bool) -> Tensor:
+    name = argument if argument == "x" else f"x[{argument!r}]"
     if isinstance(x, np.ndarray):
         x = torch.from_numpy(np.ascontiguousarray(x))  # torch knows no negative strides
     if not isinstance(x, Tensor):
-        raise InputError(explain("x", type(x).__name__, "a tensor or array with one batch of inputs, or a loader"))
-    shape, expected = tuple(x.shape), model.input_shape
+        accepted = "a tensor or array with one batch of inputs, or a loader"
+        fix = "For a network of several inputs, attach with such an example." if isinstance(x, Mapping | Inputs) else ""
+        raise InputError(explain("x", type(x).__name__, accepted, fix))
+    shape = tuple(x.shape)
     accepted = f"shape (batch, {', '.join(map(str, expected))})"
     if x.ndim != len(expected) + 1:
         fix = "Add a batch dimension with x[None]." if shape == expected else "Check the rank."
-        raise InputError(explain("x", f"shape {shape}", accepted, fix))
-    if len(expected) > 0 and not _compatible(shape[1:], expected, model.input_dtype):
-        raise InputError(explain("x", f"shape {shape}", accepted, "Check channels and the order of dimensions."))
+        raise InputError(explain(name, f"shape {shape}", accepted, fix))
+    if len(expected) > 0 and argument not in TIED and not _compatible(shape[1:], expected, dtype):
+        raise InputError(explain(name, f"shape {shape}", accepted, "Check channels and the order of dimensions."))
     if len(x) == 0:
-        raise InputError(explain("x", "an empty batch", "at least one input"))
-    if x.is_floating_point() != model.input_dtype.is_floating_point:
-        raise InputError(
-            explain("x", f"dtype {x.dtype}", f"dtype {model.input_dtype}", "Scale and convert it as in training.")
-        )
+        raise InputError(explain(name, "an empty batch", "at least one input"))
+    if x.is_floating_point() != dtype.is_floating_point:
+        raise InputError(explain(name, f"dtype {x.dtype}", f"dtype {dtype}", "Scale and convert it as in training."))
     if values:
-        check_values(x)
-    if x.dtype != model.input_dtype and not x.is_floating_point() and model.input_dtype != torch.bool:
-        limits = torch.iinfo(model.input_dtype)
+        check_values(x, name)
+    if x.dtype != dtype and not x.is_floating_point() and dtype != torch.bool:
+        limits = torch.iinfo(dtype)
         if not limits.min <= int(x.min()) <= int(x.max()) <= limits.max:
             numbers = f"numbers from {int(x.min())} to {int(x.max())}"
-            raise InputError(explain("x", numbers, f"what {model.input_dtype} can hold", "Convert it as in training."))
-    return x.to(model.input_dtype)
+            raise InputError(explain(name, numbers, f"what {dtype} can hold", "Convert it as in training."))
+    return x.to(dtype)
 
 
-def check_values(x: Tensor) -> None:
+def check_values(x: Tensor, name: str = "x") -> None:
     """Raise an error for NaN and infinite values."""
     if x.is_floating_point() and not torch.isfinite(x).all():
         bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
         rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-        raise InputError(explain("x", f"NaN or infinite values in rows {rows}", "finite values", "Clean the input."))
+        raise InputError(explain(name, f"NaN or infinite values in rows {rows}", "finite values", "Clean the input."))
 
 
 class LateCheck:

@@ -7,6 +7,7 @@ The learnt score looks at the mean over all draws. Where draws come in several p
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from abnn.bayes.noise import Noise
 from abnn.errors import InputError, explain
 from abnn.model.blocks import summary
 from abnn.model.evidence import Evidence
+from abnn.model.inputs import Batch, rows_of
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
 from abnn.model.views import side_by_side
@@ -44,9 +46,9 @@ class PredictionPass:
         self.views = (0, *views) if network.state.plain and views else views
         ordered = sorted(set(self.views))
         self.run = Pass(network, noise, tuple(ordered.index(view) for view in self.views), noting=self.notes)
-        self.compute: Callable[[Tensor, Tensor], Outputs] | None = None  # in the place of outputs(), compiled
+        self.compute: Callable[[Any, Any], Outputs] | None = None  # in the place of outputs(), compiled
 
-    def __call__(self, x: Tensor) -> Outputs:
+    def __call__(self, x: Any) -> Outputs:
         """What one pass says about the inputs, see ``Outputs``."""
         if self.notes:
             self.run.take_features()  # of a pass that failed in the middle
@@ -59,7 +61,7 @@ class PredictionPass:
             actual = f"inputs of shape {tuple(x.shape[1:])}, on which the network fails: {summary(error)}"
             raise InputError(explain("x", actual, accepted)) from error
 
-    def outputs(self, rows: Tensor, x: Tensor) -> Outputs:
+    def outputs(self, rows: Batch, x: Batch) -> Outputs:
         """What is computed from all views of the inputs and the inputs as they are; this is what can be compiled."""
         outputs = self.run(rows)
         samples = self.network.task.samples(outputs)
@@ -79,7 +81,7 @@ def judge(network: AttachedNetwork, evidence: Evidence) -> Tensor:
     return torch.cat([value[:, None], parts], dim=1)
 
 
-def moved(x: Tensor, device: torch.device) -> Tensor:
+def moved(x: Batch, device: torch.device) -> Any:
     """On the device, and an ordinary tensor there: compilers tell those of inference mode from others."""
     with torch.inference_mode(False):
-        return x.to(device)
+        return rows_of(x, lambda rows: rows.to(device))

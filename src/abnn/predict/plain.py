@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from abnn.errors import InputError, explain
-from abnn.model.blocks import logits_of
+from abnn.model.blocks import check_example, logits_of
+from abnn.model.inputs import Batch, call, forms_of
 from abnn.model.shadow import shadow
 from abnn.predict.inputs import check_inputs
 from abnn.predict.prediction import Prediction
@@ -22,8 +23,10 @@ class Plain:
     example  one or a few inputs, on any device
     """
 
-    def __init__(self, network: nn.Module, example: Tensor) -> None:
+    def __init__(self, network: nn.Module, example: Any) -> None:
         self.network = network
+        example = check_example(network, example) if not isinstance(example, Tensor) else example
+        self.example, self.input_forms = example[:1], forms_of(example)
         self.input_shape = tuple(example.shape[1:])
         self.input_dtype = example.dtype
         self.score = "entropy"
@@ -38,9 +41,9 @@ class Plain:
             probs = self._logits(x).float().softmax(1)
         return Prediction(probs[None].clone(), default=score or self.score)
 
-    def _logits(self, x: Tensor) -> Tensor:
+    def _logits(self, x: Batch) -> Tensor:
         network = shadow(self.network)[id(self.network)]
-        logits = logits_of(network(x.to(device_of(self.network, x.device))))
+        logits = logits_of(call(network, x.to(device_of(self.network, x.device))))
         if logits is None:
             raise InputError(
                 explain("network", "one whose output has no tensor", "one that returns logits", "Wrap it.")

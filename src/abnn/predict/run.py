@@ -30,7 +30,7 @@ def predict(
 ) -> Prediction:
     """Predict ``x`` with ``draws`` weight draws; 0: mean weights, None: what the model's preset says.
 
-    x             one batch: a tensor or array of the shape that the model was attached with, on any device
+    x             one batch: a tensor, array, dict or tuple of the form that the model was attached with, on any device
     seed          the draws belong to the seed alone: an input gets the same result, up to rounding, whatever batch it
                   comes in. None: fresh draws, from torch's global random state
     score         the score that ``Prediction.score`` shows; default: the model's, "combined" once a fit has learnt

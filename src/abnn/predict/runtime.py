@@ -54,7 +54,7 @@ class Runtime:
 
     def runner(
         self, network: AttachedNetwork, noise: Noise, wanted: str, views: tuple[int, ...], replay: bool, repeated: bool
-    ) -> Callable[[Tensor], Outputs]:
+    ) -> Callable[[Any], Outputs]:
         """Return a function from inputs to the outputs of a pass.
 
         wanted    what it returns beside the predictive distributions, see abnn.predict.passes.WANTED
@@ -68,7 +68,11 @@ class Runtime:
         else:
             make = partial(PredictionPass, network, wanted=wanted, views=views)
         if replay and network.device.type == "cuda":
-            return lambda x: self.replay(network, make, x, noise, wanted, views, self.compiled)
+            return lambda x: (
+                self.replay(network, make, x, noise, wanted, views, self.compiled)
+                if isinstance(x, Tensor)
+                else make(noise)(moved(x, network.device))
+            )
         run = make(noise)
         if isinstance(run, PredictionPass) and repeated and network.device.type == "cpu":
             run.run.keep_weights()

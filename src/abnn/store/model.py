@@ -21,6 +21,7 @@ from abnn.bayes.priors import Gaussian, ScaleMixture
 from abnn.config import AttachConfig
 from abnn.errors import AbnnWarning, FileFormatError, InputError, explain
 from abnn.files import as_json
+from abnn.model.inputs import MASK, Batch, Forms, Inputs, rows_of
 from abnn.model.network import AttachedNetwork
 from abnn.networks.recipe import rebuild
 from abnn.store.folder import FIX, LEARNT, check_tensors, fingerprint, read_folder, write_folder
@@ -70,6 +71,7 @@ def save(
         "spec": {**asdict(spec), "prior": {"kind": type(spec.prior).__name__, **asdict(spec.prior)}},
         "input_shape": list(model.input_shape),
         "input_dtype": str(model.input_dtype).removeprefix("torch."),
+        **({} if model.input_forms is None else {"inputs": _describe(model.input_forms)}),
         "classes": model.classes,
         "draws": 0 if model.mean_weights else model.draws,
         "seed": model.seed,
@@ -82,7 +84,7 @@ def save(
     tensors: dict[str, Tensor] = {f"attachments.{name}": value for name, value in model.attachment_parameters()}
     tensors |= _learnt(model) if model.is_judge else {}
     if example:
-        tensors["example"] = model.example
+        tensors |= _example_tensors(model.example)
     parts = {ATTACHMENTS: tensors}
     if backbone:
         state = model.backbone.state_dict()
@@ -102,11 +104,7 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
     path = Path(path)
     saved = read_folder(path, AttachedModel)
     tensors = read_tensors(path / ATTACHMENTS)
-    probe = torch.zeros(1, *saved.input_shape, dtype=getattr(torch, saved.input_dtype))
-    example = tensors.pop("example", None)
-    if example is not None:
-        check_tensors(path, {"example": example}, {"example": probe})
-        probe = example.to(probe.dtype)
+    probe = _probe(path, saved, tensors)
     changed = backbone is None or fingerprint(backbone) != saved.fingerprint
     backbone = _with_saved_weights(path, saved, backbone) if changed or backbone is None else backbone
     device = next((parameter.device for parameter in backbone.parameters()), torch.device("cpu"))
@@ -115,7 +113,9 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
         own_prior = PRIORS[prior.pop("kind")](**prior)
         config = AttachConfig(width=spec.width, share=spec.share, prior=own_prior, init=spec.init, views=saved.views)
         options: dict[str, Any] = {"at": saved.at, "kind": spec.kind, "preset": saved.preset}
-        model = attach(backbone, probe.to(device), **options, draws=1, seed=seed, config=config)
+        model = attach(
+            backbone, rows_of(probe, lambda rows: rows.to(device)), **options, draws=1, seed=seed, config=config
+        )
     except (InputError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         problem = f"is not complete or does not fit ({type(error).__name__}: {error})"
         raise FileFormatError(f"{path} {problem}; save the model again.") from error
@@ -128,6 +128,40 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
     model.backbone_changed = changed
     model.score, model.triage, model.extra = saved.score, saved.triage, saved.extra
     return model.eval()
+
+
+def _describe(forms: Forms) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}
+        for name, (shape, dtype) in forms.items()
+    ]
+
+
+def _example_tensors(example: Batch) -> dict[str, Tensor]:
+    """The example as tensors to save, by names that begin with "example"."""
+    if not isinstance(example, Inputs):
+        return {"example": example}
+    return {f"example.{name}": value.contiguous() for name, value in example.values.items()}
+
+
+def _probe(path: Path, saved: AttachedModel, tensors: dict[str, Tensor]) -> Batch:
+    """Return the saved example, taken out of ``tensors``; zeros where there is none, with a mask that hides nothing."""
+
+    def zeros(shape: list[int], dtype: str) -> Tensor:
+        return torch.zeros(1, *shape, dtype=getattr(torch, dtype))
+
+    expected: Batch = zeros(saved.input_shape, saved.input_dtype)
+    if saved.inputs is not None:
+        forms = {each.name: zeros(each.shape, each.dtype) for each in saved.inputs}
+        expected = Inputs({name: torch.ones_like(each) if name == MASK else each for name, each in forms.items()})
+    names = _example_tensors(expected)
+    example = {name: tensors.pop(name) for name in names if name in tensors}
+    if not example:
+        return expected
+    check_tensors(path, example, names)
+    if not isinstance(expected, Inputs):
+        return example["example"].to(expected.dtype)
+    return Inputs({name: example[f"example.{name}"].to(each.dtype) for name, each in expected.values.items()})
 
 
 def check_classes(path: Path, said: int, classes: int) -> None:

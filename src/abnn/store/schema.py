@@ -32,6 +32,14 @@ Score = Annotated[str, only(SCORES.__contains__, f"one of {', '.join(SCORES)}")]
 Views = Annotated[int, Field(ge=1, le=len(STEPS))]
 
 
+class SavedInput(Strict):
+    """One of several inputs: its name, or its place in the call, and the form of one row."""
+
+    name: Annotated[int, Field(ge=0, le=100)] | Annotated[str, Field(max_length=200)]
+    shape: Annotated[list[int], only(lambda shape: shape == [] or is_shape(shape), "a list of whole numbers from 1")]
+    dtype: Type
+
+
 class WithNetwork(Description):
     """What a folder says about its network: inputs, classes, how the backbone is built."""
 
@@ -53,12 +61,16 @@ class SavedSpec(Strict):
 
 
 class AttachedModel(WithNetwork):
-    """A network with attachments. ``seed`` and ``draws`` say which draws it holds; null: of no seed, and others are held."""
+    """A network with attachments. ``seed`` and ``draws`` say which draws it holds; null: of no seed, and others are held.
+
+    ``inputs`` has the forms of all inputs where there are several; ``input_shape`` and ``input_dtype`` are those of the main one.
+    """
 
     FILE, FORMAT, OLDEST, NEWEST = "abnn.json", "abnn-model", 7, 7
     EARLIER = OTHER_METHOD
     PARTS = ("attachments.safetensors", "backbone.safetensors")
 
+    inputs: Annotated[list[SavedInput], Field(max_length=100)] | None = None
     preset: str
     score: Score
     at: Annotated[list[str], Field(min_length=1)]

@@ -7,7 +7,7 @@ from (seed, epoch, step) anyway.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,8 +25,9 @@ from torch.utils.data import (
 )
 
 from abnn.errors import AbnnWarning, InputError, explain
+from abnn.model.inputs import LABELS
 from abnn.outliers import measure_range
-from abnn.predict.inputs import check_inputs
+from abnn.predict.inputs import check_inputs, split_batch
 from abnn.tensors import rows_digest, tensor_digest
 from abnn.train.randomness import number, preserved_random_state, seed_everything
 
@@ -59,7 +60,7 @@ class Batches:
         self.length = _length(self.loader)
         self._check_some(self.length)
 
-    def epoch(self, epoch: int, skip: int = 0) -> Iterator[tuple[int, Tensor, Tensor]]:
+    def epoch(self, epoch: int, skip: int = 0) -> Iterator[tuple[int, Any, Tensor]]:
         """Batches with their numbers; the first ``skip`` ones are loaded but not given."""
         seed_everything(self.seed, "order", epoch)
         for generator in self.generators:
@@ -122,7 +123,7 @@ class Batches:
         low, high = measure_range((x for x, _ in islice(self.once(), MEASURED)), layout)
         return self.fabric.all_reduce(low, reduce_op="min"), self.fabric.all_reduce(high, reduce_op="max")
 
-    def once(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def once(self) -> Iterator[tuple[Any, Tensor]]:
         return ((x, y) for _, x, y in self.epoch(0))
 
 
@@ -141,9 +142,9 @@ def _length(data: Any) -> int | None:
         return None
 
 
-def _ordinary(tensor: Tensor) -> Tensor:
-    """As it is, or a copy of a tensor of inference mode, which gradients cannot pass."""
-    return tensor.clone() if tensor.is_inference() else tensor
+def _ordinary(x: Any) -> Any:
+    """As it is, or a copy of tensors of inference mode, which gradients cannot pass."""
+    return x.clone() if x.is_inference() else x
 
 
 def _share_out(loader: DataLoader, fabric: Any, seed: int) -> DataLoader:
@@ -167,7 +168,7 @@ def _items_digest(data: Dataset, count: int) -> str | None:
     def read() -> list[list[Tensor]]:
         seed_everything("identity")
         items = (data[place] for place in range(0, count, max(1, count // SAMPLED)))
-        return [[torch.as_tensor(part) for part in item] for item in items]
+        return [[torch.as_tensor(part) for part in _parts(item)] for item in items]
 
     def digest(items: list[list[Tensor]]) -> str:
         return tensor_digest({f"{n} {p}": part for n, item in enumerate(items) for p, part in enumerate(item)})
@@ -177,9 +178,16 @@ def _items_digest(data: Dataset, count: int) -> str | None:
             first, second = read(), read()
         if digest(first) == digest(second):
             return digest(first)
-        return tensor_digest({str(place): label for place, (_, label) in enumerate(first)})
+        return tensor_digest({str(place): parts[-1] for place, parts in enumerate(first)})
     except Exception:  # noqa: BLE001 - anything may happen in there; a step of training says it better
         return None
+
+
+def _parts(item: Any) -> list[Any]:
+    """The values of an item, one after the other; those of a dict in the order of their names, labels last."""
+    if isinstance(item, Mapping):
+        item = [item[name] for name in sorted(item, key=lambda name: (name in LABELS, str(name)))]
+    return [part for each in item for part in (_parts(each) if isinstance(each, Mapping | tuple | list) else [each])]
 
 
 def _samplers(loader: Any) -> list[Any]:
@@ -187,12 +195,15 @@ def _samplers(loader: Any) -> list[Any]:
     return [getattr(loader, "sampler", None), getattr(getattr(loader, "batch_sampler", None), "sampler", None)]
 
 
-def check_batch(model: Any, batch: Any, values: bool = True) -> tuple[Tensor, Tensor]:
+def check_batch(model: Any, batch: Any, values: bool = True) -> tuple[Any, Tensor]:
     """(x, y) of one batch, or an error that says what is wrong with it; shapes alone if not ``values``."""
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
+    several = getattr(model, "input_forms", None) is not None
+    inputs, labels = split_batch(model, batch)
+    if labels is None or not (several or len(batch) == 2):
         given = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
-        raise InputError(explain("loader", given, "pairs (inputs, labels)", "Let the data set return (x, y)."))
-    x, y = check_inputs(model, batch[0], values), torch.as_tensor(batch[1])
+        accepted = 'pairs (inputs, labels), or dicts with "labels"' if several else "pairs (inputs, labels)"
+        raise InputError(explain("loader", given, accepted, "Let the data set return (x, y)."))
+    x, y = check_inputs(model, inputs, values), torch.as_tensor(labels)
     if y.ndim != 1 or len(y) != len(x) or y.is_floating_point():
         given = f"labels of shape {tuple(y.shape)} and type {y.dtype} for {len(x)} inputs"
         raise InputError(explain("loader", given, "one whole number per input", "Give class numbers, not one-hot."))

@@ -9,6 +9,7 @@ captured step draws what the same step would draw otherwise. Learning rates are 
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,9 @@ class CapturedStep:
         self.x = self.y = torch.empty(0)
         self.losses: dict[str, Tensor] = {}
 
-    def __call__(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def __call__(self, x: Any, y: Tensor) -> dict[str, Tensor]:
+        if not isinstance(x, Tensor):  # several inputs, of which masks may decide what runs
+            return self.trainable.step(x, y, None)
         if self.graph is None and not self.off:
             self.count += 1
             if self.count <= WARM_UP:

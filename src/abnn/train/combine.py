@@ -54,7 +54,7 @@ CLIPPED = 0.95  # quantile of the last features at which they are clipped
 
 def learn_score(
     model: AttachedNetwork,
-    batches: Iterable[tuple[Tensor, Tensor]],
+    batches: Iterable[tuple[Any, Tensor]],
     held_out: Iterable[Any] | None,
     outliers: Outliers | None,
     fabric: Any,
@@ -74,7 +74,7 @@ def learn_score(
     with torch.no_grad():
         run = Pass(model, noting=True, plain=True)
         if held_out is None:
-            some: Iterable[tuple[Tensor, Tensor]] = list(_first(batches, MOST_WITHOUT // fabric.world_size))
+            some: Iterable[tuple[Any, Tensor]] = list(_first(batches, MOST_WITHOUT // fabric.world_size))
         else:  # read one by one: so many images need not fit into memory
             some = _first(batches, MOMENTS // fabric.world_size)
         model.closed_form.set(_moments(model, run, some, fabric))
@@ -98,7 +98,7 @@ def learn_score(
         combined.fitted.fill_(True)
 
 
-def _first(batches: Iterable[tuple[Tensor, Tensor]], most: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _first(batches: Iterable[tuple[Any, Tensor]], most: int) -> Iterator[tuple[Any, Tensor]]:
     count = 0
     for x, y in batches:
         yield x, y
@@ -107,13 +107,13 @@ def _first(batches: Iterable[tuple[Tensor, Tensor]], most: int) -> Iterator[tupl
             return
 
 
-def _checked(model: AttachedNetwork, batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+def _checked(model: AttachedNetwork, batches: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
     for batch in batches:
         x, y = check_batch(model, batch)
         yield x.to(model.device), y.to(model.device)
 
 
-def _moments(model: AttachedNetwork, run: Pass, batches: Iterable[tuple[Tensor, Tensor]], fabric: Any) -> list[Moments]:
+def _moments(model: AttachedNetwork, run: Pass, batches: Iterable[tuple[Any, Tensor]], fabric: Any) -> list[Moments]:
     """Of the condensed features of every place; over the batches of all processes."""
     assert model.closed_form is not None
     moments = [Moments(1, width) for width in model.closed_form.widths]
@@ -132,8 +132,8 @@ def _moments(model: AttachedNetwork, run: Pass, batches: Iterable[tuple[Tensor, 
 
 
 def _evidence(
-    model: AttachedNetwork, run: Pass, batches: Iterable[tuple[Tensor, Tensor]]
-) -> tuple[Evidence, list[Tensor], list[Tensor]]:
+    model: AttachedNetwork, run: Pass, batches: Iterable[tuple[Any, Tensor]]
+) -> tuple[Evidence, list[Any], list[Tensor]]:
     """What the model says about inputs, with these and their labels."""
     found, inputs, labels = [], [], []
     for x, y in batches:
@@ -167,7 +167,7 @@ Made = tuple[Evidence, Tensor, Tensor]
 def _made(
     model: AttachedNetwork,
     run: Pass,
-    source: list[Tensor],
+    source: list[Any],
     labels: list[Tensor],
     outliers: Outliers | None,
     generator: torch.Generator,
@@ -185,7 +185,7 @@ def _made(
             found.append(model.gather(run, run(batch.x)))
             severities.append(batch.severity)
             own.append(y)
-            numbers.append(torch.arange(start, start + len(x), device=x.device))
+            numbers.append(torch.arange(start, start + len(x), device=y.device))
             start += len(x)
     evidence, severity, label, number = _join(found), torch.cat(severities), torch.cat(own), torch.cat(numbers)
 

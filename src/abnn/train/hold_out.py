@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -52,19 +52,29 @@ def _split_batches(batches: Sequence[Any], share: float) -> tuple[Any, Iterable[
     # Of n inputs so far, the whole part of share * n is held out: that of single inputs in small batches adds up.
     ends = [0, *(int(held * count / sum(known)) for count in accumulate(known))]
     cuts = [size - (end - start) for size, start, end in zip(known, ends, ends[1:])]
-    rest = [[part[:cut] for part in batch] for batch, cut in zip(batches, cuts) if cut]
-    return rest, [[part[cut:] for part in batch] for batch, cut, size in zip(batches, cuts, known) if cut < size]
+    rest = [_cut(batch, slice(cut)) for batch, cut in zip(batches, cuts) if cut]
+    return rest, [_cut(batch, slice(cut, None)) for batch, cut, size in zip(batches, cuts, known) if cut < size]
+
+
+def _cut(batch: Any, rows: slice) -> Any:
+    """Some rows of a batch; (inputs, labels), or a dict, stays one."""
+    if isinstance(batch, Mapping):
+        return {name: _cut(part, rows) for name, part in batch.items()}
+    nested = isinstance(batch, tuple | list) and not isinstance(batch[0], int | float)
+    return [_cut(part, rows) for part in batch] if nested else batch[rows]
 
 
 def _size(batch: Any) -> int | None:
     """How many inputs a batch has; None where that cannot be said. What is wrong with it is said when it is read."""
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    elif not isinstance(batch, tuple | list) or len(batch) < 2:
         return None
     try:
-        size, labels = (len(part) for part in batch)
+        sizes = {_size(part) if isinstance(part, Mapping | tuple) else len(part) for part in batch}
     except TypeError:
         return None
-    return size if size == labels else None
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _is_plain(loader: DataLoader) -> bool:

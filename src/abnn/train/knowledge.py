@@ -7,12 +7,14 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from abnn.errors import AbnnWarning
 from abnn.model.blocks import evaluating, logits_of
+from abnn.model.inputs import Batch, call
 from abnn.model.network import AttachedNetwork
 from abnn.predict import predict
 
@@ -56,7 +58,7 @@ class Knowledge:
 
 
 @torch.no_grad()
-def recall(model: AttachedNetwork, batches: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
+def recall(model: AttachedNetwork, batches: Iterable[tuple[Any, Tensor]]) -> list[Tensor]:
     """Which inputs of the first batches the network classifies right without attachments, to :func:`compare` with later."""
     device = model.layers[0].weight_mean.device
     with evaluating(model.backbone):
@@ -66,7 +68,7 @@ def recall(model: AttachedNetwork, batches: Iterable[tuple[Tensor, Tensor]]) -> 
 @torch.no_grad()
 def compare(
     model: AttachedNetwork,
-    batches: Iterable[tuple[Tensor, Tensor]],
+    batches: Iterable[tuple[Any, Tensor]],
     most: int | None = None,
     known: Sequence[Tensor] | None = None,
 ) -> Knowledge:
@@ -84,14 +86,14 @@ def compare(
     return Knowledge(inputs, plain, attached, forgotten, learnt, known is not None and model.backbone_changed)
 
 
-def _right(model: AttachedNetwork, x: Tensor, y: Tensor) -> Tensor:
-    logits = logits_of(model.backbone(x))
+def _right(model: AttachedNetwork, x: Batch, y: Tensor) -> Tensor:
+    logits = logits_of(call(model.backbone, x))
     assert logits is not None  # attach() has seen that there are some
     return logits.argmax(1) == y
 
 
 def warn_if_lost(
-    model: AttachedNetwork, batches: Iterable[tuple[Tensor, Tensor]], known: Sequence[Tensor] | None = None
+    model: AttachedNetwork, batches: Iterable[tuple[Any, Tensor]], known: Sequence[Tensor] | None = None
 ) -> None:
     """Warn where attachments, or with ``known`` training both, cost accuracy on the first batches of training data."""
     result = compare(model, batches, BATCHES, known)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from abnn.bayes.noise import held_noise, hold, map_noise
 from abnn.config import Objective, preset
 from abnn.errors import InputError, explain
 from abnn.model.blocks import evaluating, logits_of
+from abnn.model.inputs import Batch, call
 from abnn.model.network import AttachedNetwork
 from abnn.outliers import PRESET, Outliers, make_outliers, measure_range
 from abnn.predict.compiling import is_compiled, with_network
@@ -22,8 +23,8 @@ from abnn.train.batches import check_batch
 
 def loss(
     model: AttachedNetwork,
-    x: Tensor,
-    y: Tensor,
+    x: Any,
+    y: Any = None,
     outliers: str | Outliers | Any | None = PRESET,
     *,
     freeze_backbone: bool | None = None,
@@ -36,6 +37,7 @@ def loss(
     ``model.attachment_parameters()``. Draws of the weights come from torch's global random state; the draws that the model
     holds, its mode and its flags stay as they are.
 
+    x, y             inputs and labels; a dict may have its labels in it
     outliers         as in fit()
     freeze_backbone  True: only attachments get gradients. False: so do parameters of the backbone that require them, and
                      ordinary data passes in the mode that the model is in. None: what the preset says
@@ -50,7 +52,7 @@ def loss(
         actual = f"a model with preset {model.preset!r}, which makes several updates for each batch"
         raise InputError(explain("model", actual, "a preset with one loss, such as 'default'", "Use abnn.fit()."))
     freeze = chosen.freeze_backbone if freeze_backbone is None else freeze_backbone
-    x, y = check_batch(model, (x, y))
+    x, y = check_batch(model, x if y is None and isinstance(x, Mapping) else (x, y))
     maker = choose_outliers(outliers, model.preset)
     attachments = [parameter for _, parameter in model.attachment_parameters()]
     losses = Losses(model, goal)
@@ -85,15 +87,15 @@ class Losses:
         self.of_outliers = with_network(self._of_outliers, model.net, repr(objective))
 
     @torch.no_grad()
-    def plain(self, x: Tensor) -> Tensor | None:
+    def plain(self, x: Batch) -> Tensor | None:
         """What the backbone says, in eval mode, where the objective holds on to it."""
         if not self.objective.distil:
             return None
         backbone = self.model.backbone
         with self.autocast(), evaluating(backbone) if backbone.training else contextlib.nullcontext():
-            return logits_of(backbone(x))
+            return logits_of(call(backbone, x))
 
-    def _of_data(self, x: Tensor, y: Tensor, with_kl: bool, plain: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _of_data(self, x: Batch, y: Tensor, with_kl: bool, plain: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """The loss, the weighted KL, and the share of inputs that are classified right."""
         logits = self._logits(x)
         task = self.model.task
@@ -101,20 +103,20 @@ class Losses:
         return task.id_loss(self.objective, logits, y, plain), self._kl(x, with_kl), right
 
     def _of_outliers(
-        self, x: Tensor, y: Tensor, severity: Tensor, generator: torch.Generator | None, plain: Tensor | None
+        self, x: Batch, y: Tensor, severity: Tensor, generator: torch.Generator | None, plain: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         logits = self._logits(x)
         loss = self.model.task.outlier_loss(self.objective, logits, y, severity, generator, plain)
         return loss, self._kl(x, self.objective.outlier_kl)
 
-    def _logits(self, x: Tensor) -> Tensor:
+    def _logits(self, x: Batch) -> Tensor:
         # A compiler makes weights where they are used; without one, fewer and larger operations make them beforehand.
         ready = contextlib.nullcontext() if self.compiled else with_weights_ready(self.model.layers)
         with self.autocast(), ready:
             logits = self.model.draw_logits(x)
         return logits.float()
 
-    def _kl(self, x: Tensor, with_kl: bool) -> Tensor:
+    def _kl(self, x: Batch, with_kl: bool) -> Tensor:
         """The weighted KL term, or 0."""
         if not with_kl:
             return x.new_zeros((), dtype=torch.float32)

@@ -46,12 +46,12 @@ class Steps(Trainable):
         self.lowest = float("inf")
         self.losses = Losses(model, objective, fabric.autocast)
 
-    def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+    def step(self, x: Any, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         """One iteration; returns the losses before their weights."""
         with attachments_alone(self.model):
             return self._step(x, y, generator)
 
-    def _step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+    def _step(self, x: Any, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         losses: dict[str, Tensor] = {}
         self.model.train(self.backbone_optimizer is not None)
         _clear_gradients(self._all)
@@ -65,7 +65,7 @@ class Steps(Trainable):
             self._learn(everything=self.at_once)
         return losses
 
-    def backbone_step(self, x: Tensor, y: Tensor) -> Tensor:
+    def backbone_step(self, x: Any, y: Tensor) -> Tensor:
         """1. Minimise the ID loss over the backbone; attachments are drawn but not updated."""
         assert self.backbone_optimizer is not None
         goal, draws = self.objective, self.objective.draws[0]
@@ -80,7 +80,7 @@ class Steps(Trainable):
             total = total + loss.detach() / rounds
         return total
 
-    def id_step(self, x: Tensor, y: Tensor, plain: Tensor | None = None) -> dict[str, Tensor]:
+    def id_step(self, x: Any, y: Tensor, plain: Tensor | None = None) -> dict[str, Tensor]:
         """2. Minimise the ID loss plus the weighted KL over the attachments, and the backbone where all learn at once."""
         goal = self.objective
         self.model.resample(goal.draws[1])
@@ -91,9 +91,7 @@ class Steps(Trainable):
             self._learn(everything=False)
         return {"id": loss.detach(), "weighted_kl": kl.detach(), "accuracy": right}
 
-    def outlier_step(
-        self, x: Tensor, y: Tensor, generator: torch.Generator | None, plain: Tensor | None = None
-    ) -> Tensor:
+    def outlier_step(self, x: Any, y: Tensor, generator: torch.Generator | None, plain: Tensor | None = None) -> Tensor:
         """3. Teach what outliers deserve; normalisation statistics never see them."""
         assert self.outliers is not None
         goal = self.objective

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from abnn.tensors import Tree
 
-Passes = Callable[[], Iterator[tuple[Tensor, Tensor]]]
+Passes = Callable[[], Iterator[tuple[Any, Tensor]]]
 """Passes once over the training data in a fixed order, whenever it is called."""
 
 
@@ -24,7 +25,7 @@ class Trainable(ABC):
     """Whether a step is the same sequence of operations on the device every time, so that it can be captured on CUDA."""
 
     @abstractmethod
-    def step(self, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+    def step(self, x: Any, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         """Update by one batch; returns losses to show. Random numbers: torch's global state, or ``generator``."""
 
     def after_step(self) -> None:

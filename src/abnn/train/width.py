@@ -60,7 +60,7 @@ def _set_width(layers: list[MeanField], width: float) -> None:
             rho.fill_(inverse_softplus(max(1e-8, width * float(mean.square().mean().sqrt()))))
 
 
-def _log_loss(model: AttachedNetwork, batches: list[tuple[Tensor, Tensor]], draws: int) -> float:
+def _log_loss(model: AttachedNetwork, batches: list[tuple[Any, Tensor]], draws: int) -> float:
     """The mean of -ln p(y) over the draws' mean prediction, without the plain network."""
     total, count = 0.0, 0
     for x, y in batches:

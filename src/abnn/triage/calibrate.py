@@ -103,14 +103,14 @@ def gather(
 
     draws = usual_draws(model) if config.draws is None else config.draws
 
-    def predict(x: Tensor) -> tuple[Any, np.ndarray]:
+    def predict(x: Any) -> tuple[Any, np.ndarray]:
         prediction = model.predict(x, draws=draws, seed=config.seed)
         scores = prediction.score_by(config.score or prediction.default).detach().cpu().numpy()
         if not np.isfinite(scores).all():
             raise InputError(explain("model", "scores that are not finite", "finite scores", "Check its weights."))
         return prediction, scores
 
-    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+    def batches() -> Iterator[tuple[Any, Tensor]]:
         for batch in loader:
             yield check_batch(model, batch)
             bar.advance(task)
@@ -119,7 +119,7 @@ def gather(
     facts: dict[str, Any] = {"classes": model.classes, "draws": draws, "seed": config.seed}
     facts["class_names"] = (getattr(model, "extra", None) or {}).get("class_names")
 
-    def good_inputs() -> Iterator[Tensor]:
+    def good_inputs() -> Iterator[Any]:
         for x, y in batches():
             prediction, scores = predict(x)
             if not rows:

@@ -1,0 +1,229 @@
+"""Several inputs of a network as one batch: row n of each belongs to input n.
+
+A batch is a tensor where a network takes one, else :class:`Inputs`: what a tokenizer gives, a dict, or a tuple. Inputs can be
+counted, cut, moved and asked for their form like the one tensor in them that matters most, so that all of this package hands on
+``x``, whatever it is. :func:`call` gives it to a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from abnn.errors import InputError, explain
+
+MAIN = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
+"""Names of what outliers are made of, the first that occurs; else the first input."""
+MASK = "attention_mask"
+TIED = (MASK, "token_type_ids", "position_ids")
+"""Names of what has a number for each position of the main input."""
+LABELS = ("labels", "label")
+
+Name = int | str
+
+
+class Inputs:
+    """A batch of several inputs, by the names or places that they have in the network's call.
+
+    values  tensors with a row for each input; in a call of a model also other values, which are handed on as they are
+    """
+
+    __slots__ = ("main", "values")
+
+    def __init__(self, values: Mapping[Any, Any]) -> None:
+        self.values: dict[Name, Any] = dict(values)
+        tensors = [name for name, value in self.values.items() if isinstance(value, Tensor)]
+        self.main: Name = next((name for name in (*MAIN, *tensors) if name in tensors), 0)
+
+    @property
+    def first(self) -> Tensor:
+        """The main input: the words, the image, or the first."""
+        return self.values[self.main]
+
+    @property
+    def mask(self) -> Tensor | None:
+        """[B, L], true where a position is no padding; None where nothing is said about that."""
+        mask = self.values.get(MASK)
+        return mask != 0 if isinstance(mask, Tensor) and mask.ndim == 2 else None
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.first.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.first.ndim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.first.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.first.device
+
+    def is_floating_point(self) -> bool:
+        return self.first.is_floating_point()
+
+    def is_inference(self) -> bool:
+        return any(each.is_inference() for each in self.tensors())
+
+    def new_zeros(self, *size: Any, **options: Any) -> Tensor:
+        return self.first.new_zeros(*size, **options)
+
+    def tensors(self) -> list[Tensor]:
+        """Those with a row for each input."""
+        return [value for value in self.values.values() if self._has_rows(value)]
+
+    def _has_rows(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and value.shape[:1] == self.first.shape[:1]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
+        """The same with every tensor that has rows changed."""
+        return Inputs({name: change(each) if self._has_rows(each) else each for name, each in self.values.items()})
+
+    def replace(self, **values: Tensor | None) -> Inputs:
+        """The same with another main input (``first``) and mask (``mask``, in the type of the one there is)."""
+        changed = dict(self.values)
+        if values.get("first") is not None:
+            changed[self.main] = values["first"]
+        if (mask := values.get("mask")) is not None:
+            changed[MASK] = mask.to(self.values[MASK].dtype)
+        return Inputs(changed)
+
+    def to(self, *place: Any, **options: Any) -> Inputs:
+        """On another device; types of inputs stay as they are, for they differ."""
+        return self.map(lambda each: each.to(*place, **options))
+
+    def clone(self) -> Inputs:
+        return self.map(torch.clone)
+
+    def split(self, size: int) -> list[Inputs]:
+        return [self[start : start + size] for start in range(0, len(self), size)]
+
+    def __getitem__(self, rows: Any) -> Inputs:
+        return self.map(lambda each: each[rows])
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __repr__(self) -> str:
+        return f"Inputs({', '.join(f'{name}: {_form(value)}' for name, value in self.values.items())})"
+
+
+Batch = Tensor | Inputs
+Forms = dict[Name, tuple[tuple[int, ...], torch.dtype]]
+"""Shape without the batch, and type, of every input by its name or place."""
+
+
+def forms_of(x: Batch) -> Forms | None:
+    """Return the forms of several inputs; None for one tensor."""
+    if not isinstance(x, Inputs):
+        return None
+    return {name: (tuple(value.shape[1:]), value.dtype) for name, value in x.values.items()}
+
+
+def call(network: nn.Module | Callable[..., Any], x: Batch) -> Any:
+    """Return what a network says about a batch."""
+    if not isinstance(x, Inputs):
+        return network(x)
+    places = [value for name, value in x.values.items() if isinstance(name, int)]
+    return network(*places, **{name: value for name, value in x.values.items() if isinstance(name, str)})
+
+
+def rows_of(x: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    """Return a batch with the rows of all its tensors changed."""
+    return x.map(change) if isinstance(x, Inputs) else change(x)
+
+
+def join(batches: list[Any]) -> Any:
+    """Return several batches of one form as one."""
+    if not isinstance(batches[0], Inputs):
+        return torch.cat(batches)
+    names = batches[0].values
+    return Inputs({name: torch.cat([each.values[name] for each in batches]) for name in names})
+
+
+def numbers_of(x: Batch) -> int:
+    """How many numbers one input has."""
+    return sum(each[0].numel() for each in (x.tensors() if isinstance(x, Inputs) else [x]))
+
+
+def measured(x: Batch) -> Iterator[tuple[str, Tensor, str]]:
+    """Yield the inputs whose values are amounts, with the names of their places and their layout."""
+    if not isinstance(x, Inputs):
+        if x.is_floating_point():
+            yield "input", x, "channels"
+        return
+    for name, value in x.values.items():
+        if name != MASK and isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1:
+            layout = "tokens" if value.ndim == 3 and x.mask is not None else "channels"
+            yield ("input" if name == x.main else f"input {name}"), value, layout
+
+
+def pack(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Batch, Any]:
+    """Return the batch of a call of a model, and the labels in it, or None. One dict stands for the names in it."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], Inputs | Tensor):
+        return args[0], None
+    if len(args) == 1 and isinstance(args[0], Mapping):
+        kwargs, args = {**args[0], **kwargs}, ()
+    if not any(isinstance(each, Tensor) for each in (*args, *kwargs.values())):
+        given = ", ".join(_form(each) for each in (*args, *kwargs.values())) or "nothing"
+        raise InputError(explain("x", given, "a batch of inputs as tensors, by place or by name"))
+    labels = next((kwargs[name] for name in LABELS if kwargs.get(name) is not None), None)
+    named = {name: value for name, value in kwargs.items() if name not in LABELS and value is not None}
+    return Inputs({**dict(enumerate(args)), **named}), labels
+
+
+def read(batch: Any, argument: str = "x") -> tuple[Any, Any]:
+    """Return inputs and labels of what a user, a tokenizer or a loader gives; what is not several inputs comes back as it is.
+
+    An error says what is wrong with a batch whose values are not tensors of one length.
+    """
+    if isinstance(batch, Mapping):
+        x, labels = pack((), {str(name): _tensor(argument, name, value) for name, value in batch.items()})
+    elif isinstance(batch, tuple | list):
+        x, labels = Inputs({place: _tensor(argument, place, value) for place, value in enumerate(batch)}), None
+    else:
+        return batch, None
+    assert isinstance(x, Inputs)
+    if not x.values:
+        raise InputError(explain(argument, "no inputs", "one tensor or more"))
+    for name, value in x.values.items():
+        if value.ndim < 1 or len(value) != len(x):
+            given = f"{name!r} of shape {tuple(value.shape)} beside {x.main!r} of shape {tuple(x.shape)}"
+            raise InputError(explain(argument, given, f"a row in each for all {len(x)} inputs"))
+    return x, labels
+
+
+def check_tied(x: Inputs, argument: str = "x") -> None:
+    """Raise an error for a mask, or the like, that has not one number for each position of the main input."""
+    for name in TIED:
+        value = x.values.get(name)
+        if (
+            value is not None
+            and name != x.main
+            and value.ndim == 2
+            and x.ndim in (2, 3)
+            and value.shape[1] != x.shape[1]
+        ):
+            given = f"{name!r} of shape {tuple(value.shape)} beside {x.main!r} of shape {tuple(x.shape)}"
+            fix = "Pad both in the same way."
+            raise InputError(explain(argument, given, f"{name!r} of shape {tuple(x.shape[:2])}", fix))
+
+
+def _tensor(argument: str, name: Name, value: Any) -> Any:
+    if value is None or isinstance(value, Tensor):
+        return value
+    if hasattr(value, "__array__") and getattr(value, "dtype", None) is not None and value.dtype.kind in "biuf":
+        return torch.from_numpy(value.copy())
+    given = f"{type(value).__name__} as {name!r}"
+    fix = 'Tokenizers give tensors with return_tensors="pt" and padding=True; leave out what the network does not take.'
+    raise InputError(explain(argument, given, "tensors with a row for each input", fix))
+
+
+def _form(value: Any) -> str:
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
