@@ -289,7 +289,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from tests.train.test_fit import attached, loader, quiet
 import abnn
-import abnn.files as files
+import abnn.tensors as files
 real, count = files.write_bytes, 0
 def write(path, content):
     global count

@@ -147,7 +147,6 @@ def test_no_batch_of_one_is_left() -> None:
         DataLoader(Stream(), 16),
         (batch for batch in LOADERS["list of batches"]()),
         [rows()[0]],
-        [(*rows(), rows()[1])],
         [(rows()[0], rows()[1][:50])],
         [(3, 4)],
         [(torch.tensor(1.0), torch.tensor(1))] * 50,
