@@ -1,7 +1,7 @@
 """How ``abnn score`` does with many images: its speed beside the model's own, its memory, and what survives kills.
 
     python benchmarks/score.py throughput     100,000 images on this machine; the model alone before and after
-    python benchmarks/score.py memory         100,000 images against 1,000: the most memory of all processes together
+    python benchmarks/score.py memory         100,000 images, as before, against 1,000: the most memory of all processes together
     python benchmarks/score.py kills          a cluster of four Ray nodes, a worker killed every 20 seconds, once a whole node
     python benchmarks/score.py driver         the command itself killed again and again, then started once more
     python benchmarks/score.py --table        put the tables of results/scale into docs/scale.md again
@@ -34,6 +34,7 @@ from research.tables import update_between_markers
 RESULTS, DOCS = ROOT / "results" / "scale", ROOT / "docs" / "scale.md"
 EVERY = 20.0  # seconds between kills
 BATCH = 64
+OPTIONS = ("--id-column", "name", "--quiet", "--size", "250")
 
 
 def own_speed(model: str, batches: int) -> tuple[float, float]:
@@ -63,7 +64,7 @@ def throughput(data: Path, model: Path, images: int, scratch: Path) -> dict[str,
     output, some = scratch / "throughput", min(8000, images)
     shutil.rmtree(output, ignore_errors=True)
     before = measure_own(model, some)
-    job = Job("score", str(model), str(data), str(output), "--id-column", "name", "--quiet")
+    job = Job("score", str(model), str(data), str(output), *OPTIONS)
     assert job.wait() == 0
     after = measure_own(model, some)
     found, rows = rows_of(output)
@@ -82,14 +83,15 @@ def throughput(data: Path, model: Path, images: int, scratch: Path) -> dict[str,
 
 
 def memory(data: Path, model: Path, images: int, scratch: Path) -> dict[str, Any]:
-    rows = []
-    for count in (max(1, images // 100), images):
-        output, part = scratch / f"memory-{count}", scratch / f"images-{count}.parquet"
-        shutil.rmtree(output, ignore_errors=True)
-        make_images(part, count)
-        job = Job("score", str(model), str(part), str(output), "--id-column", "name", "--quiet", "--size", "250")
-        assert job.wait() == 0
-        rows.append({"images": count, **job.taken()})
+    """A hundredth of the images, against the job of ``throughput``."""
+    small, output = max(1, images // 100), scratch / "memory"
+    whole = json.loads((RESULTS / "throughput.json").read_text())
+    assert whole["images"] == images
+    shutil.rmtree(output, ignore_errors=True)
+    make_images(scratch / f"images-{small}.parquet", small)
+    job = Job("score", str(model), str(scratch / f"images-{small}.parquet"), str(output), *OPTIONS)
+    assert job.wait() == 0
+    rows = [{"images": small, **job.taken()}, {"images": images, **whole["job"]}]
     return {"runs": rows, "growth": round(rows[1]["peak_mb"] / rows[0]["peak_mb"] - 1, 4)}
 
 
