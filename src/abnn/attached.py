@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 
 from abnn.config import DRAWS, AttachConfig
 from abnn.config import preset as choose_preset
-from abnn.errors import AttachError, InputError, explain, not_negative
+from abnn.errors import AttachError, FileFormatError, InputError, explain, not_negative
+from abnn.files import write_text
 from abnn.model.attach import check_backbone, choose_blocks, watched_blocks
 from abnn.model.blocks import check_example, probe
 from abnn.model.folding import choose_fold
@@ -27,7 +29,9 @@ from abnn.predict.heap import keep_heap
 from abnn.predict.inputs import split_batch
 from abnn.predict.runtime import runtime_of
 from abnn.scores import Combined
+from abnn.store import hub
 from abnn.store import model as store
+from abnn.store.card import make_card
 from abnn.store.saved import LOADERS
 from abnn.store.schema import AttachedModel
 from abnn.tasks import make_task
@@ -114,6 +118,55 @@ class Attached(AttachedNetwork):
     ) -> Path:
         """Write the attachments, and the backbone's weights if asked; see :func:`abnn.store.model.save`."""
         return store.save(self, path, backbone, triage, extra, example)
+
+    def save_pretrained(
+        self, path: str | Path, backbone: bool = False, records: Sequence[str | Path] = (), example: bool = True
+    ) -> Path:
+        """Write what :meth:`save` does, with a card about the model as README.md, and return the folder.
+
+        records  run records of this model, as ``abnn evaluate`` writes them: the card shows their data and metrics
+        """
+        card = make_card(self, str(path), backbone, records)
+        folder = self.save(path, backbone, example=example)
+        write_text(folder / hub.CARD, card)
+        return folder
+
+    def push_to_hub(
+        self,
+        repo: str,
+        backbone: bool = False,
+        records: Sequence[str | Path] = (),
+        private: bool | None = None,
+        token: str | None = None,
+        example: bool = False,
+    ) -> str:
+        """Put the model and a card about it onto the Hugging Face Hub as one commit, and return the commit's address.
+
+        repo     "user/repo"; made where it does not exist
+        backbone also push the backbone's weights, so that nobody needs another file
+        records  as in :meth:`save_pretrained`
+        private  whether a new repository is; None: as the account says
+        token    of the Hub; None: the one that huggingface_hub keeps. It is neither written nor shown
+        example  also push the input that the model was attached with, which is one of your data. Without it loading probes the
+                 network with zeros
+        """
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = self.save(Path(scratch) / "model", backbone, example=example)
+            write_text(folder / hub.CARD, make_card(self, repo, backbone, records))
+            return hub.push(folder, repo, private, token)
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str | Path, backbone: nn.Module | None = None, revision: str | None = None, token: str | None = None
+    ) -> Attached:
+        """Return the model of a folder, or of a repository on the Hub, as :func:`load` does; at a revision if one is named."""
+        if not hub.is_repository(path):
+            return store.load(path, backbone, attach)
+        folder = hub.fetch(str(path), revision, token)
+        try:
+            return store.load(folder, backbone, attach)
+        except FileFormatError as error:
+            raise FileFormatError(f"{error} It came from {path}; delete {folder} to fetch it again.") from None
 
 
 def attach(
@@ -202,8 +255,15 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     If ``backbone`` has other weights and the model was saved with ``backbone=True``, the saved weights are loaded into
     it, in place; without saved weights, or where they do not fit, it is refused and left as it was.
     The returned model has ``triage`` and ``extra`` as they were saved, and keeps them when it is saved again.
+
+    A text like "user/repo" that is no folder here is fetched from the Hugging Face Hub. A ``Path`` is never fetched.
     """
+    return Attached.from_pretrained(path, backbone)
+
+
+def load_folder(path: Path, backbone: nn.Module | None = None) -> Attached:
+    """The model of a folder; nothing is fetched, whatever it is called."""
     return store.load(path, backbone, attach)
 
 
-LOADERS[AttachedModel.FORMAT] = load
+LOADERS[AttachedModel.FORMAT] = load_folder

@@ -74,9 +74,12 @@ def class_names_of(model: Any) -> list[str] | None:
 
 
 def fingerprint(path: Path, backbone: str | None = None) -> str:
-    """Return the sha256 over the files of a saved model. It holds the fingerprint of a backbone that is kept elsewhere, too."""
+    """Return the sha256 over the files of a saved model. It holds the fingerprint of a backbone that is kept elsewhere, too.
+
+    The model's card is no part of it.
+    """
     digest = hashlib.sha256(f"{backbone}\0".encode())
-    for file in sorted(each for each in path.iterdir() if each.is_file()):
+    for file in sorted(each for each in path.iterdir() if each.is_file() and each.suffix != ".md"):
         digest.update(f"{file.name} {file.stat().st_size}\0".encode())
         with open(file, "rb") as content:
             while block := content.read(2**20):

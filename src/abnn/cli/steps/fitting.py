@@ -26,7 +26,7 @@ from abnn.cli.steps.image_data import Files, OwnData
 from abnn.config import AttachConfig, FitConfig, TriageConfig, check_rate
 from abnn.data import InputForm
 from abnn.decisions import check_promise
-from abnn.errors import AbnnWarning, InputError, explain
+from abnn.errors import AbnnWarning, InputError, explain, readable
 from abnn.files import check_replaceable, check_writable, write_bytes
 from abnn.outliers import DEFAULT
 from abnn.predict import Plain
@@ -235,7 +235,9 @@ def judge(job: Job, model: Attached, before: Before) -> str:
 def calibrate(job: Job, model: Attached, before: Before, alert: str) -> bytes | None:
     """Choose the model's thresholds, and return the page about it if there is to be one."""
     request, images, form = job.request, job.images, job.form
+    counts = f"{len(images.train_labels):,} images to fit, {len(images.held_out_labels):,} held out"
     model.extra = {"class_names": list(images.class_names), "backbone": request.backbone}
+    model.extra["data"] = f"{readable(request.data.resolve().name)}, {counts}"
     if form.mean is not None and form.std is not None:
         model.extra["preprocess"] = {"mean": list(form.mean), "std": list(form.std)}
     to_show, to_choose = split_held_out(

@@ -1,0 +1,68 @@
+"""Models on the Hugging Face Hub: a saved folder with a card about it, pushed and fetched by huggingface_hub.
+
+Nothing here connects unless it is asked to by name. Tokens go to huggingface_hub and nowhere else: they are neither written nor
+shown. What comes back is checked like any saved folder, file by file by its sha256, and never runs code.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from abnn.errors import AbnnError, InputError, MissingExtraError, explain
+from abnn.store.schema import AttachedModel
+
+CARD = "README.md"
+FILES = (AttachedModel.FILE, *AttachedModel.PARTS, CARD)
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+
+
+def is_repository(path: object) -> bool:
+    """Return whether ``path`` is a text like "user/repo", and no file or folder of that name is there."""
+    return isinstance(path, str) and REPOSITORY.fullmatch(path) is not None and not Path(path).exists()
+
+
+def push(folder: Path, repository: str, private: bool | None, token: str | None) -> str:
+    """Upload a saved folder as one commit, with a new repository if need be, and return its address.
+
+    Files of an earlier model in the repository that this one lacks are removed by the same commit.
+    """
+    hub = _hub()
+    if not isinstance(repository, str) or not REPOSITORY.fullmatch(repository):
+        raise InputError(explain("repo", repr(repository), 'a name like "user/repo"'))
+    api = hub.HfApi(token=token, library_name="abnn")
+    try:
+        api.create_repo(repository, private=private, exist_ok=True)
+        stale: dict[str, Any] = {"allow_patterns": list(FILES), "delete_patterns": list(AttachedModel.PARTS)}
+        commit = api.upload_folder(
+            repo_id=repository, folder_path=folder, commit_message="Push a model of abnn", **stale
+        )
+    except (OSError, ValueError) as error:
+        raise AbnnError(f"repo: {repository} cannot be pushed to {api.endpoint} ({_reason(error)}).") from None
+    return str(commit.commit_url)
+
+
+def fetch(repository: str, revision: str | None = None, token: str | None = None) -> Path:
+    """Return the folder of a repository's files in the cache of huggingface_hub, fetched where they are not there yet."""
+    hub = _hub()
+    try:
+        options: dict[str, Any] = {"allow_patterns": list(FILES), "library_name": "abnn"}
+        return Path(hub.snapshot_download(repository, revision=revision, token=token, **options))
+    except (OSError, ValueError) as error:
+        place = f"{repository!r}, which is no folder here and cannot be fetched from {hub.HfApi().endpoint}"
+        accepted = 'a folder that model.save() wrote, or "user/repo" on the Hub'
+        raise InputError(explain("path", f"{place} ({_reason(error)})", accepted)) from None
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of an error: the others repeat the request."""
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
+
+
+def _hub() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise MissingExtraError("huggingface_hub", "hub") from None
+    return huggingface_hub
