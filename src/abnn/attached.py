@@ -34,7 +34,7 @@ from abnn.store import model as store
 from abnn.store.card import make_card
 from abnn.store.saved import LOADERS
 from abnn.store.schema import AttachedModel
-from abnn.tasks import make_task
+from abnn.tasks import Task, make_task
 from abnn.train.watch import progress_bar
 from abnn.triage import Triage
 
@@ -176,8 +176,8 @@ def attach(
     kind: str | None = None,
     *,
     preset: str = "default",
+    task: str | Task | None = None,
     last: int | None = None,
-    budget: int | None = None,
     draws: int | None = None,
     seed: int = 0,
     config: AttachConfig | None = None,
@@ -186,25 +186,25 @@ def attach(
 
     The backbone is not copied and not changed: the returned model is a second view that shares its weights.
 
-    backbone  any module that maps a batch to logits, on any device
+    backbone  any module that maps a batch to logits or, for regression, to numbers, on any device
     example   one or a few inputs, for one probing pass: a tensor, or for a network of several inputs a dict, a tokenizer's
               encoding, or a tuple. Labels in a dict are left out
     at        names of blocks, or patterns such as "layer4.*". None: bounded attachments go to the last few blocks, so that
               a prediction costs hardly more than the plain network's, others to all blocks that are found
     kind      "bounded", "chain" or "replace"; see :class:`abnn.config.Spec`. None: what the preset says
     preset    "default", "paper" or "authors": where all other settings come from, here and in :func:`abnn.fit`
+    task      what the network's output means: "classification", "regression", "multilabel", or a task such as
+              abnn.tasks.Regression(variance=True). None: what ``config`` says
     last      attach to the last so many blocks only
-    budget    how many numbers the attachments may learn; None: for bounded ones 5 % of the backbone's weights. They get as
-              wide as it pays for, up to 32, then go to fewer blocks
     draws     how many draws ``model(x)`` averages over at first; 0: mean weights. None: what the preset says
     seed      of the attachments' initial values and first draws; the global random state is left alone
-    config    everything else: widths, prior, views, the task
+    config    everything else: widths, how many numbers may be learnt, prior, views
     """
     check_backbone(backbone)
     config = config or AttachConfig()
     example = check_example(backbone, example)
     chosen = choose_preset(preset)
-    task = make_task(config.task)
+    chosen_task = make_task(config.task if task is None else task)
     form = example.shape[1:], example.dtype
     views = chosen.views if config.views is None else config.views
     views = check_views(views, *form)
@@ -213,15 +213,17 @@ def attach(
     keep_heap()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # the CPU's alone, which is what fork_rng gives back here
-        blocks, spec = choose_blocks(structure, example, at, last, budget, spec)
+        blocks, spec = choose_blocks(structure, example, at, last, config.budget, spec)
         output = structure.calls[""].output
-        classes = None if output is None else task.check_outputs(output, structure.batch, structure.logits)
+        classes = None if output is None else chosen_task.check_outputs(output, structure.batch, structure.logits)
         watched = watched_blocks(structure, blocks) if spec.kind == "bounded" else []
         model = Attached(backbone, example, blocks, spec, structure, watched)
-        model.task, model.classes = task, classes or model.classes
+        model.task, model.classes = chosen_task, classes or model.classes
+        readout = model.__dict__["readout"]
+        last_width = None if readout is None else readout.block.in_features
+        chosen_task.prepare(model.classes, len(model.places), last_width)
         if watched:
-            readout = model.__dict__["readout"]
-            model.combined = Combined(task, model.places, None if readout is None else readout.block.in_features)
+            model.combined = Combined(chosen_task, model.places, last_width)
             model.combined.to(model.device)
         model.preset, model.score, model.views = preset, chosen.score, views
         model.usual_draws = chosen.draws or (0 if watched else DRAWS)

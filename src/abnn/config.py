@@ -30,7 +30,9 @@ DRAWS = 10
 class AttachConfig:
     """How attachments look, beyond their kind and places. None: what the preset says.
 
-    width  bounded: features in the middle of an attachment. None: up to 32, as many as 5 % of the backbone's weights pay for
+    width  bounded: features in the middle of an attachment. None: up to 32, as many as the budget pays for
+    budget how many numbers the attachments may learn; None: for bounded ones 5 % of the backbone's weights. They get as wide
+           as it pays for, then go to fewer blocks
     share  chain: one Bayesian block serves all but the first place, with noise of its own at each
     prior  prior of every Bayesian weight
     init   where the posterior starts
@@ -39,6 +41,7 @@ class AttachConfig:
     """
 
     width: int | None = None
+    budget: int | None = None
     share: bool | None = None
     prior: Prior | None = None
     init: Init | None = None

@@ -252,19 +252,19 @@ def test_attachments_take_at_most_five_percent_of_the_weights(network: tuple[nn.
 
 def test_a_budget_buys_width_and_then_blocks(network: tuple[nn.Module, Tensor]) -> None:
     backbone, x = network
-    free = abnn.attach(backbone, x[:1], budget=10**9)
+    free = abnn.attach(backbone, x[:1], config=abnn.AttachConfig(budget=10**9))
     assert free.spec.width == WIDTH
     least = attach_with(backbone, x[:1], last=1, width=1).attachment_size
     before = len(free.block_names), WIDTH
     for budget in (free.attachment_size - 1, free.attachment_size // 3, free.attachment_size // 9, least):
-        model = abnn.attach(backbone, x[:1], budget=budget)
+        model = abnn.attach(backbone, x[:1], config=abnn.AttachConfig(budget=budget))
         after = len(model.block_names), model.spec.width or 0
         assert model.attachment_size <= budget and (after[0] < before[0] or after[1] < before[1])
         assert model.block_names == free.block_names[-after[0] :]
         before = after
     assert before == (1, 1)
     with pytest.raises(AttachError, match=f"budget: got {least - 1}; accepted: at least {least} .*Raise the budget"):
-        abnn.attach(backbone, x[:1], budget=least - 1)
+        abnn.attach(backbone, x[:1], config=abnn.AttachConfig(budget=least - 1))
     wide = attach_with(backbone, x[:1], width=40)
     assert wide.spec.width == 40  # what is asked for is not cut
 

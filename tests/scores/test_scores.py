@@ -86,7 +86,7 @@ def test_extremes() -> None:
 
 
 def test_every_score_has_a_name() -> None:
-    assert set(SCORES) == {*SAMPLE_SCORES, "combined", "energy", "distance"}
+    assert set(SCORES) == {*SAMPLE_SCORES, "label-entropy", "combined", "energy", "distance"}
     assert {name for name, each in SCORES.items() if each.statistics} == {"combined", "energy", "distance"}
 
 

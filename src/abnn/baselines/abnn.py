@@ -99,7 +99,8 @@ class Attachments(Method):
 
     @property
     def scores(self) -> tuple[str, ...]:
-        return tuple(SCORES) if self.judges else super().scores
+        every = (score.name for score in SCORES.values() if "classes" in score.about)
+        return tuple(every) if self.judges else super().scores
 
     def to_config(self) -> dict[str, Any]:
         config = super().to_config()

@@ -236,7 +236,7 @@ class AttachedNetwork(nn.Module):
         """The same from what was read on the way: what went into the last layer, and ln v at every place."""
         layer = self.__dict__["readout"]
         weight, bias = (None, None) if layer is None or last is None else (layer.block.weight, layer.block.bias)
-        attached = outputs[1] if len(outputs) == 2 else mean_logits(outputs[1:])
+        attached = outputs[1] if len(outputs) == 2 else self.task.average(outputs[1:])
         return Evidence(outputs[0].float(), attached.float(), last, weight, bias, variances)
 
     def forward(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -247,8 +247,11 @@ class AttachedNetwork(nn.Module):
         self.check_attached()
         batch, labels = _packed(x, args, kwargs)
         draws, output = run_draws(self.net, self.state, self.folds_at_input, batch)
-        loss = None if labels is None else self.task.id_loss(AS_LABELLED, draws.float(), labels)
-        return with_logits(output, mean_logits(draws), loss)
+        loss = None
+        if labels is not None:
+            labels = self.task.check_targets(labels, draws.shape[1], self.classes, values=False)
+            loss = self.task.id_loss(AS_LABELLED, draws.float(), labels)
+        return with_logits(output, self.task.average(draws), loss)
 
     def extra_repr(self) -> str:
         return f"kind={self.spec.kind!r}, at={self.block_names}, attachment_size={self.attachment_size:,}"

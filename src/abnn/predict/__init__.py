@@ -2,7 +2,16 @@
 
 from abnn.decisions import VERDICTS, verdicts
 from abnn.predict.plain import Plain
-from abnn.predict.prediction import Prediction, concatenate
+from abnn.predict.prediction import LabelPrediction, NumberPrediction, Prediction, concatenate
 from abnn.predict.run import predict
 
-__all__ = ["VERDICTS", "Plain", "Prediction", "concatenate", "predict", "verdicts"]
+__all__ = [
+    "VERDICTS",
+    "LabelPrediction",
+    "NumberPrediction",
+    "Plain",
+    "Prediction",
+    "concatenate",
+    "predict",
+    "verdicts",
+]

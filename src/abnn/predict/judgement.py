@@ -54,7 +54,7 @@ class Judgement:
             self.last = self._put(self.last, rows, said[2])
 
     def finish(self) -> Tensor:
-        """Return the learnt score and its parts, [B, 1 + parts]."""
+        """Return what :func:`abnn.predict.passes.judge` does, for all inputs."""
         if not self.at_once:
             assert self.outputs is not None and self.variances is not None
             for rows in self.chunks.inputs:  # a few at a time: intermediate results are as large as all outputs

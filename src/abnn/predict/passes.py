@@ -25,7 +25,7 @@ Outputs = tuple[Tensor | None, ...]
 """Predictive distributions [S, B, K], then what ``WANTED`` says."""
 WANTED = {
     "samples": "nothing more",
-    "score": "the learnt score and its parts, [B, 1 + parts]",
+    "score": "the learnt score, its parts and widths, [B, 1 + parts + widths]",
     "outputs": "the network's outputs, [S, B, K]",
     "evidence": "the network's outputs, [S, B, K]; ln v at every place, [B, P]; what went into its last layer, [B, F], or None",
 }
@@ -76,9 +76,10 @@ class PredictionPass:
 
 
 def judge(network: AttachedNetwork, evidence: Evidence) -> Tensor:
-    """Return the learnt score and its parts, [B, 1 + parts]."""
+    """Return the learnt score, its parts, and widths where the task has them, [B, 1 + parts + widths]."""
     value, parts = network.combined(evidence)
-    return torch.cat([value[:, None], parts], dim=1)
+    spread = network.combined.widths
+    return torch.cat([value[:, None], parts, *(() if spread is None else (spread(evidence),))], dim=1)
 
 
 def moved(x: Batch, device: torch.device) -> Any:

@@ -13,7 +13,7 @@ from abnn.model.views import can_move, check_views, views_of
 from abnn.predict.chunks import plan
 from abnn.predict.inputs import LateCheck, check_inputs
 from abnn.predict.judgement import Judgement
-from abnn.predict.prediction import Prediction
+from abnn.predict.prediction import PREDICTIONS, Prediction
 from abnn.predict.runtime import runtime_of
 from abnn.scores import find_score, without_statistics
 
@@ -50,8 +50,9 @@ def predict(
     x = check_inputs(model, x, values=not late)
     look = LateCheck(x) if late and x.is_floating_point() else None
     judged = model.is_judge
-    default = score or (model.score if judged or not find_score(model.score).statistics else "entropy")
-    if find_score(default).statistics and not judged:
+    distribution = model.task.distribution
+    default = score or (model.score if judged or not find_score(model.score).statistics else model.task.first_score)
+    if find_score(default, about=distribution).statistics and not judged:
         raise without_statistics(default)
     form = x.shape[1:], x.dtype
     count = draws or (model.views if views is None else views)  # with mean weights, one for each view
@@ -87,7 +88,5 @@ def predict(
     assert samples is not None
     if look is not None:
         look.check()
-    if score_and_parts is None:
-        return Prediction(samples, default=default, views=views)
-    parts = dict(zip(model.combined.names, score_and_parts[:, 1:].unbind(1)))
-    return Prediction(samples, score_and_parts[:, 0], parts, default, views=views)
+    names = [] if score_and_parts is None else model.combined.names
+    return PREDICTIONS[distribution].of_pass(samples, score_and_parts, names, default, views)

@@ -62,6 +62,7 @@ class Combined(nn.Module):
         for name, size in sizes.items():
             self.register_buffer(name, torch.zeros(size))
         self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
+        self.widths = task.spread
 
     def is_ready(self) -> bool:
         """Whether a fit has learnt it. Remembered until that changes: reading a value makes the host wait for the device."""
@@ -113,7 +114,7 @@ def _combined(prediction: Predicted) -> Tensor:
     return prediction.combined
 
 
-@score("energy", statistics=True)
+@score("energy", statistics=True, about=("classes", "labels"))
 def _energy(prediction: Predicted) -> Tensor:
     if prediction.parts is None:
         raise without_statistics("energy")

@@ -5,7 +5,8 @@ margin              1 - (p_1 - p_2)                    how near the second class
 entropy             H(p)                               total uncertainty, about all classes
 expected-entropy    1/S sum_s H(p_s)                   what remains in each draw (aleatoric)
 mutual-information  H(p) - 1/S sum_s H(p_s)            disagreement of the draws (epistemic)
-variance            sum_k var_s p_sk                   disagreement of the draws
+variance            sum_k var_s p_sk                   disagreement of the draws, also about numbers
+label-entropy       mean over labels of H(yes, no)     of several labels at once
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from abnn.scores.registry import Predicted, score
+from abnn.scores.registry import ALL, Predicted, score
 
 
 def max_probability(samples: Tensor) -> Tensor:
@@ -65,4 +66,12 @@ def _of_samples(function: Callable[[Tensor], Tensor]) -> Callable[[Predicted], T
 
 
 for _name, _function in SAMPLE_SCORES.items():
-    score(_name, one_draw=_name in ONE_DRAW_SCORES)(_of_samples(_function))
+    _about = ALL if _name == "variance" else ("classes",)
+    score(_name, one_draw=_name in ONE_DRAW_SCORES, about=_about)(_of_samples(_function))
+
+
+@score("label-entropy", one_draw=True, about=("labels",))
+def _label_entropy(prediction: Predicted) -> Tensor:
+    """The mean over labels of the entropy of yes or no, in units of its largest value."""
+    probs = prediction.samples.mean(0)
+    return -(torch.xlogy(probs, probs) + torch.xlogy(1 - probs, 1 - probs)).mean(-1) / math.log(2)

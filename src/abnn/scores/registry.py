@@ -30,6 +30,9 @@ class Predicted(Protocol):
     def label(self) -> Tensor: ...
 
 
+ALL = ("classes", "numbers", "labels")
+
+
 @dataclass(frozen=True)
 class Score:
     """A score by its name.
@@ -37,35 +40,37 @@ class Score:
     function    from a prediction to one number for each input
     statistics  whether it needs what a fit has learnt of the data
     one_draw    whether a single draw can give it
+    about       the kinds of predictions that have it: "classes", "numbers", "labels"
     """
 
     name: str
     function: Callable[[Any], Tensor]
     statistics: bool = False
     one_draw: bool = False
+    about: tuple[str, ...] = ALL
 
 
 SCORES: dict[str, Score] = {}
 
 
 def score(
-    name: str, statistics: bool = False, one_draw: bool = False
+    name: str, statistics: bool = False, one_draw: bool = False, about: tuple[str, ...] = ALL
 ) -> Callable[[Callable[[Any], Tensor]], Callable[[Any], Tensor]]:
     """Make a function of a prediction known as a score."""
 
     def register(function: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
         if name in SCORES:
             raise InputError(explain("name", repr(name), "a name that no other score has", "Rename one of them."))
-        SCORES[name] = Score(name, function, statistics, one_draw)
+        SCORES[name] = Score(name, function, statistics, one_draw, about)
         return function
 
     return register
 
 
-def find_score(name: str, more: tuple[str, ...] = ()) -> Score:
-    """Return the score of a name; ``more``: other names that the error shall mention."""
-    if name not in SCORES:
-        raise unknown("score", name, (*SCORES, *more))
+def find_score(name: str, more: tuple[str, ...] = (), about: str | None = None) -> Score:
+    """Return the score of a name; ``more``: other names that the error shall mention; ``about``: what predictions consist of."""
+    if name not in SCORES or about not in (None, *SCORES[name].about):
+        raise unknown("score", name, (*(each.name for each in SCORES.values() if about in (None, *each.about)), *more))
     return SCORES[name]
 
 

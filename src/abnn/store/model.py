@@ -26,6 +26,7 @@ from abnn.model.network import AttachedNetwork
 from abnn.networks.recipe import rebuild
 from abnn.store.folder import FIX, LEARNT, check_tensors, fingerprint, read_folder, write_folder
 from abnn.store.schema import AttachedModel
+from abnn.tasks import TASKS
 from abnn.tensors import read_tensors, tensor_digest
 from abnn.triage import Triage
 
@@ -79,6 +80,8 @@ def save(
         "fingerprint": fingerprint(model.backbone),
         "backbone": getattr(model.backbone, "abnn_recipe", None),
         "triage": triage.to_dict() if triage is not None else None,
+        "task": model.task.name,
+        "task_options": model.task.options(),
         "extra": extra,
     }
     tensors: dict[str, Tensor] = {f"attachments.{name}": value for name, value in model.attachment_parameters()}
@@ -112,7 +115,8 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
     try:
         own_prior = PRIORS[prior.pop("kind")](**prior)
         config = AttachConfig(width=spec.width, share=spec.share, prior=own_prior, init=spec.init, views=saved.views)
-        options: dict[str, Any] = {"at": saved.at, "kind": spec.kind, "preset": saved.preset}
+        task = type(TASKS[saved.task])(**saved.task_options)
+        options: dict[str, Any] = {"at": saved.at, "kind": spec.kind, "preset": saved.preset, "task": task}
         model = attach(
             backbone, rows_of(probe, lambda rows: rows.to(device)), **options, draws=1, seed=seed, config=config
         )
@@ -229,7 +233,7 @@ def _fill(path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> Non
             parameter.copy_(tensors[name])
         for name in learnt:
             owner, _, field = name.partition(".")
-            own = getattr(getattr(model, owner), field)
+            own = getattr(model, owner).get_buffer(field)
             if field.startswith("whitening"):
                 rows, columns = torch.tril_indices(len(own), len(own), device=own.device)
                 own[rows, columns] = tensors[name].to(own)

@@ -7,11 +7,13 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from abnn.bayes.layers import Init
+from abnn.config import DEFAULT_TASK
 from abnn.files import only
 from abnn.model.views import STEPS
 from abnn.networks.recipe import MOST_NUMBERS, check_recipe, is_shape
 from abnn.scores import SCORES
 from abnn.store.description import OTHER_METHOD, Description, Digest, Strict
+from abnn.tasks import TASKS
 from abnn.triage import Triage
 
 
@@ -45,7 +47,7 @@ class WithNetwork(Description):
 
     input_shape: Shape
     input_dtype: Type
-    classes: Annotated[int, Field(ge=2, le=2**20)]
+    classes: Annotated[int, Field(ge=1, le=2**20)]
     backbone: Recipe
     extra: dict[str, Any]
 
@@ -80,6 +82,8 @@ class AttachedModel(WithNetwork):
     views: Views = 1
     fingerprint: Digest
     triage: Triage | None
+    task: Annotated[str, only(TASKS.__contains__, f"one of {', '.join(TASKS)}")] = DEFAULT_TASK
+    task_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check_triage(self) -> AttachedModel:

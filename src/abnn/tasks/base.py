@@ -6,6 +6,7 @@ soon as the file is imported.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,9 +32,18 @@ class Task(ABC):
     """What the network's output means: loss, outlier target, predictive distribution, and what an error is.
 
     Outputs come for every draw, [S, B, ...]; targets as a loader gives them, [B].
+
+    distribution  what a prediction consists of: "classes", "numbers" or "labels", see :mod:`abnn.predict.prediction`
+    measure       what :meth:`right` is called in the history of a fit
+    first_score   the score of predictions before a fit
+    spread        what a fit learns about widths, see :mod:`abnn.tasks.spread`; None: nothing
     """
 
     name: ClassVar[str]
+    distribution: ClassVar[str] = "classes"
+    measure: ClassVar[str] = "accuracy"
+    first_score: ClassVar[str] = "entropy"
+    spread: Any = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -43,6 +53,36 @@ class Task(ABC):
     @abstractmethod
     def check_outputs(self, shape: tuple[int, ...], batch: int, outputs: Tensor | None) -> int:
         """Return how many numbers the network says about an input, or raise an error for what it says instead."""
+
+    def options(self) -> dict[str, Any]:
+        """Return what tells this task from others of its name, as JSON can hold it."""
+        return {}
+
+    def check_targets(self, y: Tensor, inputs: int, outputs: int, values: bool = True) -> Tensor:
+        """Return the targets of a batch, or raise an error that says what is wrong with them; shapes alone if not ``values``.
+
+        outputs  what :meth:`check_outputs` returned
+        """
+        if y.ndim != 1 or len(y) != inputs or y.is_floating_point():
+            actual = f"labels of shape {tuple(y.shape)} and type {y.dtype} for {inputs} inputs"
+            raise InputError(
+                explain("loader", actual, "one whole number per input", "Give class numbers, not one-hot.")
+            )
+        if values and y.numel() and (y.min() < 0 or y.max() >= outputs):
+            actual = f"labels from {y.min().item()} to {y.max().item()}"
+            accepted = f"0 to {outputs - 1}, the backbone's classes"
+            raise InputError(explain("loader", actual, accepted, "Renumber the labels."))
+        return y.long()
+
+    def prepare(self, outputs: int, places: int, readout: int | None) -> None:
+        """Get ready for one network: how much it says, at how many places variances are read, features of its last layer."""
+
+    def measure_targets(self, targets: Tensor) -> None:
+        """Look at some targets before a fit."""
+
+    def average(self, outputs: Tensor) -> Tensor:
+        """Return the output that stands for all draws, [B, ...]."""
+        return outputs.mean(0)
 
     @abstractmethod
     def id_loss(self, objective: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None = None) -> Tensor:
@@ -82,6 +122,18 @@ class Task(ABC):
         """
         return []
 
+    def hidden_inputs(self, labels: Tensor, hidden: Tensor) -> Tensor:
+        """Return which inputs belong to hidden classes, as bools."""
+        return torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
+
+    def right_inputs(self, evidence: Evidence, labels: Tensor, hidden: Tensor) -> Tensor:
+        """Return which inputs the mean of the plain and the attached network has right where some classes are hidden."""
+        return self.right(torch.stack([evidence.plain, evidence.attached]), labels) > 0.5
+
+    def errors(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """Return how wrong the mean over the draws is about each input, [B]; 0: right."""
+        return 1 - self.right(outputs, target)
+
     @abstractmethod
     def samples(self, outputs: Tensor) -> Tensor:
         """Return the predictive distribution of every draw."""
@@ -92,11 +144,11 @@ class Task(ABC):
 
 
 def make_task(task: Any) -> Task:
-    """Return a task by name, or the task itself."""
+    """Return a task by name, or the task itself, for one network: a task may learn something about it."""
     if isinstance(task, Task):
-        return task
+        return copy.copy(task)
     if not isinstance(task, str):
         raise InputError(explain("task", repr(task)[:80], "a name, or an abnn.tasks.Task"))
     if task not in TASKS:
         raise unknown("task", task, TASKS)
-    return TASKS[task]
+    return copy.copy(TASKS[task])

@@ -27,6 +27,7 @@ from torch import Tensor
 from abnn.config import Objective
 from abnn.errors import AbnnWarning, AttachError, InputError, explain
 from abnn.model.evidence import Evidence
+from abnn.model.network import mean_logits
 from abnn.tasks.base import Task, Usual
 
 FEWEST = 4  # classes of which some can be hidden
@@ -132,6 +133,9 @@ class Classification(Task):
             warnings.warn(message, AbnnWarning, stacklevel=3)
         return shape[1]
 
+    def average(self, outputs: Tensor) -> Tensor:
+        return mean_logits(outputs)
+
     def id_loss(self, objective: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None = None) -> Tensor:
         loss = mean_cross_entropy if objective.id_loss == "mean" else draw_cross_entropy
         known = known_target(objective, target, outputs.shape[2], plain)
@@ -188,6 +192,13 @@ class Classification(Task):
         count = max(1, round(HIDDEN * classes))
         orders = (torch.randperm(classes, generator=generator) for _ in range(rounds))
         return [(order < count) for order in orders]
+
+    def hidden_inputs(self, labels: Tensor, hidden: Tensor) -> Tensor:
+        return hidden[labels]
+
+    def right_inputs(self, evidence: Evidence, labels: Tensor, hidden: Tensor) -> Tensor:
+        both = evidence.plain.softmax(1) + evidence.attached.softmax(1)
+        return both.masked_fill(hidden, -1).argmax(1) == labels
 
     def samples(self, outputs: Tensor) -> Tensor:
         if outputs.ndim != 3 or outputs.shape[2] < 2:

@@ -24,15 +24,17 @@ from torch.utils.data import (
     default_collate,
 )
 
+from abnn.config import DEFAULT_TASK
 from abnn.errors import AbnnWarning, InputError, explain
 from abnn.model.inputs import LABELS
 from abnn.outliers import measure_range
 from abnn.predict.inputs import check_inputs, split_batch
+from abnn.tasks import TASKS
 from abnn.tensors import rows_digest, tensor_digest
 from abnn.train.randomness import number, preserved_random_state, seed_everything
 
 SAMPLED = 16  # items of a data set that stand for all of them, at least
-MEASURED = 10  # batches of each process from which a range of values is measured
+MEASURED = 10  # batches of each process from which ranges of values and targets are measured
 
 
 class Batches:
@@ -123,6 +125,11 @@ class Batches:
         low, high = measure_range((x for x, _ in islice(self.once(), MEASURED)), layout)
         return self.fabric.all_reduce(low, reduce_op="min"), self.fabric.all_reduce(high, reduce_op="max")
 
+    def targets(self) -> Tensor:
+        """The targets of the first batches; of the first process where there are several."""
+        found = torch.cat([y for _, y in islice(self.once(), MEASURED)])
+        return found if self.fabric.world_size == 1 else self.fabric.broadcast(found)
+
     def once(self) -> Iterator[tuple[Any, Tensor]]:
         return ((x, y) for _, x, y in self.epoch(0))
 
@@ -204,14 +211,8 @@ def check_batch(model: Any, batch: Any, values: bool = True) -> tuple[Any, Tenso
         accepted = 'pairs (inputs, labels), or dicts with "labels"' if several else "pairs (inputs, labels)"
         raise InputError(explain("loader", given, accepted, "Let the data set return (x, y)."))
     x, y = check_inputs(model, inputs, values), torch.as_tensor(labels)
-    if y.ndim != 1 or len(y) != len(x) or y.is_floating_point():
-        given = f"labels of shape {tuple(y.shape)} and type {y.dtype} for {len(x)} inputs"
-        raise InputError(explain("loader", given, "one whole number per input", "Give class numbers, not one-hot."))
-    if values and y.numel() and (y.min() < 0 or y.max() >= model.classes):
-        given = f"labels from {y.min().item()} to {y.max().item()}"
-        accepted = f"0 to {model.classes - 1}, the backbone's classes"
-        raise InputError(explain("loader", given, accepted, "Renumber the labels."))
-    return x, y.long()
+    task = getattr(model, "task", None) or TASKS[DEFAULT_TASK]  # a network as it is has none
+    return x, task.check_targets(y, len(x), model.classes, values)
 
 
 # -- small data sets live on the device: a batch is then one indexing instead of a loop over samples and a copy --------------

@@ -27,6 +27,7 @@ from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
 from abnn.outliers import Outliers
 from abnn.scores.combined import CUT, MEMBERS, say
+from abnn.tasks.spread import Fitted
 from abnn.train.batches import check_batch
 
 WEIGHTS = {
@@ -77,10 +78,15 @@ def learn_score(
             some: Iterable[tuple[Any, Tensor]] = list(_first(batches, MOST_WITHOUT // fabric.world_size))
         else:  # read one by one: so many images need not fit into memory
             some = _first(batches, MOMENTS // fabric.world_size)
-        model.closed_form.set(_moments(model, run, some, fabric))
+        moments, fitted = _moments(model, run, some, fabric)
+        model.closed_form.set(moments)
         ordinary, source, labels = _evidence(model, run, _checked(model, some if held_out is None else held_out))
         _set_usual(combined, ordinary)
         changed, destroyed = _made(model, run, source, labels, outliers, generator)
+        if combined.widths is not None:
+            outliers_found = [] if destroyed is None else [destroyed[0]]
+            inputs, targets = int(moments[0].counts.sum()), torch.cat(labels)
+            combined.widths.learn(fitted, ordinary, targets, outliers_found, model.closed_form.widths, inputs)
         _set_bounds(combined, ordinary, changed, tabular=source[0].ndim == 2 and source[0].is_floating_point())
         groups = _groups(model, ordinary, torch.cat(labels), changed, destroyed, generator)
         raw = combined.raw_parts(ordinary)
@@ -113,22 +119,33 @@ def _checked(model: AttachedNetwork, batches: Iterable[Any]) -> Iterator[tuple[A
         yield x.to(model.device), y.to(model.device)
 
 
-def _moments(model: AttachedNetwork, run: Pass, batches: Iterable[tuple[Any, Tensor]], fabric: Any) -> list[Moments]:
-    """Of the condensed features of every place; over the batches of all processes."""
+def _moments(
+    model: AttachedNetwork, run: Pass, batches: Iterable[tuple[Any, Tensor]], fabric: Any
+) -> tuple[list[Moments], Fitted | None]:
+    """Of the condensed features of every place, over the batches of all processes; and what learning widths needs of these inputs."""
     assert model.closed_form is not None
-    moments = [Moments(1, width) for width in model.closed_form.widths]
-    for x, _ in batches:
-        run(x)
-        for each, part in zip(moments, run.take_features()[0]):
+    moments, found = [Moments(1, width) for width in model.closed_form.widths], []
+    for x, y in batches:
+        outputs = run(x)
+        noted, last = run.take_features()
+        for each, part in zip(moments, noted):
             features = condense(part).cpu().double()  # some devices have no float64
             each.add(features, torch.zeros(len(features), dtype=torch.int64))
+        if model.task.spread is not None:
+            said = model.evidence(outputs, last, outputs.new_zeros(len(x), 0))
+            found.append((said.plain, said.attached, last, y))
+    plain, attached, lasts, targets = zip(*found) if found else ((), (), (), ())
+    fitted = None
+    if found:
+        last = None if lasts[0] is None else torch.cat(lasts)
+        fitted = Fitted(torch.cat(plain), torch.cat(attached), last, torch.cat(targets))
     if fabric.world_size == 1:
-        return moments
+        return moments, fitted
     total, *others = [fabric.broadcast(moments, src=rank) for rank in range(fabric.world_size)]
     for process in others:  # everywhere in the same order, so that all have the same bits
         for each, other in zip(total, process):
             each.join(other)
-    return total
+    return total, fitted
 
 
 def _evidence(
@@ -241,9 +258,7 @@ def _groups(
     rounds = model.task.hidden_classes(model.classes, ROUNDS, generator) or [none]
     if bool((labels == labels[0]).all()):  # of one class: where that is hidden, nothing is left
         rounds = [none]
-    found = [
-        _round(model.combined, ordinary, labels, changed, destroyed, hidden.to(labels.device)) for hidden in rounds
-    ]
+    found = [_round(model, ordinary, labels, changed, destroyed, hidden.to(labels.device)) for hidden in rounds]
     return {
         name: (torch.cat([each[name][0] for each in found]), torch.cat([each[name][1] for each in found]))
         for name in found[0]
@@ -251,11 +266,17 @@ def _groups(
 
 
 def _round(
-    combined: Any, ordinary: Evidence, labels: Tensor, changed: Made | None, destroyed: Made | None, hidden: Tensor
+    model: AttachedNetwork,
+    ordinary: Evidence,
+    labels: Tensor,
+    changed: Made | None,
+    destroyed: Made | None,
+    hidden: Tensor,
 ) -> Groups:
     """Rows of every kind where some classes are hidden."""
+    combined, task = model.combined, model.task
     visible = (~hidden).nonzero()[:, 0] if bool(hidden.any()) else None
-    half, near = torch.arange(len(labels), device=labels.device) % 2, hidden[labels]
+    half, near = torch.arange(len(labels), device=labels.device) % 2, task.hidden_inputs(labels, hidden)
     raw = combined.raw_parts(ordinary, visible)
     usual = raw if bool(near.all()) else raw[~near]
     centre, unit = usual.median(0).values, _unit(usual)
@@ -264,13 +285,12 @@ def _round(
         return ((own - centre) / unit).nan_to_num(nan=CUT)
 
     x = units(raw)
-    both = ordinary.plain.softmax(1) + ordinary.attached.softmax(1)
-    right = both.masked_fill(hidden, -1).argmax(1) == labels
+    right = task.right_inputs(ordinary, labels, hidden)
     kinds = {"ordinary": ~near, "near": near, "right": right & ~near, "wrong": ~right & ~near}
     groups = {name: (x[chosen], half[chosen]) for name, chosen in kinds.items()}
     if changed is not None:
         evidence, own_labels, numbers = changed
-        kept = ~hidden[own_labels]
+        kept = ~task.hidden_inputs(own_labels, hidden)
         groups["changed"] = units(combined.raw_parts(evidence, visible))[kept], numbers[kept] % 2
     if destroyed is not None:
         evidence, _, numbers = destroyed

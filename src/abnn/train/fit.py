@@ -82,6 +82,8 @@ def fit(
             loader, held_out = hold_out(loader, config.hold_out, seed)
         batches = Batches(loader, model, fabric, seed)
         epochs = _choose_epochs(epochs, batches.length)
+        if model.task.spread is not None:
+            model.task.measure_targets(batches.targets())
         if maker is not None:
             layout = maker.layout_for(model)
             maker = maker.with_range(config.value_range, lambda: batches.value_range(layout), layout)

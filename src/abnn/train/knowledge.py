@@ -16,6 +16,7 @@ from abnn.errors import AbnnWarning
 from abnn.model.blocks import evaluating, logits_of
 from abnn.model.inputs import Batch, call
 from abnn.model.network import AttachedNetwork
+from abnn.model.passes import Pass
 from abnn.predict import predict
 
 BATCHES, TOLERANCE = 10, 0.02
@@ -60,6 +61,8 @@ class Knowledge:
 @torch.no_grad()
 def recall(model: AttachedNetwork, batches: Iterable[tuple[Any, Tensor]]) -> list[Tensor]:
     """Which inputs of the first batches the network classifies right without attachments, to :func:`compare` with later."""
+    if model.task.distribution != "classes":
+        return []
     device = model.layers[0].weight_mean.device
     with evaluating(model.backbone):
         return [_right(model, x.to(device), y.to(device)) for x, y in islice(batches, BATCHES)]
@@ -96,7 +99,28 @@ def warn_if_lost(
     model: AttachedNetwork, batches: Iterable[tuple[Any, Tensor]], known: Sequence[Tensor] | None = None
 ) -> None:
     """Warn where attachments, or with ``known`` training both, cost accuracy on the first batches of training data."""
+    if model.task.distribution != "classes":
+        if known is None:
+            _warn_if_worse(model, batches)
+        return
     result = compare(model, batches, BATCHES, known)
     if result.lost:
         text = f"{result.complaint('training inputs,')} {ADVICE_JOINT if result.changed else ADVICE}"
         warnings.warn(text, AbnnWarning, stacklevel=3)
+
+
+@torch.no_grad()
+def _warn_if_worse(model: AttachedNetwork, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Warn where errors of numbers, or of several labels, grow by more than 2 % and two standard errors."""
+    run, rows = Pass(model, plain=True), []
+    for x, y in islice(batches, BATCHES):
+        outputs = run(x.to(model.device))
+        y = y.to(model.device)
+        rows.append(torch.stack([model.task.errors(outputs[:1], y), model.task.errors(outputs, y)]))
+    plain, both = torch.cat(rows, dim=1).double()
+    growth = both - plain
+    if growth.mean() > TOLERANCE * plain.mean() and growth.mean() > 2 * growth.std() / math.sqrt(len(growth)):
+        numbers = f"from {plain.mean():.4g} to {both.mean():.4g}"
+        warnings.warn(
+            f"The attachments made the mean error grow {numbers} on training data. {ADVICE}", AbnnWarning, stacklevel=4
+        )

@@ -96,7 +96,7 @@ class Losses:
             return logits_of(call(backbone, x))
 
     def _of_data(self, x: Batch, y: Tensor, with_kl: bool, plain: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss, the weighted KL, and the share of inputs that are classified right."""
+        """The loss, the weighted KL, and the mean of what the task measures: the share of inputs that are classified right."""
         logits = self._logits(x)
         task = self.model.task
         right = task.right(logits.detach(), y).mean()

@@ -89,7 +89,7 @@ class Steps(Trainable):
             self.fabric.backward(loss + kl)
         if not goal.together:
             self._learn(everything=False)
-        return {"id": loss.detach(), "weighted_kl": kl.detach(), "accuracy": right}
+        return {"id": loss.detach(), "weighted_kl": kl.detach(), self.model.task.measure: right}
 
     def outlier_step(self, x: Any, y: Tensor, generator: torch.Generator | None, plain: Tensor | None = None) -> Tensor:
         """3. Teach what outliers deserve; normalisation statistics never see them."""

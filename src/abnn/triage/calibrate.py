@@ -16,12 +16,15 @@ from abnn.config import DRAWS
 from abnn.decisions import COST_KINDS, Costs, TriageConfig
 from abnn.errors import AbnnWarning, InputError, explain
 from abnn.outliers import DEFAULT, make_outliers, measure_range
+from abnn.predict import Prediction, concatenate
 from abnn.train.batches import check_batch
 from abnn.train.watch import progress_bar
 from abnn.triage.drift import LEAST_SCORES, split_reference
+from abnn.triage.intervals import Intervals
 from abnn.triage.temperature import choose_temperature
 from abnn.triage.thresholds import best_split, cheapest_thresholds, conformal_quantile, least_count, lift
 from abnn.triage.triage import Triage
+from abnn.triage.widths import learn_statement
 
 LEAST_OUTLIERS = 1000
 PROBES = 8
@@ -61,6 +64,8 @@ class Gathered:
     drawn, views             how many samples the predictions had, whatever draws were asked for, and views; None: not known
     class_names              for messages; None: numbers
     rounding                 the largest difference between the scores of some inputs alone and in their batch
+    distribution             what predictions consist of. Where it is not "classes", ``predicted`` is 0, and ``labels`` is 0 for right ones
+    temperature, intervals   of such predictions: see :class:`Triage`
     """
 
     good: np.ndarray
@@ -77,6 +82,9 @@ class Gathered:
     views: int | None = None
     class_names: Sequence[str] | None = None
     rounding: float = 0.0
+    distribution: str = "classes"
+    temperature: float = 1.0
+    intervals: Intervals | None = None
 
 
 def gather(
@@ -116,6 +124,7 @@ def gather(
             bar.advance(task)
 
     rows: list[tuple[np.ndarray, ...]] = []
+    kept: list[tuple[Prediction, Tensor]] = []  # of other distributions than classes
     facts: dict[str, Any] = {"classes": model.classes, "draws": draws, "seed": config.seed}
     facts["class_names"] = (getattr(model, "extra", None) or {}).get("class_names")
 
@@ -127,7 +136,11 @@ def gather(
                 facts["rounding"] = float(np.abs(alone - scores[:PROBES]).max())
                 facts["score"] = config.score or prediction.default
                 facts.update(drawn=len(prediction.samples), views=prediction.views)
-            columns = (prediction.label, y, prediction.probs.float().log())
+            if prediction.distribution == "classes":
+                columns = (prediction.label, y, prediction.probs.float().log())
+            else:
+                kept.append((prediction.apply(Tensor.cpu), y.cpu()))
+                columns = (nothing := torch.zeros(len(y), dtype=torch.int64), nothing, nothing)
             rows.append((scores, *(column.cpu().numpy() for column in columns)))
             yield x
         if not rows:
@@ -141,6 +154,11 @@ def gather(
         limits = measure_range(good_inputs(), layout)
         maker = generator.with_range(None, lambda: limits, layout)
         good, predicted, labels, log_probs = (np.concatenate(column) for column in zip(*rows))
+        if kept:
+            whole, targets = concatenate([each for each, _ in kept]), torch.cat([y for _, y in kept])
+            more, right = learn_statement(whole, targets)
+            labels = np.where(right, 0, 1)
+            facts |= {"distribution": whole.distribution, **more}
         rounds = math.ceil(LEAST_OUTLIERS / len(good))
         bar.update(task, total=len(rows) * (1 + rounds), status="scores of outliers")
         random, mild, severe = torch.Generator().manual_seed(config.seed), [], []
@@ -167,6 +185,8 @@ def draws_and_seed(model: Any, draws: int | None, seed: int | None) -> tuple[int
 
 def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
     """Return thresholds from gathered scores; draws, seed and score are those of the gathered predictions."""
+    if config.per_class and gathered.distribution != "classes":
+        raise InputError(explain("per_class", f"True for a prediction of {gathered.distribution}", "False"))
     if not len(gathered.severe):
         fix = "Use 'auto' with more than one input in a batch, or a data set of real outliers."
         raise InputError(explain("outliers", "none with a severity above one half", "some of them", fix))
@@ -201,8 +221,11 @@ def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
         costs=config.costs,
         reference=split_reference(good, gathered.seed, gathered.rounding) if len(good) >= LEAST_SCORES else ((), ()),
         drawn=gathered.drawn,
-        temperature=choose_temperature(gathered.log_probs, gathered.labels),
+        temperature=choose_temperature(gathered.log_probs, gathered.labels)
+        if gathered.distribution == "classes"
+        else gathered.temperature,
         views=gathered.views,
+        intervals=gathered.intervals,
     )
 
 

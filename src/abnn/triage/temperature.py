@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from abnn.predict import Prediction
+
 SHARPEST, FLATTEST = 0.05, 20.0
 MOST = 10_000  # inputs; one number does not get better by more
 PLACES = 25
@@ -76,3 +78,15 @@ def choose_temperature(log_probs: np.ndarray, labels: np.ndarray) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if slope(middle) > 0 else (middle, high)
     return float(f"{math.exp(-(low + high) / 2):.6g}")
+
+
+def state_labels(prediction: Prediction, accepted: Tensor, temperature: float) -> Tensor:
+    """Return the probabilities of several labels, made to come true, [B, L]; never surer than the network's own where not accepted."""
+    stated = rescale(two_sided(prediction.probs), temperature)
+    careful = no_surer(stated, two_sided(prediction.plain))
+    return torch.where(accepted[:, None], stated[..., 1], careful[..., 1])
+
+
+def two_sided(probs: Tensor) -> Tensor:
+    """(1 - p, p) in a last dimension."""
+    return torch.stack([1 - probs, probs], dim=-1)

@@ -16,6 +16,7 @@ from abnn.decisions import Costs, TriageConfig, verdict_levels, verdicts
 from abnn.errors import AbnnWarning, InputError, NotFittedError, explain
 from abnn.files import only, parse
 from abnn.triage.drift import Count, Counts, DriftMonitor, Floats, are_bins
+from abnn.triage.intervals import Intervals
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,6 +60,7 @@ class Triage:
     by_class           (notice, reject) for each predicted class in the place of the common thresholds; () if not asked for
     reference          edges and counts that a drift monitor starts from, see :meth:`monitor`
     temperature        of :meth:`probabilities`, see :mod:`abnn.triage.temperature`; 1: as the model gives them
+    intervals          of a regression: widths that come true, see :mod:`abnn.triage.widths`; None: of other tasks
     """
 
     notice: float
@@ -77,6 +79,7 @@ class Triage:
     drawn: Positive | None = None
     temperature: Annotated[float, Bounds(gt=0)] = 1.0
     views: Positive | None = None
+    intervals: Intervals | None = field(default=None, repr=False)
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -101,7 +104,8 @@ class Triage:
             raise InputError(explain("prediction", name, "what model.predict(x) returns", "triage(model.predict(x))."))
         score = prediction.score_by(self.score)
         self.check_numbers(prediction)
-        limits = self._limits(prediction.label.cpu().numpy(), prediction.samples.shape[2])
+        predicted = prediction.label.cpu().numpy() if self.by_class else None
+        limits = self._limits(predicted, prediction.samples.shape[2])
         return Verdicts(verdicts(score, *limits), score)
 
     def probabilities(self, prediction: Prediction) -> Tensor:
@@ -111,14 +115,16 @@ class Triage:
         """
         import torch  # here alone: exported models keep thresholds and do without
 
-        from abnn.triage.temperature import no_surer, rescale
+        from abnn.triage.temperature import no_surer, rescale, state_labels
 
-        stated = rescale(prediction.probs, self.temperature)
         score = prediction.score_by(self.score)
         # Labels where they decide: else the host need not wait for the device.
         predicted = prediction.label.cpu().numpy() if self.by_class else None
-        notice, _ = self._limits(predicted, stated.shape[1])
+        notice, _ = self._limits(predicted, prediction.samples.shape[2])
         accepted = score <= torch.as_tensor(notice, dtype=score.dtype, device=score.device)  # as in verdicts()
+        if prediction.distribution == "labels":
+            return state_labels(prediction, accepted, self.temperature)
+        stated = rescale(prediction.probs, self.temperature)
         return torch.where(accepted[:, None], stated, no_surer(stated, prediction.plain))
 
     def levels_of(self, prediction: Prediction) -> Tensor:

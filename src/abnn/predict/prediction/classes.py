@@ -1,11 +1,11 @@
-"""What a model says about a batch, with everything that scores and verdicts need."""
+"""What a model says about a batch of which each input belongs to one class, and what all predictions share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     import pandas
 
 
+PREDICTIONS: dict[str, type[Prediction]] = {}
+"""By what a task's predictive distribution consists of; a subclass of :class:`Prediction` is added by being defined."""
+
+
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says about a batch.
+    """What the model says about a batch, of which each input belongs to one class.
 
     samples   class probabilities of every draw, [S, B, K]; of a model with bounded attachments, the first are those of the
               plain network: [plain, attached] with mean weights, [plain, one for each view] with views as well, and
@@ -33,6 +37,9 @@ class Prediction:
     triage    the thresholds that are about predictions of this kind, if the model was calibrated
     """
 
+    distribution: ClassVar[str] = "classes"
+    TENSORS: ClassVar[tuple[str, ...]] = ("combined",)
+
     samples: Tensor
     combined: Tensor | None = None
     parts: Mapping[str, Tensor] | None = None
@@ -40,6 +47,20 @@ class Prediction:
     own: Mapping[str, Tensor] = field(default_factory=dict)
     views: int | None = None
     triage: Any = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        PREDICTIONS[cls.distribution] = cls
+
+    @classmethod
+    def of_pass(
+        cls, samples: Tensor, judged: Tensor | None, names: Sequence[str], default: str, views: int | None
+    ) -> Prediction:
+        """Return a prediction from what a pass said: samples, and the learnt score, its parts and widths, [B, 1 + parts + ...]."""
+        if judged is None:
+            return cls(samples, default=default, views=views)
+        parts = dict(zip(names, judged[:, 1:].unbind(1)))
+        return cls(samples, judged[:, 0], parts, default, views=views)
 
     @property
     def probs(self) -> Tensor:
@@ -84,34 +105,43 @@ class Prediction:
 
     def score_by(self, name: str) -> Tensor:
         """Any of abnn.scores.SCORES, or of the method's own, by its name, [B]; infinite where it, or a probability, is NaN."""
-        score = self.own[name] if name in self.own else find_score(name, tuple(self.own)).function(self)
-        return score.masked_fill(score.isnan() | self.probs.isnan().any(-1), torch.inf)
+        if name in self.own:
+            score = self.own[name]
+        else:
+            score = find_score(name, tuple(self.own), self.distribution).function(self)
+        return score.masked_fill(score.isnan() | self.samples.mean(0).isnan().any(-1), torch.inf)
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> Prediction:
         """The same with every tensor changed: moved, cloned."""
-        combined = None if self.combined is None else change(self.combined)
+        tensors = {name: None if (value := getattr(self, name)) is None else change(value) for name in self.TENSORS}
         own = {name: change(value) for name, value in self.own.items()}
         parts = None if self.parts is None else {name: change(value) for name, value in self.parts.items()}
-        return replace(self, samples=change(self.samples), combined=combined, own=own, parts=parts)
+        return replace(self, samples=change(self.samples), own=own, parts=parts, **tensors)  # type: ignore[arg-type]
 
     def to_pandas(self, class_names: Sequence[str] | None = None) -> pandas.DataFrame:
         """A table with a row for each input: label, score, verdict and the probability of each class.
 
         class_names  for the label and the columns; None: class numbers
         """
+        probs = (self.probs if self.stated is None else self.stated).cpu()
+        names = self._names(class_names, probs.shape[1])
+        labels = self.label.tolist()
+        first = {"label": labels if class_names is None else [names[label] for label in labels]}
+        return self._table(first, {f"p({name})": probs[:, index].numpy() for index, name in enumerate(names)})
+
+    def _names(self, names: Sequence[str] | None, count: int) -> list[str]:
+        return [str(name) for name in (range(count) if names is None else names)]
+
+    def _table(self, first: dict[str, Any], rest: dict[str, Any]) -> pandas.DataFrame:
+        """A table with score and verdict in the middle."""
         try:
             import pandas
         except ImportError:
             raise MissingExtraError("pandas", "pandas") from None
-        probs = (self.probs if self.stated is None else self.stated).cpu()
-        names = [str(name) for name in (range(probs.shape[1]) if class_names is None else class_names)]
-        labels = self.label.tolist()
-        columns: dict[str, Any] = {"label": labels if class_names is None else [names[label] for label in labels]}
-        columns["score"] = self.score.cpu().numpy()
+        middle: dict[str, Any] = {"score": self.score.cpu().numpy()}
         if self.levels is not None:
-            columns["verdict"] = self.verdict
-        columns |= {f"p({name})": probs[:, index].numpy() for index, name in enumerate(names)}
-        return pandas.DataFrame(columns)
+            middle["verdict"] = self.verdict
+        return pandas.DataFrame({**first, **middle, **rest})
 
     def __len__(self) -> int:
         return self.samples.shape[1]
@@ -121,12 +151,16 @@ def concatenate(parts: Sequence[Prediction]) -> Prediction:
     """Return several batches as one; what one of them lacks, such as a learnt score, the result lacks too."""
     first = parts[0]
     joined: dict[str, Any] = {"samples": torch.cat([part.samples for part in parts], dim=1)}
-    scores = [part.combined for part in parts if part.combined is not None]
-    joined["combined"] = torch.cat(scores) if len(scores) == len(parts) else None
     joined["triage"] = None if any(part.triage is None for part in parts) else first.triage
+    for name in first.TENSORS:
+        values = [getattr(part, name) for part in parts]
+        joined[name] = None if any(value is None for value in values) else torch.cat(values)
     own = {name: torch.cat([part.own[name] for part in parts]) for name in first.own}
     every = [part.parts for part in parts if part.parts is not None]
     joined["parts"] = None
     if len(every) == len(parts):
         joined["parts"] = {name: torch.cat([each[name] for each in every]) for name in every[0]}
     return replace(first, own=own, **joined)
+
+
+PREDICTIONS[Prediction.distribution] = Prediction

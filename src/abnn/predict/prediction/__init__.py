@@ -1,0 +1,7 @@
+"""What a model says about a batch, with everything that scores and verdicts need: classes, labels or numbers."""
+
+from abnn.predict.prediction.classes import PREDICTIONS, Prediction, concatenate
+from abnn.predict.prediction.labels import LabelPrediction
+from abnn.predict.prediction.numbers import NumberPrediction
+
+__all__ = ["PREDICTIONS", "LabelPrediction", "NumberPrediction", "Prediction", "concatenate"]

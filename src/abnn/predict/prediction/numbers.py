@@ -1,0 +1,145 @@
+"""What a model says about real numbers: a Gaussian for each, and intervals that hold as often as they say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from abnn.decisions import check_promise
+from abnn.errors import InputError, NotFittedError, explain
+from abnn.predict.prediction.classes import Prediction
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class NumberPrediction(Prediction):
+    """What the model says about a batch, with D real numbers for each input.
+
+    samples    the mean of every draw, [S, B, D], the plain network's first
+    noise      how far targets lie from a prediction that could not be better, as standard deviations, [B, D]
+    unknown    how far the prediction may be off because of what the data do not say, likewise
+    """
+
+    distribution: ClassVar[str] = "numbers"
+    TENSORS: ClassVar[tuple[str, ...]] = ("combined", "noise", "unknown")
+
+    noise: Tensor | None = None
+    unknown: Tensor | None = None
+
+    @classmethod
+    def of_pass(
+        cls, samples: Tensor, judged: Tensor | None, names: Sequence[str], default: str, views: int | None
+    ) -> Prediction:
+        if judged is None:
+            return cls(samples, default=default, views=views)
+        parts = dict(zip(names, judged[:, 1:].unbind(1)))
+        noise, unknown = judged[:, 1 + len(names) :].chunk(2, dim=1)
+        return cls(samples, judged[:, 0], parts, default, views=views, noise=noise, unknown=unknown)
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean over the draws, [B, D]."""
+        return self.samples.mean(0)
+
+    @property
+    def plain(self) -> Tensor:
+        """What the network says without attachments, [B, D]."""
+        return self.samples[0]
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """The noise of the targets, as standard deviations, [B, D]."""
+        noise, _ = self._widths()
+        return noise * self._factor()
+
+    @property
+    def epistemic(self) -> Tensor:
+        """What more data could tell, as standard deviations, [B, D]: of the closed form, and between the draws."""
+        _, unknown = self._widths()
+        return (unknown.square() + self.samples.var(0, correction=0)).sqrt() * self._factor()
+
+    @property
+    def std(self) -> Tensor:
+        """The standard deviation of the predictive distribution, [B, D]; aleatoric and epistemic part together."""
+        return (self.aleatoric.square() + self.epistemic.square()).sqrt()
+
+    def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Return lower and upper ends, [B, D] each, between which a target lies with probability ``coverage``.
+
+        After abnn.calibrate() that holds on average over calibration sets, for inputs like the calibration data, whatever the
+        distribution is (split-conformal prediction); before it, where the predictive distribution is right.
+        """
+        check_promise("coverage", coverage)
+        if self.triage is not None:
+            half = self.std * self.std.new_tensor(self.triage.intervals.quantiles(coverage))
+        else:
+            half = self.std * NormalDist().inv_cdf((1 + coverage) / 2)
+        return self.mean - half, self.mean + half
+
+    def _widths(self) -> tuple[Tensor, Tensor]:
+        if self.noise is None or self.unknown is None:
+            raise NotFittedError("std: this model knows no widths yet; abnn.fit(model, loader) learns them.")
+        return self.noise, self.unknown
+
+    def _factor(self) -> Tensor | float:
+        """By how much calibration widens the predictive distribution of each input."""
+        return 1.0 if self.triage is None else self.triage.intervals.factor(self.log_variance(), self.distances())
+
+    def log_variance(self) -> Tensor:
+        """ln of the predictive variance before calibration, [B, D]."""
+        noise, unknown = self._widths()
+        return (noise.square() + unknown.square() + self.samples.var(0, correction=0)).log()
+
+    def distances(self) -> Tensor:
+        """How unusual the features are at each place, [B, P]."""
+        assert self.parts is not None
+        return torch.stack([part for name, part in self.parts.items() if name.startswith("distance at ")], dim=1)
+
+    @property
+    def stated(self) -> Tensor | None:  # type: ignore[override]
+        raise _no_classes("stated")
+
+    @property
+    def probs(self) -> Tensor:
+        raise _no_classes("probs")
+
+    @property
+    def label(self) -> Tensor:
+        raise _no_classes("label")
+
+    def to_pandas(self, class_names: Sequence[str] | None = None) -> pandas.DataFrame:
+        """A table with a row for each input: mean, score, verdict, and where widths are known std and 90 % interval.
+
+        class_names  of the numbers, if there are several; None: their places
+        """
+        count = self.samples.shape[2]
+        names = self._names(class_names, count)
+        ends = ["" if count == 1 and class_names is None else f"({name})" for name in names]
+        values: dict[str, Tensor] = {}
+        if self.noise is not None:
+            low, high = self.interval(0.9)
+            values = {
+                "std": self.std,
+                "aleatoric": self.aleatoric,
+                "epistemic": self.epistemic,
+                "low": low,
+                "high": high,
+            }
+
+        def columns(name: str, value: Tensor) -> dict[str, Any]:
+            return {f"{name}{end}": value[:, place].cpu().numpy() for place, end in enumerate(ends)}
+
+        rest = {key: column for name, value in values.items() for key, column in columns(name, value).items()}
+        return self._table(columns("mean", self.mean), rest)
+
+
+def _no_classes(what: str) -> InputError:
+    fix = "Evaluation and serving are for classes."
+    return InputError(explain(what, "the prediction of a regression", "mean, std and interval(0.9)", fix))

@@ -1,0 +1,126 @@
+"""Several labels at once: one logit for each of L labels, of which any number is right.
+
+With z_s the logits of draw s and p = 1/S sum_s sigmoid(z_s), losses are binary cross-entropies of p, averaged over labels and batch. The
+targets are distil p_backbone + (1 - distil) y on ordinary data, and (1 - t) of that + t / 2 on outliers of severity t: nothing is known.
+The energy is that of all labels together, - sum_l ln(1 + exp z_l) (Wang et al. 2021, arXiv:2109.14162).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from abnn.config import Objective
+from abnn.errors import AttachError, InputError, explain
+from abnn.model.evidence import Evidence
+from abnn.tasks.base import Task, Usual
+
+SMALL = 1e-3
+PARTS = [
+    "energy", "odds", "entropy",
+    "attached energy", "attached odds", "attached entropy", "change of mind",
+]  # fmt: skip
+READOUT_PARTS = ["smallness"]
+
+
+def joint_energy(logits: Tensor) -> Tensor:
+    """- sum_l ln(1 + exp z_l)."""
+    return -F.softplus(logits).sum(1)
+
+
+def mean_odds(logits: Tensor) -> Tensor:
+    """The mean over labels of ln (1 - p) / p of what is more probable, yes or no: - |z|."""
+    return -logits.abs().mean(1)
+
+
+def log_entropy(logits: Tensor) -> Tensor:
+    """ln of the mean entropy of all labels, + 1e-3."""
+    entropy = F.binary_cross_entropy_with_logits(logits, logits.sigmoid(), reduction="none")
+    return (entropy.mean(1) + SMALL).log()
+
+
+def divergence(logits: Tensor, other: Tensor) -> Tensor:
+    """The mean over labels of KL[p || q]."""
+    cross = F.binary_cross_entropy_with_logits(other, logits.sigmoid(), reduction="none")
+    own = F.binary_cross_entropy_with_logits(logits, logits.sigmoid(), reduction="none")
+    return (cross - own).mean(1).clamp_min(0)
+
+
+class Multilabel(Task):
+    """Any number of L labels is right; the network gives one logit for each."""
+
+    name = "multilabel"
+    distribution = "labels"
+    first_score = "label-entropy"
+
+    def check_outputs(self, shape: tuple[int, ...], batch: int, outputs: Tensor | None) -> int:
+        if len(shape) != 2 or shape[0] != batch:
+            actual = f"a network with outputs of shape {shape} for {batch} {'input' if batch == 1 else 'inputs'}"
+            fix = "Wrap it in a module that returns one row of logits for each input."
+            raise AttachError(explain("backbone", actual, f"shape ({batch}, L), one logit for each of L labels", fix))
+        return shape[1]
+
+    def check_targets(self, y: Tensor, inputs: int, outputs: int, values: bool = True) -> Tensor:
+        if tuple(y.shape) != (inputs, outputs):
+            actual = f"targets of shape {tuple(y.shape)} for {inputs} inputs"
+            raise InputError(explain("loader", actual, f"shape ({inputs}, {outputs}), 0 or 1 for each label"))
+        y = y.float()
+        if values and not ((y == 0) | (y == 1)).all():
+            raise InputError(explain("loader", "targets other than 0 and 1", "0 or 1 for each label, no NaN"))
+        return y
+
+    def average(self, outputs: Tensor) -> Tensor:
+        mean = outputs.float().sigmoid().mean(0)
+        return outputs[0] if len(outputs) == 1 else torch.logit(mean, eps=1e-7).to(outputs.dtype)
+
+    def _loss(self, outputs: Tensor, target: Tensor) -> Tensor:
+        draws, labels = outputs.shape[0], outputs.shape[2]
+        if draws == 1:
+            return F.binary_cross_entropy_with_logits(outputs[0], target)
+        scale = torch.tensor(float(draws), device=outputs.device).log()
+        yes, no = (F.logsigmoid(sign * outputs).logsumexp(0) - scale for sign in (1, -1))
+        return -(target * yes + (1 - target) * no).sum() / (len(target) * labels)
+
+    def _known(self, objective: Objective, target: Tensor, plain: Tensor | None) -> Tensor:
+        return target if plain is None else torch.lerp(target, plain.float().sigmoid(), objective.distil)
+
+    def id_loss(self, objective: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None = None) -> Tensor:
+        return self._loss(outputs, self._known(objective, target, plain))
+
+    def outlier_loss(
+        self,
+        objective: Objective,
+        outputs: Tensor,
+        target: Tensor,
+        severity: Tensor,
+        generator: torch.Generator | None,
+        plain: Tensor | None = None,
+    ) -> Tensor:
+        known = self._known(objective, target, plain)
+        return self._loss(outputs, torch.lerp(known, torch.full_like(known, 0.5), severity[:, None].float()))
+
+    def part_names(self, readout: bool) -> list[str]:
+        return PARTS + READOUT_PARTS if readout else PARTS
+
+    def parts(self, evidence: Evidence, usual: Usual, visible: Tensor | None = None) -> Tensor:
+        plain, attached = evidence.plain, evidence.attached
+        columns = [joint_energy(plain), mean_odds(plain), log_entropy(plain)]
+        columns += [joint_energy(attached), mean_odds(attached), log_entropy(attached)]
+        columns.append((divergence(plain, attached) + SMALL).log())
+        if evidence.last is not None:
+            columns.append(-(evidence.last.abs().sum(1) + 1e-6).log())
+        return torch.stack(columns, dim=1)
+
+    def samples(self, outputs: Tensor) -> Tensor:
+        return outputs.float().sigmoid()
+
+    def errors(self, outputs: Tensor, target: Tensor) -> Tensor:
+        return ((self.samples(outputs).mean(0) > 0.5) != (target > 0.5)).float().mean(1)
+
+    def right(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """The share of labels that are right."""
+        return 1 - self.errors(outputs, target)
+
+    def right_inputs(self, evidence: Evidence, labels: Tensor, hidden: Tensor) -> Tensor:
+        return self.errors(torch.stack([evidence.plain, evidence.attached]), labels) == 0

@@ -1,0 +1,183 @@
+"""Regression: one or several real numbers for each input, or these and the logarithms of their variances.
+
+With m the mean prediction and y the target, both in units of the targets' spread, and m_0 what the backbone says,
+
+    ordinary data   E / s^2,    E = (1 - distil) (m - y)^2 + distil (m - m_0)^2,    s^2 the backbone's mean squared error
+    outliers        [(1 - t) E + t (m^2 + 1)] / [(1 - t) s^2 + t]
+
+for outliers of severity t: their target moves towards "any value", which is the distribution of all targets, with mean 0 and variance 1.
+Both are Gaussian likelihoods up to constants. A network that says variances v learns by [ln v + E / v] / 2 instead, where E has the
+backbone's variance in it as well.
+How far a prediction may be off is learnt beside that, see :mod:`abnn.tasks.spread`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from abnn.config import Objective
+from abnn.errors import AttachError, InputError, explain
+from abnn.model.evidence import Evidence
+from abnn.tasks.base import Task, Usual
+from abnn.tasks.spread import Spread
+
+PARTS = ["width", "noise", "change of mind", "extremity"]
+SMALL = 1e-3
+WRONG = 0.8  # quantile of errors above which a prediction counts as wrong
+LEAST = 1e-4  # of the mean squared error
+LOGS = 15.0  # logarithms of variances beyond which, in units of the targets' spread, there is no difference
+
+
+class Regression(Task):
+    """Real numbers, [B], [B, 1] or [B, D].
+
+    variance  whether the network says variances as well: [B, 2 D], first D means, then the logarithms of D variances
+    """
+
+    name = "regression"
+    distribution = "numbers"
+    measure = "squared_error"
+    first_score = "variance"
+
+    def __init__(self, variance: bool = False) -> None:
+        if variance not in (True, False):
+            raise InputError(explain("variance", repr(variance), "True or False"))
+        self.variance, self.flat = variance, False  # flat: outputs [B]
+        self.spread: Spread | None = None
+
+    def options(self) -> dict[str, Any]:
+        return {"variance": True} if self.variance else {}
+
+    def check_outputs(self, shape: tuple[int, ...], batch: int, outputs: Tensor | None) -> int:
+        width = shape[1] if len(shape) == 2 else 1
+        if len(shape) not in (1, 2) or shape[0] != batch or width % (1 + self.variance) or not width:
+            actual = f"a network with outputs of shape {shape} for {batch} {'input' if batch == 1 else 'inputs'}"
+            accepted = f"shape ({batch}, 2 D), D means and then the logarithms of D variances"
+            if not self.variance:
+                accepted = f"shape ({batch},) or ({batch}, D), one or more numbers for each input"
+            raise AttachError(
+                explain("backbone", actual, accepted, "Wrap it in a module that returns one row for each.")
+            )
+        self.flat = len(shape) == 1
+        return width
+
+    def check_targets(self, y: Tensor, inputs: int, outputs: int, values: bool = True) -> Tensor:
+        numbers = outputs // 2 if self.variance else outputs
+        shape = tuple(y.shape)
+        accepted = f"shape ({inputs}, {numbers}), one target for each number that the network says"
+        if shape != (inputs, numbers) and not (shape == (inputs,) and numbers == 1):
+            raise InputError(explain("loader", f"targets of shape {shape} for {inputs} inputs", accepted))
+        if y.dtype == torch.bool or y.is_complex():
+            raise InputError(explain("loader", f"targets of type {y.dtype}", "real numbers"))
+        y = y.float().view(inputs, numbers)
+        if values and not torch.isfinite(y).all():
+            rows = (~torch.isfinite(y)).any(1).nonzero()[:5, 0].tolist()
+            places = ", ".join(map(str, rows))
+            actual = f"NaN or infinite targets in rows {places}"
+            raise InputError(explain("loader", actual, "finite targets", "Leave out inputs without a target."))
+        return y
+
+    def prepare(self, outputs: int, places: int, readout: int | None) -> None:
+        if not places:
+            accepted = "bounded attachments, of the default preset"
+            raise AttachError(explain("task", "regression with attachments of another kind", accepted))
+        self.spread = Spread(outputs // 2 if self.variance else outputs, places, readout, self.separate)
+
+    def measure_targets(self, targets: Tensor) -> None:
+        assert self.spread is not None
+        self.spread.measure(targets)
+
+    def separate(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return means, [..., D], and logarithms of variances, which are None where the network says none."""
+        outputs = (outputs[..., None] if self.flat else outputs).float()
+        if not self.variance:
+            return outputs, None
+        means, logs = outputs.chunk(2, dim=-1)
+        return means, logs
+
+    def average(self, outputs: Tensor) -> Tensor:
+        if not self.variance:
+            return outputs.mean(0)
+        means, logs = self.separate(outputs)
+        assert logs is not None
+        variance = logs.exp().mean(0) + means.var(0, correction=0)
+        return torch.cat([means.mean(0), variance.log()], dim=-1).to(outputs.dtype)
+
+    def _units(self, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Centre and unit of targets: those of the fit, else those of this batch."""
+        spread = self.spread
+        assert spread is not None
+        if spread.measured:
+            return spread.centre, spread.unit
+        return target.mean(0), target.std(0, correction=0).clamp_min(1e-6)
+
+    def _losses(
+        self, objective: Objective, outputs: Tensor, target: Tensor, severity: Tensor | None, plain: Tensor | None
+    ) -> Tensor:
+        centre, unit = self._units(target)
+        means, logs = self.separate(self.average(outputs))
+        value, right = (means - centre) / unit, (target - centre) / unit
+        error, backbone = (value - right).square(), value.detach()
+        if plain is not None:
+            own, own_logs = self.separate(plain)
+            backbone = (own - centre) / unit
+            kept = (value - backbone).square()
+            if own_logs is not None:
+                kept = kept + (own_logs - 2 * unit.log()).clamp(-LOGS, LOGS).exp()
+            error = torch.lerp(error, kept, objective.distil)
+        scale = (backbone - right).square().mean(0).clamp(LEAST, 1)
+        if severity is not None:
+            share = severity[:, None].float()
+            error, scale = (
+                torch.lerp(error, value.square() + 1, share),
+                torch.lerp(scale, torch.ones_like(scale), share),
+            )
+        if logs is None:
+            return (error / scale).mean()
+        scaled = (logs - 2 * unit.log()).clamp(-LOGS, LOGS)
+        return (scaled + error / scaled.exp()).mean() / 2
+
+    def id_loss(self, objective: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None = None) -> Tensor:
+        return self._losses(objective, outputs, target, None, plain)
+
+    def outlier_loss(
+        self,
+        objective: Objective,
+        outputs: Tensor,
+        target: Tensor,
+        severity: Tensor,
+        generator: torch.Generator | None,
+        plain: Tensor | None = None,
+    ) -> Tensor:
+        return self._losses(objective, outputs, target, severity, plain)
+
+    def part_names(self, readout: bool) -> list[str]:
+        return PARTS
+
+    def parts(self, evidence: Evidence, usual: Usual, visible: Tensor | None = None) -> Tensor:
+        spread = self.spread
+        assert spread is not None
+        noise, unknown = (spread(evidence) / spread.unit.repeat(2)).chunk(2, dim=1)
+        (plain, _), (attached, _) = self.separate(evidence.plain), self.separate(evidence.attached)
+        moved = (plain - attached).abs() / (noise * spread.unit)
+        value = ((plain + attached) / 2 - spread.centre) / spread.unit
+        width = (noise.square() + unknown.square()).log().mean(1) / 2
+        return torch.stack([width, noise.log().mean(1), (moved.mean(1) + SMALL).log(), value.abs().amax(1)], dim=1)
+
+    def samples(self, outputs: Tensor) -> Tensor:
+        return self.separate(outputs)[0]
+
+    def errors(self, outputs: Tensor, target: Tensor) -> Tensor:
+        _, unit = self._units(target)
+        return ((self.separate(outputs)[0].mean(0) - target) / unit).square().mean(1)
+
+    def right(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """The squared error of the mean, in units of the targets' variance."""
+        return self.errors(outputs, target)
+
+    def right_inputs(self, evidence: Evidence, labels: Tensor, hidden: Tensor) -> Tensor:
+        errors = self.errors(torch.stack([evidence.plain, evidence.attached]), labels)
+        return errors <= errors.quantile(WRONG)
