@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check docs docs-serve tables reproduce clean
+.PHONY: demo test check docs docs-serve release-check tables reproduce clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(VENV)/bin/abnn demo
@@ -24,6 +24,9 @@ docs: $(VENV)/.installed-dev  ## the documentation, into site/; runs the tutoria
 
 docs-serve: $(VENV)/.installed-dev  ## the same at http://127.0.0.1:8001/, again after each change
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs serve --dev-addr 127.0.0.1:8001
+
+release-check: $(VENV)/.installed-dev  ## sdist and wheel in fresh environments of every Python from 3.10 to 3.13 that is here
+	$(VENV)/bin/python .ci/release-check.py --record results/release/checks.json
 
 TIERS = AUROC id/semi=tiers.auroc_id_below_semi, AUROC semi/full=tiers.auroc_semi_below_full, AUROC id/full=tiers.auroc_id_below_full
 ACCURACY = accuracy=accuracy.handwritten digits

@@ -38,6 +38,16 @@ class MissingExtraError(AbnnError, ImportError):
         super().__init__(f"{package} is not installed; install it with: pip install 'abnn[{extra}]'")
 
 
+class MismatchError(AbnnError, ImportError):
+    """torch and torchvision were made for other versions of each other."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"{problem}; install both in one command and from one index: pip install --upgrade torch torchvision "
+            "(without a GPU, add: --index-url https://download.pytorch.org/whl/cpu)"
+        )
+
+
 class AbnnWarning(UserWarning):
     """Something works, but not in the way that the caller may expect."""
 

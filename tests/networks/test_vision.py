@@ -80,6 +80,28 @@ def test_a_missing_package_names_the_extra(tmp_path: Path) -> None:
     assert run(tmp_path, None, code) == f"{message}\n{message}"
 
 
+@pytest.mark.parametrize(
+    "failure", ["ImportError('undefined symbol')", "OSError('undefined symbol')", "RuntimeError('no')"]
+)
+def test_a_torchvision_made_for_another_torch_says_so(tmp_path: Path, failure: str) -> None:
+    described = tmp_path / "torchvision-0.1.2.dist-info"
+    described.mkdir()
+    text = (
+        "Metadata-Version: 2.1\nName: torchvision\nVersion: 0.1.2\nRequires-Dist: numpy\nRequires-Dist: torch==1.2.3\n"
+    )
+    (described / "METADATA").write_text(text)
+    code = """
+        import abnn.networks.vision as vision
+        try:
+            vision.torchvision()
+        except vision.MismatchError as error:
+            print(error)
+    """
+    said = run(tmp_path, f"raise {failure}", code)
+    assert said.startswith("torchvision 0.1.2 is made for torch 1.2.3, but torch ")
+    assert "pip install --upgrade torch torchvision" in said
+
+
 def test_missing_timm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(MissingExtraError, match=r"timm is not installed.*abnn\[vision\]"):

@@ -8,24 +8,29 @@ enough. Where torchvision imports by itself, nothing is declared.
 from __future__ import annotations
 
 import sys
+from importlib import metadata
 from types import ModuleType
 
 import torch
 
-from abnn.errors import MissingExtraError
+from abnn.errors import MismatchError, MissingExtraError
 
 _NMS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _declared: list[torch.library.Library] = []
 
 
 def torchvision() -> ModuleType:
-    """torchvision, importable even where its compiled operators do not match torch."""
+    """torchvision, importable even where its compiled operators do not match torch.
+
+    Where it cannot be imported: an error that says whether it is missing, or made for another version of torch.
+    """
     try:
         import torchvision as module
-    except ImportError:
-        raise MissingExtraError("torchvision", "vision") from None
-    except RuntimeError as error:
-        if "torchvision::nms" not in str(error):
+    except (ImportError, OSError, RuntimeError) as error:
+        if isinstance(error, ImportError | OSError) or "torchvision::nms" not in str(error):
+            _check_versions()
+            if isinstance(error, ImportError):
+                raise MissingExtraError("torchvision", "vision") from None
             raise
         for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
             del sys.modules[name]
@@ -35,6 +40,18 @@ def torchvision() -> ModuleType:
         _declared.append(library)  # the declaration lives as long as the object
         import torchvision as module
     return module
+
+
+def _check_versions() -> None:
+    """Raise an error if the installed torchvision was made for another version of torch."""
+    try:
+        own, needs = metadata.version("torchvision"), metadata.requires("torchvision") or []
+    except metadata.PackageNotFoundError:
+        return
+    wanted = next((need.removeprefix("torch==") for need in needs if need.startswith("torch==")), "")
+    actual = torch.__version__
+    if wanted and wanted.partition("+")[0] != actual.partition("+")[0]:
+        raise MismatchError(f"torchvision {own} is made for torch {wanted}, but torch {actual} is installed")
 
 
 def timm() -> ModuleType:

@@ -1,0 +1,207 @@
+"""Build the sdist and the wheel, install them into fresh environments, and run the commands of README and quick start there.
+
+    python .ci/release-check.py                      every Python from 3.10 to 3.13 that this machine has
+    python .ci/release-check.py --python /usr/bin/python3.12 --record results/release/checks.json
+
+For each Python a stranger's script is made of the quick start's text, line by line, and runs in an empty folder and without anything
+of this repository but the wheel. Then `abnn demo` and the other commands of the README run in the environment that it has left.
+One more environment gets the sdist, and one is made by uv. With --record, what happened is put into that file and into the table
+of docs/how-to/install.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from website.blocks import blocks, commands
+
+VERSIONS = ("3.10", "3.11", "3.12", "3.13")
+PAGE = ROOT / "docs" / "how-to" / "install.md"
+VERDICTS = ("accept", "notice", "reject")
+
+
+def find_pythons() -> list[Path]:
+    """Return one interpreter for each version: on the path, of pyenv, or of uv."""
+    found = []
+    for version in VERSIONS:
+        places = [
+            shutil.which(f"python{version}"),
+            *sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")),
+        ]
+        uv = shutil.which("uv")
+        if uv:
+            places.append(
+                subprocess.run(
+                    [uv, "python", "find", version], check=False, capture_output=True, text=True
+                ).stdout.strip()
+            )
+        for place in filter(None, map(str, places)):
+            said = subprocess.run(
+                [place, "-c", "import sys; print(sys.version)"], check=False, capture_output=True, text=True
+            )
+            if said.returncode == 0 and said.stdout.startswith(f"{version}."):
+                found.append(Path(place))
+                break
+    return found
+
+
+def run(command: list[str] | str, folder: Path, **environment: str) -> str:
+    """Run a command in a folder, with nothing of this repository in its environment, and return what it prints."""
+    clean = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV", "PYENV_VERSION")
+    }
+    shell = ["bash", "-c", command] if isinstance(command, str) else command
+    done = subprocess.run(shell, cwd=folder, env=clean | environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{command}\nended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def build(folder: Path) -> Path:
+    """Build the sdist, and the wheel out of the sdist, as installers do; return the folder with both."""
+    dist = folder / "dist"
+    run([sys.executable, "-m", "venv", "builder"], folder)
+    run(["builder/bin/pip", "install", "--quiet", "hatchling"], folder)
+    run([str(folder / "builder/bin/python"), "-m", "hatchling", "build", "-d", str(dist), "-t", "sdist"], ROOT)
+    sdist = next(dist.glob("*.tar.gz"))
+    run(["builder/bin/pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(dist), str(sdist)], folder)
+    return dist
+
+
+def strangers_script(page: Path) -> str:
+    """Return the text of a page as one script: programs are saved under their titles, lines for the shell are run."""
+    lines = ["set -e"]
+    for block in blocks(page):
+        if block.title:
+            lines.append(f"cat > {block.title} <<'END OF FILE'\n{block.code}END OF FILE")
+        elif block.language == "bash":
+            for line in commands(block):  # 10 and 11 are verdicts, not errors
+                lines.append(f"{line} || test $? -ge 10" if line.startswith("abnn predict") else line)
+    return "\n".join(lines)
+
+
+def check(python: Path, dist: Path, folder: Path) -> dict[str, Any]:
+    """Run the quick start and the README with one interpreter; return what happened."""
+    folder.mkdir()
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(python)
+    stranger = folder / "stranger"
+    stranger.mkdir()
+    import sklearn.datasets
+
+    photo = Path(sklearn.datasets.__file__).parent / "images" / "flower.jpg"
+    shutil.copy(photo, stranger / "photo.jpg")
+    environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PIP_FIND_LINKS": _links(dist), "PIP_QUIET": "1"}
+    started = time.perf_counter()
+    said = run(strangers_script(ROOT / "docs" / "quickstart.md"), stranger, **environment)
+    seconds = time.perf_counter() - started
+    last = said.strip().splitlines()[-1].split()
+    assert last[0] == "photo.jpg" and last[-1] in VERDICTS, said
+    own = stranger / "my-env" / "bin"
+    script = "import sys, torch, abnn; print(sys.version.split()[0], torch.__version__, abnn.__version__)"
+    version, torch_version, own_version = run([str(own / "python"), "-c", script], stranger).split()
+    run([str(own / "pip"), "install", "abnn[serve]"], stranger, **environment)
+    demo = run([str(own / "abnn"), "demo"], stranger)
+    assert "attached network" in demo, demo
+    first, *_ = run(f"{own / 'abnn'} predict demo/model photo.jpg --format jsonl --exit-zero", stranger).splitlines()
+    run(f"{own / 'abnn'} predict demo/model photo.jpg --ink --exit-zero", stranger)
+    serving = f"timeout --signal INT 40 {own / 'abnn'} serve --demo --port 0 || test $? -eq 124"
+    assert "Serving" in run(serving, stranger)
+    return {
+        "python": version,
+        "torch": torch_version,
+        "abnn": own_version,
+        "quick_start": last[-1],
+        "quick_start_seconds": round(seconds),
+        "readme": json.loads(first)["verdict"],
+    }
+
+
+def _links(dist: Path) -> str:
+    return " ".join(filter(None, [str(dist), os.environ.get("PIP_FIND_LINKS", "")]))
+
+
+def check_sdist(python: Path, dist: Path, folder: Path) -> str:
+    """Install the sdist alone, without its dependencies, and ask for the version."""
+    folder.mkdir()
+    run([str(python), "-m", "venv", "env"], folder)
+    run(["env/bin/pip", "install", "--quiet", "--no-deps", str(next(dist.glob("*.tar.gz")))], folder)
+    run(["env/bin/pip", "install", "--quiet", "typer"], folder)
+    return run(["env/bin/abnn", "--version"], folder).strip()
+
+
+def check_uv(python: Path, dist: Path, folder: Path) -> str:
+    """The lines for uv of the page about installing."""
+    uv = shutil.which("uv")
+    if uv is None:
+        return "uv is not here"
+    folder.mkdir()
+    lines = next(block for block in blocks(PAGE) if block.code.startswith("uv venv"))
+    environment = {"UV_FIND_LINKS": str(dist), "UV_PYTHON": str(python), "UV_PRERELEASE": "if-necessary-or-explicit"}
+    return (
+        run("\n".join(["set -e", *commands(lines), "abnn --version"]), folder, **environment).strip().splitlines()[-1]
+    )
+
+
+def table(record: dict[str, Any]) -> str:
+    rows = [
+        "| Python | torch | quick start ends with | README: `abnn predict demo/model` of a photograph |",
+        "|---|---|---|---|",
+    ]
+    rows += [
+        f"| {each['python']} | {each['torch']} | {each['quick_start']} | {each['readme']} |"
+        for each in record["environments"]
+    ]
+    text = f"abnn {record['abnn']}, {record['platform']}. From the sdist: {record['sdist']}. With uv: {record['uv']}."
+    return "\n".join(["<!-- abnn:table release -->", "", *rows, "", text, "", "<!-- /abnn:table -->"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--python", type=Path, action="append", help="an interpreter; default: all from 3.10 to 3.13")
+    parser.add_argument("--record", type=Path, help="write what happened to this file, and into docs/how-to/install.md")
+    options = parser.parse_args()
+    pythons = options.python or find_pythons()
+    environments = []
+    with tempfile.TemporaryDirectory(prefix="abnn-release.") as name:
+        folder = Path(name)
+        dist = build(folder)
+        for number, python in enumerate(pythons):
+            environments.append(check(python, dist, folder / str(number)))
+            print(environments[-1], flush=True)
+            shutil.rmtree(folder / str(number))
+        sdist, uv = check_sdist(pythons[0], dist, folder / "sdist"), check_uv(pythons[-1], dist, folder / "uv")
+        print(sdist, uv, sep="\n")
+    if options.record:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+        record = {
+            "abnn": environments[-1]["abnn"],
+            "code": commit.stdout.strip(),
+            "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "platform": f"{platform.system()} {platform.machine()}",
+            "environments": environments,
+            "sdist": sdist,
+            "uv": uv,
+        }
+        options.record.parent.mkdir(parents=True, exist_ok=True)
+        options.record.write_text(json.dumps(record, indent=1) + "\n")
+        before, _, rest = PAGE.read_text().partition("<!-- abnn:table release -->")
+        PAGE.write_text(before + table(record) + rest.partition("<!-- /abnn:table -->")[2])
+
+
+if __name__ == "__main__":
+    main()
