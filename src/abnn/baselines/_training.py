@@ -109,7 +109,9 @@ def training_steps(
     outlier_maker = choose_outliers(method, outliers, example)
     if outlier_maker is not None:
         layout = outlier_maker.layout_for(trained)
-        outlier_maker = outlier_maker.with_range(config.value_range, lambda: batches.value_range(layout), layout)
+        outlier_maker = outlier_maker.with_range(
+            config.value_range, lambda: batches.value_range(layout), layout, trained
+        )
     run = Run(network, fabric, batches, outlier_maker, epochs, _count_inputs(whole), held_out)
     checkpoint = None if config.checkpoint is None else Path(config.checkpoint)
     identity: dict[str, Any] = {

@@ -25,12 +25,15 @@ from abnn.outliers.patches import Patches
 from abnn.outliers.ranges import layout_of, measure_range
 from abnn.outliers.style import Style
 from abnn.outliers.tabular import FeatureNoise, FeatureShuffle
-from abnn.outliers.tokens import Tokens
+from abnn.outliers.text.tokens import Tokens
+from abnn.outliers.text.vocabulary import Vocabulary, vocabulary_of
+from abnn.outliers.text.words import ChangedWords, DestroyedWords, Sentences
 
 __all__ = [
-    "DEFAULT", "PRESET", "REGISTRY", "Auto", "Backgrounds", "Blend", "Blobs", "Change", "FeatureNoise", "FeatureShuffle",
-    "FromData", "Graded", "Invert", "Leaves", "Mixed", "Noise", "OutlierBatch", "Outliers", "Patches", "Style", "Tabular",
-    "Tokens", "TwoTier", "layout_of", "make_outliers", "measure_range",
+    "DEFAULT", "PRESET", "REGISTRY", "Auto", "Backgrounds", "Blend", "Blobs", "Change", "ChangedWords", "DestroyedWords",
+    "FeatureNoise", "FeatureShuffle", "FromData", "Graded", "Invert", "Leaves", "Mixed", "Noise", "OutlierBatch", "Outliers",
+    "Patches", "Sentences", "Style", "Tabular", "Tokens", "TwoTier", "Vocabulary", "layout_of", "make_outliers", "measure_range",
+    "vocabulary_of",
 ]  # fmt: skip
 
 DEFAULT = PRESETS["default"].outliers

@@ -16,6 +16,8 @@ from abnn.errors import InputError, NotFittedError, explain, unknown
 from abnn.model.inputs import Batch, Inputs
 from abnn.outliers.random import Rng
 from abnn.outliers.ranges import FIRST, LAYOUTS, Range, channels_back, channels_first, check_range, layout_of
+from abnn.outliers.text.padding import restored, with_padding_known
+from abnn.outliers.text.vocabulary import Vocabulary, vocabulary_of
 
 REGISTRY: dict[str, type[Outliers]] = {}
 """Generators by name; a subclass of :class:`Outliers` that sets ``name`` is added by being defined."""
@@ -84,6 +86,7 @@ class Outliers(ABC):
                 raise unknown(option, getattr(self, option), accepted)
         self._range: Range | None = None
         self._placed: Range | None = None  # the same where the inputs are, and of their type
+        self.vocabulary: Vocabulary | None = None  # which words there are, where a model has said so
 
     def __call__(
         self,
@@ -92,9 +95,22 @@ class Outliers(ABC):
         generator: torch.Generator | None = None,
         severity: float | Tensor | None = None,
     ) -> OutlierBatch:
-        if isinstance(x, Inputs):
-            made = self(x.first, y, generator, severity)
-            return dataclasses.replace(made, x=x.replace(first=made.x))
+        if isinstance(x, Inputs) or self.vocabulary is not None:
+            first, mask = x.first if isinstance(x, Inputs) else x, None
+            if form_of(x) == "tokens":
+                first, mask = with_padding_known(x, self.vocabulary)
+            made = self._make(first, y, generator, severity, pads=mask is not None)
+            return dataclasses.replace(made, x=restored(x, made.x, mask, self.vocabulary))
+        return self._make(x, y, generator, severity)
+
+    def _make(
+        self,
+        x: Tensor,
+        y: Tensor,
+        generator: torch.Generator | None,
+        severity: float | Tensor | None,
+        pads: bool = False,
+    ) -> OutlierBatch:
         if not isinstance(x, Tensor) or x.ndim < 2 or x.is_complex() or x.dtype == torch.bool or len(x) == 0:
             given = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
             accepted = "a non-empty batch [B, C, ...] of floating-point values, or of tokens [B, L]"
@@ -107,7 +123,9 @@ class Outliers(ABC):
         work = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         like = work if work.is_floating_point() else torch.empty(0, device=work.device)
         dial = _severity_tensor(severity, x)
-        result, counted = self.generate(channels_first(work, self.layout), dial, Rng(generator, like, self.layout))
+        result, counted = self.generate(
+            channels_first(work, self.layout), dial, Rng(generator, like, self.layout, pads)
+        )
         return OutlierBatch(x=channels_back(result, self.layout).to(x.dtype), severity=counted, y=y)
 
     @abstractmethod
@@ -160,16 +178,28 @@ class Outliers(ABC):
         return self.layout or layout_of(model)
 
     def with_range(
-        self, value_range: tuple[Any, Any] | None, measure: Callable[[], Range], layout: str | None = None
+        self,
+        value_range: tuple[Any, Any] | None,
+        measure: Callable[[], Range],
+        layout: str | None = None,
+        model: Any = None,
     ) -> Outliers:
-        """A copy that has its range: ``value_range``, else its own, else what ``measure()`` finds; and a layout."""
+        """A copy that has its range: ``value_range``, else its own, else what ``measure()`` finds; a layout, and ``model``'s words."""
         result = self.copied()
+        if model is not None:
+            result.know_words(vocabulary_of(model))
         result.layout = self.layout or (layout if layout != FIRST else None)  # a config names what is not usual
         if value_range is not None and result.uses_range:
             result.prepare(*value_range)
         if result.needs_range:
             result.prepare_missing(*measure())
         return result
+
+    def know_words(self, vocabulary: Vocabulary | None) -> None:
+        """Take on which words there are, for all parts too."""
+        self.vocabulary = vocabulary
+        for part in self.parts_of():
+            part.know_words(vocabulary)
 
     def copied(self) -> Outliers:
         """A copy whose range can be set without changing this generator."""

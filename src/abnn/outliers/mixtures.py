@@ -13,7 +13,6 @@ from abnn.errors import InputError, explain
 from abnn.model.inputs import Batch
 from abnn.outliers.base import FORMS, Outliers, form_of, lookup
 from abnn.outliers.random import Rng
-from abnn.outliers.tokens import Tokens
 
 CONTENT = ("noise", "patches", "blobs", "backgrounds")
 
@@ -137,7 +136,7 @@ class Tabular(Mixed):
 class Auto(Mixed):
     """ "changed" and "destroyed" in equal shares for images, "two-tier" for signals and volumes, "tabular" for flat inputs.
 
-    Whole numbers ``[B, L]`` are tokens, and get "tokens".
+    Whole numbers ``[B, L]`` are tokens, and get "sentences".
     """
 
     name: ClassVar[str] = "auto"
@@ -146,7 +145,7 @@ class Auto(Mixed):
     parts: tuple[Any, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
-        self.parts = (Tabular(), TwoTier(), Tiers(), TwoTier(), Tokens())  # in the order of the forms
+        self.parts = (Tabular(), TwoTier(), Tiers(), TwoTier(), as_part("sentences"))  # in the order of the forms
         super().__post_init__()
 
     def chosen_for(self, x: Batch) -> Outliers:

@@ -17,10 +17,13 @@ class Rng:
     A generator on the CPU gives the same numbers whatever device the data is on; one on the data's device avoids copies.
 
     layout  of the caller's inputs, see :mod:`abnn.outliers.ranges`
+    pads    whether sentences may get shorter: their padding is known, as -1
     """
 
-    def __init__(self, generator: torch.Generator | None, like: Tensor, layout: str | None = None) -> None:
-        self._generator, self._like, self.layout = generator, like, layout
+    def __init__(
+        self, generator: torch.Generator | None, like: Tensor, layout: str | None = None, pads: bool = False
+    ) -> None:
+        self._generator, self._like, self.layout, self.pads = generator, like, layout, pads
         self._device = like.device if generator is None else generator.device
 
     def uniform(self, *shape: int) -> Tensor:

@@ -86,7 +86,7 @@ def fit(
             model.task.measure_targets(batches.targets())
         if maker is not None:
             layout = maker.layout_for(model)
-            maker = maker.with_range(config.value_range, lambda: batches.value_range(layout), layout)
+            maker = maker.with_range(config.value_range, lambda: batches.value_range(layout), layout, model)
         right_before = None if freeze else recall(model, batches.once())
         stack.enter_context(compiled([model.net], config.compile))
         optimizers = {

@@ -63,7 +63,7 @@ def loss(
         if maker is None:
             return data_loss + kl
         layout = maker.layout_for(model)
-        batch = maker.with_range(value_range, lambda: measure_range([x], layout), layout)(x, y, generator)
+        batch = maker.with_range(value_range, lambda: measure_range([x], layout), layout, model)(x, y, generator)
         with fresh_draws(model, goal.draws[2]), evaluating(model):
             outlier_loss, outlier_kl = losses.of_outliers(batch.x, batch.y, batch.severity, generator, plain)
     return data_loss + kl + goal.alpha * (outlier_loss + outlier_kl)

@@ -152,7 +152,7 @@ def gather(
         generator = make_outliers(outliers)
         layout = generator.layout_for(model)
         limits = measure_range(good_inputs(), layout)
-        maker = generator.with_range(None, lambda: limits, layout)
+        maker = generator.with_range(None, lambda: limits, layout, model)
         good, predicted, labels, log_probs = (np.concatenate(column) for column in zip(*rows))
         if kept:
             whole, targets = concatenate([each for each, _ in kept]), torch.cat([y for _, y in kept])

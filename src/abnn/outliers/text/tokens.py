@@ -34,7 +34,7 @@ class Tokens(Exchange):
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         batch, length = x.shape
-        kept = torch.zeros_like(x, dtype=torch.bool)
+        kept = x < 0  # padding
         for token in self.keep:
             kept = kept | (x == token)
         count = length - kept.sum(1, keepdim=True)

@@ -1,0 +1,1 @@
+"""Outliers of sentences: whole numbers that name words, not amounts."""

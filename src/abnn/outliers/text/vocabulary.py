@@ -1,0 +1,86 @@
+"""What a network knows about tokens: which words are alike, which tokens are no words, and which one pads.
+
+Words are alike whose embeddings point the same way. Wide embeddings are projected at random onto fewer numbers first, so that a copy of all
+of them is small; neighbours of a word are looked up when it first occurs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+WIDTH, NEIGHBOURS = 256, 8
+SPECIAL = (
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "cls_token_id",
+    "sep_token_id",
+    "mask_token_id",
+    "unk_token_id",
+)
+
+
+_KNOWN: WeakKeyDictionary[nn.Embedding, tuple[tuple[int, int], Vocabulary]] = WeakKeyDictionary()
+
+
+class Vocabulary:
+    """The tokens of one network.
+
+    embeddings  [V, D]
+    special     tokens that are no words
+    pad         the one that pads; None: not known
+    """
+
+    def __init__(self, embeddings: Tensor, special: set[int], pad: int | None) -> None:
+        self.pad, count = pad, len(embeddings)
+        vectors = embeddings.detach().float().cpu()
+        if vectors.shape[1] > WIDTH:
+            basis = torch.randn(vectors.shape[1], WIDTH, generator=torch.Generator().manual_seed(0))
+            vectors = vectors @ basis
+        self.vectors = F.normalize(vectors, dim=1)
+        self.is_special = torch.zeros(count, dtype=torch.bool)
+        self.is_special[[token for token in special if 0 <= token < count]] = True
+        self.words = (~self.is_special).nonzero()[:, 0]
+        self.alike = torch.full((count, min(NEIGHBOURS, len(self.words))), -1)
+
+    def neighbours(self, tokens: Tensor) -> Tensor:
+        """Return the words most like each of ``tokens``, [..., neighbours], on the CPU."""
+        wanted = tokens.unique()
+        wanted = wanted[self.alike[wanted, 0] < 0]
+        for some in wanted.split(256):
+            like = self.vectors[some] @ self.vectors.T
+            like[:, self.is_special] = -2.0
+            like[torch.arange(len(some)), some] = -2.0
+            self.alike[some] = like.topk(self.alike.shape[1], dim=1).indices
+        return self.alike[tokens]
+
+
+def vocabulary_of(model: Any) -> Vocabulary | None:
+    """Return the tokens of a model's network: its input embeddings, else the largest it has; None where inputs are no tokens."""
+    if model.input_dtype.is_floating_point or len(model.input_shape) != 1:
+        return None
+    network = getattr(model, "backbone", None) or model.network
+    tables = [part for part in network.modules() if isinstance(part, nn.Embedding)]
+    own = getattr(network, "get_input_embeddings", None)
+    try:
+        table = own() if callable(own) else None
+    except (NotImplementedError, AttributeError):
+        table = None
+    if not isinstance(table, nn.Embedding):
+        table = max(tables, key=lambda part: part.num_embeddings, default=None)
+    if table is None:
+        return None
+    state = table.weight.data_ptr(), table.weight._version
+    if table in _KNOWN and _KNOWN[table][0] == state:
+        return _KNOWN[table][1]
+    config = getattr(network, "config", None)
+    special = {token for name in SPECIAL if isinstance(token := getattr(config, name, None), int)}
+    pad = table.padding_idx if table.padding_idx is not None else getattr(config, "pad_token_id", None)
+    found = Vocabulary(table.weight, special | ({pad} if isinstance(pad, int) else set()), pad)
+    _KNOWN[table] = state, found
+    return found
