@@ -253,7 +253,11 @@ def summary(error: Exception) -> str:
 @contextlib.contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
     """Eval mode inside, each module's own mode again afterwards."""
-    modes = [(module, module.training) for module in network.modules()]
+    parts = [
+        network,
+        network.__dict__.get("_backbone"),
+    ]  # whose containers an attached network has not, but moves along
+    modes = [(module, module.training) for part in parts if part is not None for module in part.modules()]
     network.eval()
     try:
         yield

@@ -1,3 +1,0 @@
-from research.clinc.run import main
-
-main()
