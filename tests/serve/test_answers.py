@@ -85,27 +85,46 @@ def test_reasons(changes: dict[str, Any], words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "parts, words",
+    "cause, words",
     [
-        ({"energy": 5.0, "odds": 3.0}, "Most unusual about it: the network recognises little in it."),
-        ({"energy": 1.0, "distance at input": 9.0}, "as a picture, it is unlike the training data."),
-        ({"energy": 1.0, "distance at blocks.1": 2.5}, "at blocks.1, it is unlike the training data."),
-        ({"attached energy": 4.0}, "with attachments, the network recognises little in it."),
-        ({"change of mind": 4.0}, "the attachments change the network's answer."),
-        ({"colour": 4.0}, "“colour” is large."),  # of a task of one's own
+        ("energy", "What counts most against it: the network recognises little in it."),
+        ("distance at input", "as a picture, it is unlike the training data."),
+        ("distance at blocks.1", "at blocks.1, it is unlike the training data."),
+        ("attached energy", "with attachments, the network recognises little in it."),
+        ("change of mind", "the attachments change the network's answer."),
+        ("colour", "“colour” is large."),  # of a task of one's own
     ],
 )
-def test_the_most_unusual_part_is_named(parts: dict[str, float], words: str) -> None:
+def test_the_largest_cause_is_named(cause: str, words: str) -> None:
+    causes = {cause: 2.0, "odds": 1.0}
     for verdict in ("notice", "reject"):
-        assert words in reason(**{**FACTS, "verdict": verdict, "parts": parts})
-    assert "unusual" not in reason(**FACTS, parts=parts)  # nothing is to be explained
-    usual = {name: 1.9 for name in parts}
-    assert "unusual" not in reason(**{**FACTS, "verdict": "notice", "parts": usual})
+        assert words in reason(**{**FACTS, "verdict": verdict, "causes": causes})
+    assert "against" not in reason(**FACTS, causes=causes)  # nothing is to be explained
+    assert "against" not in reason(**{**FACTS, "verdict": "notice", "causes": {}})
+
+
+def test_causes_are_what_the_score_loses_where_a_part_is_usual(model: Any) -> None:
+    x = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    prediction, combined = model.predict(x), model.combined
+    parts = torch.stack([*prediction.parts.values()], dim=1)
+
+    def score(parts: torch.Tensor) -> torch.Tensor:
+        return ((combined.members(parts) - combined.mean) / combined.spread).mean(0) + parts @ combined.anchor
+
+    for row, causes in enumerate(Answerer(model).causes_of(prediction)):
+        assert list(causes.values()) == sorted(causes.values(), reverse=True)
+        for place, name in enumerate(prediction.parts):
+            usual = parts.clone()
+            usual[row, place] = usual[row, place].clamp(max=0)
+            drop = (score(parts) - score(usual))[row].item()
+            assert causes.get(name, 0) == pytest.approx(drop if drop >= 0.05 else 0, rel=1e-3, abs=1e-3)
+        far = (prediction.score_by("combined") - score(parts))[row].item()
+        assert causes.get("far away", 0) == pytest.approx(far if far >= 0.05 else 0, rel=1e-3, abs=1e-3)
 
 
 def test_every_part_of_the_default_has_words(model: Any) -> None:
     words = Answerer(model).parts
-    assert list(words) == model.combined.names and len(set(words.values())) == len(words)
+    assert list(words) == [*model.combined.names, "far away"] and len(set(words.values())) == len(words)
     assert not any("“" in each for each in words.values())
 
 

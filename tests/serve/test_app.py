@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,7 @@ from abnn.serve.body import BodyLimits, read_images
 from abnn.serve.guard import HANDLERS
 from abnn.serve.images import decode, encode_png
 from abnn.serve.problems import Problem
+from abnn.serve.samples import folder_samples
 from tests.conftest import generator
 from tests.serve.conftest import DIGITS, PNG, encoded, pixels, upload
 
@@ -97,9 +99,45 @@ def test_model_and_samples(client: TestClient, model: Any) -> None:
     assert info["class_names"] == DIGITS and info["input_shape"] == [1, 8, 8] and info["drawing"] is True
     assert info["notice"] == pytest.approx(model.triage.notice, abs=1e-6) and info["score"] == model.triage.score
     samples = client.get("/samples").json()["samples"]
-    assert {each["tier"] for each in samples} == {"id", "semi", "full"} and len(samples) == 18
+    groups = list(dict.fromkeys(each["group"] for each in samples))
+    assert groups == ["Handwritten digits", "Printed digits", "Photographs"] and len(samples) == 18
     for sample in samples[::6]:
-        assert upload(client, base64.b64decode(sample["png"])).status_code == 200
+        answer = upload(client, base64.b64decode(sample["content"]))
+        assert answer.status_code == 200 and sample["type"] == "image/png"
+        given = answer.json()
+        assert given["samples"]["mean"] == pytest.approx(np.mean(given["samples"]["probabilities"]), abs=1e-5)
+
+
+def test_images_of_ones_own_to_click(model: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no folder"):
+        folder_samples(tmp_path / "nothing")
+    with pytest.raises(InputError, match="0 images"):
+        folder_samples(tmp_path)
+    (tmp_path / "cats").mkdir()
+    (tmp_path / "cats" / "tom.png").write_bytes(PNG)
+    (tmp_path / "one.jpg").write_bytes(encoded(pixels(), "JPEG"))
+    samples = folder_samples(tmp_path)
+    assert [(each["group"], each["title"], each["type"]) for each in samples] == [
+        ("cats", "tom", "image/png"),
+        ("Examples", "one", "image/jpeg"),
+    ]
+    client = TestClient(create_app(model, samples=samples))
+    assert client.get("/samples").json()["samples"] == samples
+    (tmp_path / "two.png").write_bytes(b"nonsense")
+    with pytest.raises(InputError, match="two, which is no such image"):
+        folder_samples(tmp_path)
+
+
+def test_pages_say_what_they_are_about(model: Any) -> None:
+    page = TestClient(create_app(model, name="<birds>")).get("/").text
+    assert "<title>&lt;birds&gt;</title>" in page and "<birds>" not in page
+    assert "birds" not in TestClient(create_app(model, Settings(token="x"), "birds")).get("/").text
+    app = create_app(model)
+    reference = TestClient(app).get("/docs").text
+    for path, methods in app.openapi()["paths"].items():
+        for method in methods:
+            assert f'<span class="method">{method.upper()}</span> <code>{path}</code>' in reference
+    assert "made to come true" in reference and "http://" not in reference.replace("http://127.0.0.1:8000", "")
 
 
 def test_health_ready_and_what_happens_before_the_start(client: TestClient, model: Any) -> None:

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import uvicorn
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from abnn.serve import Settings, create_app
-from tests.serve.conftest import PNG
+from tests.serve.conftest import PNG, encoded, pixels
 
 CHROMIUM = Path("/usr/bin/chromium")
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium")
@@ -68,7 +70,9 @@ def page(request: pytest.FixtureRequest, browser: Browser, url: str) -> Iterator
         "console", lambda each: errors.append(each.text) if each.type == "error" and REFUSED not in each.text else None
     )
     outside: list[str] = []
-    page.on("request", lambda each: outside.append(each.url) if not each.url.startswith((url, "data:")) else None)
+    page.on(
+        "request", lambda each: outside.append(each.url) if not each.url.startswith((url, "data:", "blob:")) else None
+    )
     page.goto(url)
     expect(page.locator("#samples")).to_be_visible()
     yield page
@@ -108,8 +112,9 @@ def test_samples_of_each_tier_are_checked_and_read_out(page: Page) -> None:
         expect(page.locator("#status")).to_contain_text(page.locator("#reason").inner_text())
         expect(page.locator("#samples-text")).to_contain_text("without its attachments and with them")
         parts = page.locator("#parts tbody tr").count()
-        assert parts <= 4 and page.locator("#unusual").is_visible() == (parts > 0)
-        assert page.locator("#answers tbody tr").count() == 2 and page.locator("#classes tbody tr").count() == 10
+        assert parts <= 4 and page.locator("#unusual").is_visible() == (parts > 0 and verdict != "accept")
+        expect(page.locator("#given")).to_have_attribute("alt", f"{name}, as it was given")
+        assert page.locator("#answers tbody tr").count() == 4 and page.locator("#classes tbody tr").count() == 10
         assert page.locator("#scale svg[role=img]").get_attribute("aria-label").startswith("Score ")  # type: ignore[union-attr]
     assert page.locator("#status").get_attribute("aria-live") == "polite"
     phone = page.viewport_size["width"] < 500  # type: ignore[index]
@@ -132,7 +137,7 @@ def test_a_drawing_is_checked_by_itself_and_can_be_cleared(page: Page) -> None:
 
 
 def test_a_drawing_with_the_keyboard_alone(page: Page) -> None:
-    page.locator(".thumbs button").last.focus()
+    page.locator("#groups button").last.focus()
     page.keyboard.press("Tab")
     expect(page.locator("#canvas")).to_be_focused()
     page.keyboard.press("Space")
@@ -183,6 +188,65 @@ def test_paste_and_drop(page: Page, event: str, holder: str) -> None:
         [event, holder, base64.b64encode(PNG).decode()],
     )
     expect(page.locator("#seen")).to_have_attribute("alt", re.compile("^given.png"))
+
+
+def test_after_an_upload_the_verdict_is_in_view_and_kept_among_the_last(page: Page, tmp_path: Path) -> None:
+    page.locator("footer").scroll_into_view_if_needed()
+    for number in range(10):
+        file = tmp_path / f"picture {number}.png"
+        file.write_bytes(encoded(pixels(seed=number)))
+        page.get_by_label("Choose an image").set_input_files(file)
+        expect(page.locator("#seen")).to_have_attribute("alt", re.compile(f"^picture {number}.png"))
+    expect(page.locator("#verdict")).to_be_in_viewport()
+    assert page.locator("#history button").count() == 8
+    scale = page.locator("#scale .zone").evaluate_all("(zones) => zones.map((zone) => zone.getAttribute('width'))")
+    page.locator("#history button").last.click()
+    expect(page.locator("#given")).to_have_attribute("alt", "picture 2.png, as it was given")
+    assert page.locator("#given").evaluate("(picture) => picture.naturalWidth") == 20
+    expect(page.locator("#history button").last).to_have_attribute("aria-pressed", "true")
+    again = page.locator("#scale .zone").evaluate_all("(zones) => zones.map((zone) => zone.getAttribute('width'))")
+    assert scale == again  # one scale for all
+
+
+def test_an_alarm_is_seen_and_can_be_reset(browser: Browser, model: Any) -> None:
+    app = create_app(model, Settings(), "digits")
+    running = Running(app)
+    page = browser.new_page()
+    try:
+        page.goto(running.url)
+        expect(page.locator("#traffic")).to_contain_text("No sign of drift in 0 images")
+        for _ in range(2):
+            page.evaluate(
+                """(content) => Promise.all(Array.from({ length: 20 }, () => {
+                    const form = new FormData();
+                    form.append("image", new Blob([Uint8Array.from(content)]), "image");
+                    return fetch("/predict", { method: "POST", body: form });
+                }))""",
+                list(encoded(np.full((8, 8), 255, np.uint8) * (np.indices((8, 8)).sum(0) % 2).astype(np.uint8))),
+            )
+        page.reload()
+        expect(page.get_by_role("alert")).to_contain_text("Drift. Scores are")
+        page.get_by_role("button", name="Start again").click()
+        expect(page.get_by_role("alert")).to_be_hidden()
+        expect(page.locator("#traffic")).to_contain_text("No sign of drift in 0 images")
+    finally:
+        page.close()
+        running.stop()
+
+
+@pytest.mark.parametrize("path", ["", "docs"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width, height", [(1280, 800), (390, 844)])
+def test_axe_finds_nothing(browser: Browser, url: str, path: str, scheme: Any, width: int, height: int) -> None:
+    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page.goto(url + path)
+    if not path:
+        page.locator("#groups button").last.click()
+        expect(page.locator("#status")).to_have_text(WORDS)
+    violations = Axe().run(page).response["violations"]
+    assert [(each["id"], [node["target"] for node in each["nodes"]]) for each in violations] == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.close()
 
 
 def test_everything_has_a_name_and_a_place_in_the_order(page: Page) -> None:

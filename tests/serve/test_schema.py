@@ -43,6 +43,7 @@ OPERATIONS = (
     "GET /ready",
     "GET /model",
     "GET /drift",
+    "DELETE /drift",
     "GET /samples",
     "GET /metrics",
 )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from abnn.errors import InputError, explain
+from abnn.errors import InputError, explain, readable
 
 Request = TypeVar("Request")
 
@@ -57,6 +57,12 @@ def open_model(path: Path, backbone: str | None, weights: Path | None, device: s
 
     model = load_model(path, backbone, weights)
     return model, move_to_device(model, device)
+
+
+def name_of(folder: Path) -> str:
+    """Return what to call a saved model: its folder, or the one above where that is just called "model"."""
+    folder = folder.resolve()
+    return readable((folder.parent if folder.name == "model" else folder).name)
 
 
 def move_to_device(model: Any, device: str) -> str:

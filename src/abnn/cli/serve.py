@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from abnn.cli._common import Backbone, Device, Weights, command, move_to_device, open_model, say
-from abnn.errors import InputError, explain, readable
+from abnn.cli._common import Backbone, Device, Weights, command, move_to_device, name_of, open_model, say
+from abnn.errors import InputError, explain
 
 if TYPE_CHECKING:
     from abnn.serve import Settings
@@ -43,6 +43,9 @@ class ServeRequest:
     backbone: Backbone = None
     weights: Weights = None
     device: Device = "auto"
+    examples: Annotated[Path | None, Option(help="Folder of images to click on the page, sub-folders as groups.")] = (
+        None
+    )
     drift: Annotated[Path | None, Option(help="Keep the drift monitor's state in this file, over restarts.")] = None
     quiet: Annotated[bool, Option("--quiet", "-q", help="No progress bars, and no line for each request.")] = False
 
@@ -51,14 +54,16 @@ class ServeRequest:
 def serve(request: ServeRequest) -> None:
     """Serve a saved model over HTTP, with a page where a person can try it."""
     from abnn.serve import create_app
+    from abnn.serve.samples import folder_samples
     from abnn.serve.server import run
 
     host, local = request.host, is_local(request.host)
     settings = _settings(request)
     warnings.filterwarnings("ignore", module="PIL")  # Both speak of damaged uploads, which are answered as such.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
+    samples = None if request.examples is None else folder_samples(request.examples)
     model, name, place = _open_model(request)
-    application = create_app(model, settings, name)
+    application = create_app(model, settings, name, samples)
     with contextlib.closing(listen(host, request.port)) as listener:
         if not local and settings.token is None:
             typer.echo(
@@ -93,7 +98,7 @@ def _open_model(request: ServeRequest) -> tuple[Any, str, str]:
         raise InputError(explain("model", actual, "a folder of a saved model, or --demo"))
     if request.model is not None:
         model, place = open_model(request.model, request.backbone, request.weights, request.device)
-        return model, readable(request.model.resolve().name), place
+        return model, name_of(request.model), place
     from abnn.demo.digits import demo_model
 
     model, _ = demo_model(request.quiet)

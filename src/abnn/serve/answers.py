@@ -16,7 +16,8 @@ from abnn.store.saved import class_names_of
 from abnn.triage.calibrate import seven_digits
 
 PLAIN, ATTACHED = "without attachments", "with attachments"
-UNUSUAL = 2.0  # so large a part is worth a sentence; about one ordinary input in forty has it
+FAR = "far away"  # the term of the learnt score that grows without bound outside of the data
+LEAST_CAUSE = 0.05  # of a score; what counts less is left out
 WORDS = {
     "energy": "the network recognises little in it",
     "odds": "other classes come close to the predicted one",
@@ -33,6 +34,7 @@ WORDS = {
     "smallness": "the network finds few features in it",
     "clipped energy": "the network recognises little in it, once extreme features are cut",
     "distance at input": "as a picture, it is unlike the training data",
+    FAR: "it lies far outside of everything that was seen in training",
 }
 """What it means where a part of the learnt score is large; see :mod:`abnn.tasks`."""
 
@@ -50,7 +52,7 @@ class Answerer:
         self.model, self.triage = model, model.triage
         self.names = class_names_of(model) or [str(number) for number in range(model.classes)]
         learnt = model.combined.names if getattr(model, "is_judge", False) else []
-        self.parts = {name: in_words(name) for name in learnt}
+        self.parts = {name: in_words(name) for name in ([*learnt, FAR] if learnt else ())}
 
     def __call__(self, x: Tensor) -> list[dict[str, Any]]:
         prediction = self.model.predict(x, draws=self.triage.draws, seed=self.triage.seed)
@@ -62,17 +64,46 @@ class Answerer:
         names = sample_names(
             len(samples), self.triage.draws, getattr(getattr(self.model, "state", None), "plain", False)
         )
-        rows = zip(samples.transpose(0, 1).numpy(), probs, scores.tolist(), verdicts.verdict, parts_of(prediction))
+        parts, means = parts_of(prediction), prediction.probs.float().cpu().numpy()
+        causes = self.causes_of(prediction) or [None] * len(prediction)
+        rows = zip(samples.transpose(0, 1).numpy(), means, probs, scores.tolist(), verdicts.verdict, parts, causes)
         return [self._describe(names, *row) for row in rows]
+
+    def causes_of(self, prediction: Prediction) -> list[dict[str, float]]:
+        """Return for each input by how much the learnt score would be lower if a part of it were usual, the largest first.
+
+        A part counts where it is above usual; ``FAR`` is the term that grows outside of the data. [] without a learnt score.
+        """
+        combined = getattr(self.model, "combined", None)
+        if combined is None or not prediction.parts or self.triage.score != "combined":
+            return []
+        x = torch.stack([*prediction.parts.values()], dim=1).float()
+
+        def learnt(x: Tensor) -> Tensor:
+            return ((combined.members(x) - combined.mean) / combined.spread).mean(0) + x @ combined.anchor
+
+        whole, count = learnt(x), x.shape[1]
+        usual = x[:, None].repeat(1, count, 1)
+        usual.diagonal(dim1=1, dim2=2).clamp_(max=0)
+        drops = whole[:, None] - learnt(usual.flatten(0, 1)).view(-1, count)
+        far = (prediction.score_by("combined") - whole)[:, None]
+        rows = torch.cat([drops, far], dim=1).cpu().tolist()
+        named = [zip([*prediction.parts, FAR], row) for row in rows]
+        return [
+            {name: float(f"{drop:.4g}") for name, drop in sorted(row, key=lambda pair: -pair[1]) if drop >= LEAST_CAUSE}
+            for row in named
+        ]
 
     def _describe(
         self,
         names: list[str],
         samples: np.ndarray,
+        means: np.ndarray,
         probs: np.ndarray,
         score: float,
         verdict: str,
         parts: dict[str, float] | None,
+        causes: dict[str, float] | None,
     ) -> dict[str, Any]:
         label, second = np.argsort(-probs, kind="stable")[:2].tolist()
         of_label, labels = samples[:, label], samples.argmax(1)
@@ -88,7 +119,7 @@ class Answerer:
             "probabilities": _rounded(probs),
             "score": score,
             "verdict": verdict,
-            "reason": reason(verdict, self.names[label], self.names[second], probability, say, place, parts),
+            "reason": reason(verdict, self.names[label], self.names[second], probability, say, place, causes),
             "thresholds": {"notice": notice, "reject": reject},
             "calibration": {"share_below": None if place is None else round(place, 6)},
             "samples": {
@@ -97,8 +128,10 @@ class Answerer:
                 "spread": round(float(of_label.std()), 6),
                 "labels": labels.tolist(),
                 "probabilities": _rounded(of_label),
+                "mean": round(float(means[label]), 6),
             },
             "parts": parts,
+            "causes": causes,
         }
 
 
@@ -132,14 +165,14 @@ def reason(
     probability: float,
     votes: str,
     place: float | None,
-    parts: Mapping[str, float] | None = None,
+    causes: Mapping[str, float] | None = None,
 ) -> str:
     """Return why the verdict is what it is, in one to three sentences without technical words.
 
     name, second  the most probable class, and the next one
     votes         who names the predicted class, see :func:`voters`
     place         at least this share of the calibration scores lies below, 1 if all do; None: not known
-    parts         of the learnt score, in units of what is usual; the largest gets a sentence
+    causes        of the learnt score, the largest first; it gets a sentence
     """
     if verdict == "accept":
         return f"This looks like the data that the model was trained on, and {votes} “{name}”."
@@ -152,8 +185,8 @@ def reason(
     else:
         first = f"This does not look like what the model was trained on, though {votes} “{name}”."
     sentences = [first]
-    if parts and parts[largest := max(parts, key=lambda part: parts[part])] >= UNUSUAL:
-        sentences.append(f"Most unusual about it: {in_words(largest)}.")
+    if causes:
+        sentences.append(f"What counts most against it: {in_words(next(iter(causes)))}.")
     if place is not None and place >= 0.9:
         share = "None" if place >= 1 else f"At most {100 * (1 - place):.0f} %"
         verb = "was" if place >= 1 else "were"

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-from collections.abc import AsyncIterator, Callable
-from functools import lru_cache, partial
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from html import escape
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from fastapi import FastAPI, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from torch import Tensor
 
 from abnn._version import __version__
-from abnn.data.digits import load_digits
 from abnn.data.drawing import NoInkError, read_drawing, reads_drawings
 from abnn.data.form import InputForm
 from abnn.errors import InputError, explain
@@ -28,12 +28,13 @@ from abnn.serve.decoders import Decoders
 from abnn.serve.guard import HANDLERS, Guard
 from abnn.serve.images import encode_png
 from abnn.serve.problems import Problem
+from abnn.serve.reference import reference
+from abnn.serve.samples import Sample, digit_samples
 from abnn.serve.schema import Answer, BatchAnswer, Drift, ModelInfo, SampleImages, State, body_of, failures
 from abnn.serve.settings import Settings
 from abnn.serve.traffic import DRIFT_GAUGES, QUEUE_GAUGES, Measures, Traffic
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-SAMPLES = 6  # of each tier
 Prepare = Annotated[
     Literal["image", "ink"],
     Query(description="image: as the model was trained on pictures; ink: a pen drawing, for models that read digits."),
@@ -41,15 +42,20 @@ Prepare = Annotated[
 ShowInput = Annotated[bool, Query(description="Also return the prepared input as a picture.")]
 
 
-def create_app(model: Any, settings: Settings | None = None, name: str = "model") -> FastAPI:
-    """Return an ASGI application around a model with thresholds, as :func:`abnn.load` returns it."""
-    return Service(model, settings or Settings(), name).app
+def create_app(
+    model: Any, settings: Settings | None = None, name: str = "model", samples: Sequence[Sample] | None = None
+) -> FastAPI:
+    """Return an ASGI application around a model with thresholds, as :func:`abnn.load` returns it.
+
+    samples  images to click on the page, see :mod:`abnn.serve.samples`; None: digits for a model that reads them
+    """
+    return Service(model, settings or Settings(), name, samples).app
 
 
 class Service:
     """One model, its queue and its counters, behind one application."""
 
-    def __init__(self, model: Any, settings: Settings, name: str) -> None:
+    def __init__(self, model: Any, settings: Settings, name: str, samples: Sequence[Sample] | None = None) -> None:
         self.form = InputForm.of(model)
         if self.form.kind != "images":
             fix = "Use abnn predict, or predict() from Python."
@@ -57,7 +63,7 @@ class Service:
         self.settings, self.name = settings, name
         self.answerer = Answerer(model)
         self.drawing = reads_drawings(model)
-        self.samples = digit_samples() if self.drawing else []
+        self.samples = samples if samples is not None else digit_samples() if self.drawing else []
         self.measures = Measures()
         self.batcher = Batcher(self.answerer, settings, self.measures.count_batch)
         self.traffic = Traffic(self.answerer.triage, settings.drift)
@@ -79,7 +85,7 @@ class Service:
         self.app.add_middleware(Guard, settings=settings, measures=self.measures)  # the last one is the outermost
         self._add_predictions()
         self._add_state()
-        self._add_page()
+        self._add_pages()
 
     @contextlib.asynccontextmanager
     async def _life(self, app: FastAPI) -> AsyncIterator[None]:
@@ -187,14 +193,25 @@ class Service:
             options: Any = {"response_model": model, "response_class": JSONResponse if model else Response}
             options |= {"name": path[1:], "summary": summary, "responses": responses}
             self.app.add_api_route(path, _endpoint(read), response_model_exclude_unset=True, **options)
+        options = {"response_model": Drift, "response_model_exclude_unset": True, "responses": failures(*guarded)}
+        summary = "Forget the traffic so far, and an alarm"
+        self.app.add_api_route("/drift", self.traffic.reset, methods=["DELETE"], summary=summary, **options)
 
-    def _add_page(self) -> None:
-        """Read the files of the page once; a request's path is only compared with their names."""
+    def _add_pages(self) -> None:
+        """Read the files of the page once; a request's path is only compared with their names.
+
+        With a token, the page does not say what the model is called before the token is given.
+        """
+        add = partial(self.app.add_api_route, include_in_schema=False, response_model=None)
+        title = escape("Should you trust it?" if self.settings.token else self.name)
         for file in (files("abnn.serve") / "page").iterdir():
             kind = KINDS["." + file.name.rpartition(".")[2]]
-            answer = partial(Response, file.read_bytes(), media_type=kind, headers={"Cache-Control": "no-cache"})
-            path = "/" if file.name == "index.html" else f"/page/{file.name}"
-            self.app.add_api_route(path, _endpoint(answer), include_in_schema=False, response_model=None)
+            content = file.read_bytes()
+            if file.name == "index.html":
+                content = content.replace(b"{{title}}", title.encode())
+            answer = partial(Response, content, media_type=kind, headers={"Cache-Control": "no-cache"})
+            add("/" if file.name == "index.html" else f"/page/{file.name}", _endpoint(answer))
+        add("/docs", _endpoint(lambda: HTMLResponse(reference(self.app.openapi()))))
 
 
 def _endpoint(read: Callable[[], Any]) -> Callable[[], Any]:
@@ -202,24 +219,3 @@ def _endpoint(read: Callable[[], Any]) -> Callable[[], Any]:
         return read()
 
     return endpoint
-
-
-@lru_cache(maxsize=1)
-def digit_samples() -> list[dict[str, str]]:
-    """Return images of the three test tiers to click, taken without looking at what any model says about them.
-
-    A 0, a 1, a 2, ... from evenly spaced places of the digits, and evenly spaced photographs.
-    """
-    samples = []
-    data = load_digits(0)
-    parts = {"id": data.test, "semi": data.semi, "full": data.full}
-    for (tier, part), title in zip(parts.items(), ("Handwritten {}", "Printed {}", "Photograph, patch {}")):
-        for number in range(SAMPLES):
-            places = np.flatnonzero(part.y.numpy() == number)
-            if len(places):
-                row, name = places[len(places) * number // SAMPLES], title.format(number)
-            else:
-                row, name = (number + 1) * (len(part.y) - 1) // (SAMPLES + 1), title.format(number + 1)
-            png = encode_png((part.x[row, 0] * 255).round().byte().numpy())
-            samples.append({"tier": tier, "title": name, "png": base64.b64encode(png).decode()})
-    return samples

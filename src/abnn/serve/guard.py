@@ -33,7 +33,7 @@ HEADERS = {
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
     "Cache-Control": "no-store",
 }
-OPEN = frozenset({"/", "/health", "/ready", "/openapi.json"})
+OPEN = frozenset({"/", "/docs", "/health", "/ready", "/openapi.json"})
 REFUSED = "abnn.refused"  # in the scope of a request, for its connection
 PAGE = "/page/"
 """Without a token: the page's own files and what an orchestrator asks. They say nothing about the model."""

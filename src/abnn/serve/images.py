@@ -45,14 +45,18 @@ def encode_png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
+def kind_of(content: bytes) -> str | None:
+    """Return Pillow's name of the format that a file has; None if it is not accepted."""
+    return next((kind for kind, start in SIGNATURES.items() if re.match(start, content, re.DOTALL)), None)
+
+
 @contextlib.contextmanager
 def _reading(content: bytes, max_pixels: int) -> Iterator[str]:
     """Yield the type that the content has, so that only its decoder is tried, and turn every error into a problem.
 
     Pillow raises many kinds of errors on damaged files. The sender learns that the file is damaged and nothing else.
     """
-    kind = next((kind for kind, start in SIGNATURES.items() if re.match(start, content, re.DOTALL)), None)
-    if kind is None:
+    if (kind := kind_of(content)) is None:
         message = "The file is not an image of a type that is accepted: PNG, JPEG, WebP, BMP, GIF."
         raise Problem(415, "image-type", message)
     try:

@@ -22,6 +22,7 @@ class Samples(BaseModel):
     spread: float = Field(ge=0, description="Standard deviation over the samples of the predicted class's probability.")
     labels: list[int] = Field(description="The class that each sample names.")
     probabilities: list[float] = Field(description="The probability that each sample gives to the predicted class.")
+    mean: Share = Field(description="Their mean; `probability` is this, made to come true on calibration data.")
 
 
 class Place(BaseModel):
@@ -59,6 +60,9 @@ class Answer(BaseModel):
     parts: dict[str, float] | None = Field(
         description="What the score is made of, by the names of parts of GET /model. 0 is usual, and 1 as far above that as one "
         "ordinary input in six; null where the model has no learnt score."
+    )
+    causes: dict[str, float] | None = Field(
+        description="By how much the score would be lower if one part of it were usual, the largest first; null like parts."
     )
     input: Picture | None = Field(default=None, description="With show_input=true.")
 
@@ -110,7 +114,7 @@ class Drift(BaseModel):
     """Whether the images so far look like those of calibration. Without watching, only the first three and the message."""
 
     watching: bool = Field(description="Whether the model keeps what is needed to tell.")
-    alarm: bool = Field(description="Whether drift was noticed. It stays on until the state is deleted.")
+    alarm: bool = Field(description="Whether drift was noticed. It stays on until DELETE /drift.")
     images: int = Field(description="Images that were looked at.")
     false_alarm_rate: float | None = Field(None, description="Probability of ever an alarm if nothing drifts, at most.")
     alarm_after: int | None = Field(None, description="Number of the image that raised the alarm.")
@@ -120,9 +124,11 @@ class Drift(BaseModel):
 
 
 class SampleImage(BaseModel):
-    tier: Literal["id", "semi", "full"]
+    group: str = Field(description="Images of one group are shown together.")
+    about: str = Field(description="What the group is; may be empty.")
     title: str
-    png: str = Field(description="base64")
+    type: str = Field(description="Such as image/png.")
+    content: str = Field(description="The file, base64.")
 
 
 class SampleImages(BaseModel):

@@ -135,6 +135,7 @@ def run(application: Any, settings: Settings, listener: socket.socket, quiet: bo
     config = uvicorn.Config(
         application,
         http=partial(Connection, most=most, timeout=settings.timeout),  # type: ignore[arg-type]
+        loop="asyncio",  # what Connection knows; uvloop, where it is installed, has other transports
         ws="none",
         log_level="warning" if quiet else "info",
         access_log=not quiet,

@@ -91,6 +91,14 @@ class Traffic:
                 accepted = "a file that can be written"
                 raise InputError(explain("--drift", f"{path} ({error.strerror})", accepted)) from None
 
+    async def reset(self) -> dict[str, Any]:
+        """Forget all images and an alarm, in the file as well, and return the new state."""
+        if self.monitor is not None:
+            self.monitor.reset()
+            self._saved = -1
+            await self.save()
+        return self.state()
+
     def update(self, scores: list[float]) -> None:
         if self.monitor is not None and scores:
             already = self.monitor.alarmed

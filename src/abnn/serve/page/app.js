@@ -1,18 +1,15 @@
 // Wiring: where images come from, the requests, and what happens when one fails.
 
-import { makePaper, pngFromBase64 } from "./drawing.js";
-import { make, showAnswer, showError, showNothing, showScale } from "./result.js";
+import { makePaper, fromBase64 } from "./drawing.js";
+import { make, percent, showAnswer, showError, showNothing, showScale } from "./result.js";
 
-const TIERS = {
-  id: ["Handwritten digits", "what the model was trained on"],
-  semi: ["Printed digits", "another style, still readable"],
-  full: ["Photographs", "nothing to read"],
-};
 const PAUSE = 600; // milliseconds after a stroke before the drawing is checked by itself
+const MOST_PAST = 8;
 const byId = (id) => document.getElementById(id);
 
 let model = null;
 let shown = null; // the last answer, to be drawn again when the width changes
+let past = []; // the last checks, the newest first: answer, title, the picture's address
 let upload = null; // the last uploaded image, to be checked again when its kind changes
 let running = null;
 
@@ -44,51 +41,97 @@ async function check(image, title, prepare) {
   try {
     const path = `/predict?prepare=${prepare}&show_input=true`;
     const answer = await ask(path, { method: "POST", body: form, signal: mine.signal });
-    shown = answer;
     byId("hint").hidden = !(model.drawing && image === upload && prepare === "image" && answer.verdict === "reject");
-    say(showAnswer(answer, model, title));
+    remember({ answer, title, given: URL.createObjectURL(image) });
+    show(past[0]);
+    if (image === upload) bringIntoView();
     showTraffic();
   } catch (error) {
     if (error.name === "AbortError") return; // something newer was asked for
     shown = null;
     showError(error.message);
     say(error.message);
+    bringIntoView();
   } finally {
     if (running === mine) byId("result").removeAttribute("aria-busy");
   }
 }
 
+function show(entry) {
+  shown = entry.answer;
+  say(showAnswer(entry.answer, model, entry.title, entry.given));
+  for (const each of byId("history").children) each.setAttribute("aria-pressed", String(each.entry === entry));
+}
+
+function remember(entry) {
+  past.unshift(entry);
+  for (const dropped of past.splice(MOST_PAST)) URL.revokeObjectURL(dropped.given);
+  byId("past").hidden = past.length === 0;
+  byId("history").replaceChildren(
+    ...past.map((each) => {
+      const { verdict, class_name: name, probability } = each.answer;
+      const words = `${each.title}: ${verdict}, ${name} with ${percent(probability)}`;
+      const picture = make("img", { src: each.given, alt: words, title: words });
+      const button = make("button", { type: "button", class: verdict }, picture, make("span", { "aria-hidden": "true" }, verdict));
+      button.entry = each;
+      button.addEventListener("click", () => {
+        press(null);
+        byId("hint").hidden = true;
+        show(each);
+      });
+      return button;
+    }),
+  );
+}
+
+// After an upload the verdict is what a person looks for, wherever the page was.
+function bringIntoView() {
+  const { top, bottom } = byId(byId("answer").hidden ? "error" : "verdict").getBoundingClientRect();
+  if (top < 0 || bottom > innerHeight) byId("result").scrollIntoView({ block: "start" });
+}
+
 // Whether all images that the server has seen look like those of calibration.
-async function showTraffic() {
-  const drift = await ask("/drift").catch(() => null);
-  byId("traffic").hidden = !drift?.watching;
+async function showTraffic(options = {}) {
+  const drift = await ask("/drift", options).catch(() => null);
+  const alarm = Boolean(drift?.alarm);
+  byId("traffic").hidden = !drift?.watching || alarm;
+  byId("alarm").hidden = !alarm;
   if (!drift?.watching) return;
   const rate = Number((100 * drift.false_alarm_rate).toPrecision(2));
-  byId("traffic").textContent =
-    `All images given to this server: ${drift.message}` +
-    (drift.alarm ? ` Without drift, such an alarm has a probability of at most ${rate} %.` : "");
+  byId("traffic").textContent = `All images given to this server: ${drift.message}`;
+  byId("alarm-text").textContent = alarm
+    ? `Drift. ${drift.message} Without drift, such an alarm has a probability of at most ${rate} %.`
+    : "";
 }
 
 function press(button) {
-  for (const each of document.querySelectorAll(".thumbs button")) {
+  for (const each of document.querySelectorAll("#groups button")) {
     each.setAttribute("aria-pressed", String(each === button));
   }
 }
 
 function addSamples(samples) {
-  for (const [tier, [name, words]] of Object.entries(TIERS)) {
+  const groups = new Map();
+  for (const sample of samples) {
+    if (!groups.has(sample.group)) groups.set(sample.group, []);
+    groups.get(sample.group).push(sample);
+  }
+  for (const [name, members] of groups) {
     const thumbs = make("div", { class: "thumbs" });
-    for (const sample of samples.filter((each) => each.tier === tier)) {
-      const picture = make("img", { src: `data:image/png;base64,${sample.png}`, alt: sample.title });
+    for (const sample of members) {
+      const image = fromBase64(sample.content, sample.type);
+      const small = members.every((each) => each.content.length < 2000);
+      const picture = make("img", { src: URL.createObjectURL(image), alt: sample.title, class: small ? "pixels" : "" });
       const button = make("button", { type: "button", "aria-pressed": "false", title: sample.title }, picture);
       button.addEventListener("click", () => {
         press(button);
-        check(pngFromBase64(sample.png), sample.title, "image");
+        check(image, sample.title, "image");
       });
       thumbs.append(button);
     }
-    const legend = make("legend", {}, make("strong", {}, name), `: ${words}`);
-    byId("tiers").append(make("fieldset", { class: "tier" }, legend, thumbs));
+    const about = members[0].about ? `: ${members[0].about}` : "";
+    const legend = make("legend", {}, make("strong", {}, name), about);
+    byId("groups").append(make("fieldset", { class: "tier" }, legend, thumbs));
   }
   byId("samples").hidden = samples.length === 0;
 }
@@ -130,6 +173,7 @@ function take(files) {
   if (file.size > model.limits.max_bytes) {
     showError(`The file is larger than ${Math.floor(model.limits.max_bytes / 2 ** 20)} MB.`);
     say(byId("error").textContent);
+    bringIntoView();
     return true;
   }
   upload = file;
@@ -169,8 +213,9 @@ async function start() {
     byId("access").hidden = true;
     showNothing();
     const [channels, height, width] = model.input_shape;
+    document.title = document.querySelector("h1").textContent = model.name;
     byId("about").textContent =
-      `Model: ${model.name}, ${model.classes} classes, input ${width} x ${height} ${channels === 1 ? "grey" : "colour"}, ` +
+      `${model.classes} classes, input ${width} x ${height} ${channels === 1 ? "grey" : "colour"}, ` +
       `${model.draws ? `${model.draws} draws` : "mean weights"}.`;
     addSamples(samples);
     if (model.drawing) addPaper();
@@ -180,6 +225,7 @@ async function start() {
     showError(error.message);
     say(error.message);
   }
+  byId("main").hidden = false;
 }
 
 byId("access").addEventListener("submit", (event) => {
@@ -187,6 +233,7 @@ byId("access").addEventListener("submit", (event) => {
   sessionStorage.setItem("abnn-token", byId("token").value);
   start();
 });
+byId("reset").addEventListener("click", () => showTraffic({ method: "DELETE" }).then(() => say("The drift monitor starts again")));
 let width = innerWidth;
 addEventListener("resize", () => {
   if (shown && innerWidth !== width) showScale(shown, model);

@@ -4,9 +4,9 @@ const STEP = 10;
 const PEN = 30; // about a tenth of the paper, as thick as the strokes of the training data once the digit fills its box
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-export function pngFromBase64(text) {
+export function fromBase64(text, type) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  return new Blob([bytes], { type: "image/png" });
+  return new Blob([bytes], { type });
 }
 
 export function makePaper(canvas, pen, { finished, check, say }) {
@@ -100,5 +100,5 @@ export function makePaper(canvas, pen, { finished, check, say }) {
   });
 
   clear();
-  return { clear, image: () => pngFromBase64(canvas.toDataURL("image/png").split(",")[1]) };
+  return { clear, image: () => fromBase64(canvas.toDataURL("image/png").split(",")[1], "image/png") };
 }

@@ -19,8 +19,6 @@ const SHAPES = {
 };
 const MOST_CLASSES = 10;
 const MOST_PARTS = 4;
-const UNUSUAL = 2;
-const FULL_BAR = 8; // a part of the score so far above usual fills its bar
 
 const byId = (id) => document.getElementById(id);
 export const percent = (share) =>
@@ -47,17 +45,19 @@ function icon(verdict) {
   return drawn("svg", { viewBox: "0 0 40 40", "aria-hidden": "true" }, ...shapes);
 }
 
-export function showAnswer(answer, model, title) {
+export function showAnswer(answer, model, title, given) {
   const [word, advice] = WORDS[answer.verdict];
   const refused = answer.verdict === "reject";
   byId("empty").hidden = byId("error").hidden = true;
   byId("answer").hidden = false;
   byId("verdict").className = answer.verdict;
   byId("verdict").replaceChildren(icon(answer.verdict), make("div", {}, make("strong", {}, word), advice));
+  byId("given").src = given;
+  byId("given").alt = `${title}, as it was given`;
   const seen = byId("seen");
   seen.src = `data:image/png;base64,${answer.input.png}`;
   seen.alt = `${title}, as the model sees it, ${answer.input.width} by ${answer.input.height} pixels`;
-  seen.classList.toggle("pixels", answer.input.width < 64);
+  for (const each of [seen, byId("given")]) each.classList.toggle("pixels", answer.input.width < 64);
   const name = make(refused ? "s" : "b", {}, answer.class_name);
   byId("guess").replaceChildren(refused ? "Best guess " : "Prediction ", name, ` with ${percent(answer.probability)}`);
   byId("reason").textContent = answer.reason;
@@ -86,16 +86,17 @@ export function showError(message) {
   byId("error").textContent = message;
 }
 
-// The three zones of the score, the good inputs used for calibration as thin lines, and this image as a triangle.
+// The three zones of the score, the good inputs used for calibration as thin lines, and this image as a triangle. The scale is
+// the same for every image of a model, so that images can be compared; what lies beyond it stands at its end.
 export function showScale(answer, model) {
   const width = Math.max(240, byId("scale").clientWidth);
   const past = model.calibration.quantiles ?? [];
   const { notice, reject } = answer.thresholds;
-  const limits = [notice, reject].filter((limit) => limit !== null);
-  const far = Math.max(...limits, answer.score, ...past, 0);
-  const near = Math.min(0, answer.score, ...past);
-  const end = far + 0.12 * (far - near || 1);
-  const x = (score) => (width * (score - near)) / (end - near);
+  const limits = [model.notice, model.reject, notice, reject].filter((limit) => limit !== null);
+  const near = Math.min(...limits, past[0] ?? 0);
+  const last = Math.max(...limits, past[past.length - 1] ?? 1);
+  const end = last + 0.35 * (last - near || 1);
+  const x = (score) => (width * (Math.min(end, Math.max(near, score)) - near)) / (end - near);
   const edges = [near, notice ?? end, reject ?? end, end];
   const parts = [];
   ["accept", "notice", "reject"].forEach((verdict, place) => {
@@ -105,11 +106,12 @@ export function showScale(answer, model) {
     if (right - left > 40) parts.push(drawn("text", { x: (left + right) / 2, y: 54, "text-anchor": "middle" }, verdict));
   });
   for (const score of past) parts.push(drawn("path", { class: "past", d: `M${x(score).toFixed(1)} 60v14` }));
-  const here = x(answer.score);
-  parts.push(drawn("path", { class: "here", d: `M${here - 7} 12h14l-7 11z` }));
-  const anchor = here < 40 ? "start" : here > width - 40 ? "end" : "middle";
-  const label = anchor === "start" ? here - 7 : anchor === "end" ? here + 7 : here;
-  parts.push(drawn("text", { x: label, y: 9, "text-anchor": anchor }, "this image"));
+  const here = Math.min(width - 8, Math.max(8, x(answer.score)));
+  const beyond = answer.score > end;
+  parts.push(drawn("path", { class: "here", d: beyond ? `M${here - 5} 5v14l12-7z` : `M${here - 7} 12h14l-7 11z` }));
+  const anchor = beyond || here > width - 40 ? "end" : here < 40 ? "start" : "middle";
+  const label = beyond ? here - 10 : anchor === "start" ? here - 7 : anchor === "end" ? here + 7 : here;
+  parts.push(drawn("text", { x: label, y: beyond ? 17 : 9, "text-anchor": anchor }, beyond ? "this image, beyond the scale" : "this image"));
   const height = past.length ? 76 : 58;
   const above = (limit) => (limit === null ? "never" : `above ${short(limit)}`);
   const words = `Score ${short(answer.score)}. Notice ${above(notice)}, reject ${above(reject)}.`;
@@ -142,17 +144,22 @@ function bars(caption, rows) {
   return make("table", { class: "bars" }, make("caption", {}, caption), body);
 }
 
-// The parts of the score that are far above usual, the largest first.
+// What the verdict comes from: by how much the score would be lower if a part of it were usual.
 function showParts(answer, model) {
-  const parts = Object.entries(answer.parts ?? {}).sort((one, two) => two[1] - one[1]);
-  const rows = parts.slice(0, MOST_PARTS).filter(([, value]) => value >= UNUSUAL).map(([name, value]) => ({
+  const causes = Object.entries(answer.causes ?? {}).slice(0, MOST_PARTS);
+  const most = Math.max(...causes.map(([, drop]) => drop), 0);
+  const rows = causes.map(([name, drop]) => ({
     head: capital(model.parts[name] ?? name),
-    share: Math.min(1, value / FULL_BAR),
+    share: drop / most,
     other: true,
-    number: value >= 1000 ? "> 999" : value.toFixed(1),
+    number: drop >= 1000 ? "> 999" : drop.toFixed(drop < 10 ? 2 : 0),
   }));
-  const caption = "How far above usual. Of ordinary images, about one in forty is above 2:";
-  byId("unusual").hidden = rows.length === 0;
+  const { notice, reject } = answer.thresholds;
+  const limit = answer.verdict === "reject" ? reject : notice;
+  byId("unusual").hidden = answer.verdict === "accept" || rows.length === 0;
+  byId("unusual-title").textContent = answer.verdict === "reject" ? "What refused it" : "What made it doubtful";
+  const over = short(answer.score - limit);
+  const caption = `The score is ${over} above the limit. If this alone were usual, it would be lower by so much:`;
   byId("parts").replaceChildren(bars(caption, rows));
 }
 
@@ -166,6 +173,8 @@ function showSamples(answer, model) {
     const says = other ? ` says “${model.class_names[labels[place]]}”` : "";
     return { head: `${capital(names[place])}${says}`, share, other };
   });
+  if (names.length > 1) rows.push({ head: "Their mean", share: answer.samples.mean });
+  rows.push({ head: "In the prediction", share: answer.probability });
   const draws = names.some((name) => name.startsWith("draw"));
   byId("samples-text").textContent =
     (names.length === 1
@@ -174,6 +183,7 @@ function showSamples(answer, model) {
         ? "The model answers several times, each time with slightly different weights."
         : "The network answers without its attachments and with them.") +
     (names.length === 1 ? "" : " Answers that name different classes or give different probabilities are a sign of doubt.");
+  byId("samples-text").textContent += " The prediction is their mean, corrected so that it comes true on data like the calibration data.";
   const caption = `${agreeing} of ${names.length} answers name “${answer.class_name}”. What each gives to it:`;
   byId("answers").replaceChildren(bars(caption, rows));
 }

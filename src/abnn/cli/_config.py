@@ -1,0 +1,83 @@
+"""Options from a file: ``--config run.toml`` gives a command its defaults, and a run leaves the same file beside its result."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from abnn._version import __version__
+from abnn.errors import FileFormatError, unknown
+
+FILE = "run.toml"
+
+
+def _read(context: typer.Context, path: Path | None) -> Path | None:
+    """Make the values of a TOML file the defaults of this command; what is given on the command line wins."""
+    if path is None or context.resilient_parsing:
+        return path
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"--config: {path} is no TOML ({error}); write lines such as: epochs = 5") from None
+    names = {each.name for each in context.command.params if each.name not in (None, "config", "help")}
+    for name in values:
+        if name.replace("-", "_") not in names:
+            raise unknown(f"--config: {path}", name, sorted(str(each).replace("_", "-") for each in names))
+    context.default_map = {name.replace("-", "_"): value for name, value in values.items()}
+    return path
+
+
+Config = Annotated[
+    Path | None, typer.Option(is_eager=True, callback=_read, exists=True, dir_okay=False, help="Options from a TOML file.")
+]
+
+
+def configurable(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with an option ``--config``."""
+
+    def run(config: Path | None = None, **values: Any) -> None:
+        command(**values)
+
+    run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
+    signature = inspect.signature(command, eval_str=True)
+    parameter = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Config)
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), parameter])  # type: ignore[attr-defined]
+    return run
+
+
+def write_options(path: Path) -> None:
+    """Write all options that the running command has, defaults as well, as a file for ``--config``."""
+    import click
+
+    from abnn.files import write_text
+
+    context = click.get_current_context(silent=True)
+    if context is None:  # called from Python
+        return
+    values = {name: value for name, value in context.params.items() if name != "config" and value is not None}
+    lines = [f"# {context.command_path}, abnn {__version__}"]
+    lines += [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in values.items()]
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(str(value), ensure_ascii=False)
