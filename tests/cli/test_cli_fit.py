@@ -88,7 +88,7 @@ def short_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: object, quiet: bool = True) -> Result:
-    options = ["--quiet", "--accelerator", "cpu"] if quiet else []
+    options = ["--quiet", "--device", "cpu"] if quiet else []
     result = CliRunner().invoke(app, [*map(str, arguments), *options])
     if result.exception is not None and not isinstance(result.exception, SystemExit | AbnnError):
         raise result.exception
@@ -379,7 +379,7 @@ def test_what_a_user_can_get_wrong(place: Path, tmp_path: Path) -> None:
     [
         ("--held-out", 2, "--held-out: got 2.0"),
         ("--kind", "foo", "kind: got 'foo'"),
-        ("--accelerator", "foo", "accelerator: got 'foo'"),
+        ("--device", "foo", "--device: got 'foo'"),
     ],
 )
 def test_options_are_checked_before_images_are_read(

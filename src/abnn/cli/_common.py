@@ -13,7 +13,7 @@ from abnn.errors import InputError, explain, readable
 
 Request = TypeVar("Request")
 
-ModelFolder = Annotated[Path, typer.Argument(help="Folder of a saved model.")]
+ModelFolder = Annotated[Path, typer.Argument(help="Folder of a saved model, or the one with model/ in it.")]
 Draws = Annotated[int | None, typer.Option(min=0, help="Weight draws; 0: mean weights. Default: as calibrated.")]
 DrawSeed = Annotated[int | None, typer.Option(min=0, help="Seed of the draws; default: as calibrated, or 0.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Inputs that are read and predicted together.")]
@@ -55,8 +55,14 @@ def open_model(path: Path, backbone: str | None, weights: Path | None, device: s
     import abnn.baselines  # noqa: F401 - its saved models, by their format
     from abnn.store.saved import load_model
 
-    model = load_model(path, backbone, weights)
+    model = load_model(find_model(path), backbone, weights)
     return model, move_to_device(model, device)
+
+
+def find_model(path: Path) -> Path:
+    """Return the folder of a model: ``path``, or the folder "model" in it, as ``abnn fit`` and ``abnn demo`` leave it."""
+    inner = path / "model"
+    return inner if not (path / "abnn.json").exists() and (inner / "abnn.json").exists() else path
 
 
 def name_of(folder: Path) -> str:

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,8 @@ from abnn._version import __version__
 from abnn.errors import FileFormatError, unknown
 
 FILE = "run.toml"
+_running: ContextVar[tuple[str, dict[str, Any]]] = ContextVar("running", default=("", {}))
+"""The command that runs, and all of its options."""
 
 
 def _read(context: typer.Context, path: Path | None) -> Path | None:
@@ -39,7 +42,8 @@ def _read(context: typer.Context, path: Path | None) -> Path | None:
 
 
 Config = Annotated[
-    Path | None, typer.Option(is_eager=True, callback=_read, exists=True, dir_okay=False, help="Options from a TOML file.")
+    Path | None,
+    typer.Option(is_eager=True, callback=_read, exists=True, dir_okay=False, help="Options from a TOML file."),
 ]
 
 
@@ -47,7 +51,11 @@ def configurable(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with an option ``--config``."""
 
     def run(config: Path | None = None, **values: Any) -> None:
-        command(**values)
+        token = _running.set((command.__name__, values))
+        try:
+            command(**values)
+        finally:
+            _running.reset(token)
 
     run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
     signature = inspect.signature(command, eval_str=True)
@@ -58,16 +66,13 @@ def configurable(command: Callable[..., None]) -> Callable[..., None]:
 
 def write_options(path: Path) -> None:
     """Write all options that the running command has, defaults as well, as a file for ``--config``."""
-    import click
-
     from abnn.files import write_text
 
-    context = click.get_current_context(silent=True)
-    if context is None:  # called from Python
+    command, values = _running.get()
+    if not command:  # called from Python
         return
-    values = {name: value for name, value in context.params.items() if name != "config" and value is not None}
-    lines = [f"# {context.command_path}, abnn {__version__}"]
-    lines += [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in values.items()]
+    lines = [f"# abnn {command}, version {__version__}"]
+    lines += [f"{name.replace('_', '-')} = {_toml(each)}" for name, each in values.items() if each is not None]
     write_text(path, "\n".join(lines) + "\n")
 
 

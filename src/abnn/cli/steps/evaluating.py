@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from abnn.cli._common import open_model, say, visible
+from abnn.cli._common import find_model, name_of, open_model, say, visible
+from abnn.cli._config import FILE, write_options
 from abnn.cli.evaluate import SOURCES, EvaluateRequest
 from abnn.cli.report import page_from_records
 from abnn.data import InputForm, match_labels, open_source
@@ -41,10 +42,10 @@ def run(request: EvaluateRequest) -> None:
     score = _choose_score(model, form, request.score, draws)
     sets = _open({"id": request.id, "semi": request.semi, "full": request.full}, request.data_root, model, form)
     temperature = 1.0 if getattr(model, "triage", None) is None else model.triage.temperature
-    digest = fingerprint(request.checkpoint, request.backbone)
+    digest = fingerprint(find_model(request.checkpoint), request.backbone)
     settings = Settings(digest, form, score, draws, seed, temperature=temperature)
     results = _score_all(request, model, sets, settings)
-    name = request.name or readable(request.checkpoint.resolve().name)
+    name = request.name or name_of(request.checkpoint)
     evaluation = _evaluation(name, model, settings, results, sets, time.perf_counter() - started)
     record = read_record(write_record(evaluation, output / "records", "evaluate", place))
     Console().print(_table(record))
@@ -52,6 +53,7 @@ def run(request: EvaluateRequest) -> None:
         for note in notes:
             say(f"{each.name}: {note}")
     say(f"Record: {record.path}")
+    write_options(output / FILE)
     page = output / "report.html"
     if request.report:
         page_from_records([record], page, figures=request.figures)

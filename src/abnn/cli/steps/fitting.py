@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from abnn.attached import Attached, attach, detach
 from abnn.baselines import TrainConfig, make_method, train_method
 from abnn.cli._common import say
+from abnn.cli._config import FILE, write_options
 from abnn.cli.fit import FitRequest
 from abnn.cli.steps import image_data, own_backbone, own_report
 from abnn.cli.steps.image_data import Files, OwnData
@@ -119,7 +120,10 @@ def check(request: FitRequest) -> None:
         check_promise(f"--{name.replace('_', '-')}", getattr(request, name))
     check_rate("--lr", request.lr)
     check_rate("--backbone-lr", request.backbone_lr)
-    plan_fabric("32-true", request.accelerator)
+    try:
+        plan_fabric("32-true", request.device)
+    except InputError as error:
+        raise InputError(str(error).replace("accelerator", "--device", 1)) from None
     check_writable("--output", request.output, folder=True)  # before hours of work, not after
     check_replaceable(request.output / "model", "abnn.json", argument="--output")
     if request.checkpoint is not None:
@@ -164,7 +168,7 @@ def train_backbone(job: Job) -> nn.Module:
     checkpoint = None if path is None else path.with_name(f"{path.stem}-backbone{path.suffix}")
     method = make_method("threshold", optimizer="adamw", lr=request.backbone_lr, schedule="cycle", kaiming=False)
     epochs = request.backbone_epochs or min(40, max(10, math.ceil(1000 / job.steps)))
-    config, progress = TrainConfig(accelerator=request.accelerator, checkpoint=checkpoint), not request.quiet
+    config, progress = TrainConfig(accelerator=request.device, checkpoint=checkpoint), not request.quiet
     loader = job.train_loader()
     network = train_method(
         method, job.network, loader, epochs, seed=request.seed, progress=progress, config=config
@@ -196,7 +200,7 @@ def fit_attachments(job: Job, network: nn.Module, before: Before) -> Attached:
     request = job.request
     model = _attach(request, network, before.example)
     options = {name: getattr(request, name) for name in ("epochs", "lr", "seed", "checkpoint")}
-    rates: dict[str, Any] = {"backbone_lr": request.backbone_lr, "accelerator": request.accelerator}
+    rates: dict[str, Any] = {"backbone_lr": request.backbone_lr, "accelerator": request.device}
     config = FitConfig(freeze_backbone=not request.joint, **rates)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*cost accuracy", AbnnWarning)  # judge() looks, on held-out images first
@@ -278,6 +282,7 @@ def save(job: Job, model: Attached, page: bytes | None) -> None:
     else:
         write_bytes(file, page)
         say(f"Page: {file}")
+    write_options(output / FILE)
     say(f"Next: abnn predict {folder} IMAGE...{f' --backbone {backbone}' if ':' in backbone else ''}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import sys
@@ -21,12 +22,13 @@ from rich.table import Table
 from torch import Tensor
 
 from abnn.cli._common import open_model, visible
+from abnn.cli._config import write_options
 from abnn.cli.predict import PredictRequest
 from abnn.cli.steps.inputs import list_names, read_inputs
 from abnn.data import InputForm
 from abnn.data.drawing import InkForm, reads_drawings
-from abnn.errors import AbnnError, FileFormatError, InputError, explain, unknown
-from abnn.files import check_writable
+from abnn.errors import AbnnError, FileFormatError, InputError, MissingExtraError, explain, unknown
+from abnn.files import check_writable, write_bytes, write_text
 from abnn.store.saved import class_names_of
 from abnn.triage.calibrate import draws_and_seed
 from abnn.triage.drift import resume_monitor
@@ -99,10 +101,49 @@ def make_writer(format: str, stream: TextIO) -> Writer:
     return partial(FORMATS[format], stream)
 
 
+class OutputFile:
+    """Rows that become a file when all of them are there; by its ending, Parquet, CSV or JSON lines."""
+
+    def __init__(self, path: Path) -> None:
+        check_writable("--output", path)
+        self.path, self.rows, self.ending = path, list[Row](), path.suffix.lower()
+        if self.ending not in (".parquet", ".csv", ".jsonl"):
+            raise InputError(explain("--output", str(path), "a name that ends with .parquet, .csv or .jsonl"))
+        if self.ending == ".parquet":
+            _parquet()
+
+    def add(self, rows: Sequence[Row], first: bool) -> None:
+        self.rows += rows
+
+    def write(self) -> None:
+        """Write all rows, and beside them the options that made them."""
+        if self.ending == ".parquet":
+            arrow, parquet = _parquet()
+            columns = {each.name: [getattr(row, each.name) for row in self.rows] for each in fields(Row)}
+            buffer = io.BytesIO()
+            parquet.write_table(arrow.table(columns), buffer)
+            write_bytes(self.path, buffer.getvalue())
+        else:
+            text = io.StringIO()
+            FORMATS[self.ending[1:]](text, self.rows, True)
+            write_text(self.path, text.getvalue())
+        write_options(self.path.with_suffix(".run.toml"))
+
+
+def _parquet() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtraError("pyarrow", "scale") from None
+    return pyarrow, pyarrow.parquet
+
+
 def run(request: PredictRequest) -> int:
     """Predict everything that was named and return the exit status of the worst verdict."""
     names = list_names(request.inputs or [], request.from_file)
-    writer = make_writer(request.format, sys.stdout)
+    file = None if request.output is None else OutputFile(request.output)
+    writer = make_writer(request.format, sys.stdout) if file is None else file.add
     if request.drift is not None:
         check_writable("--drift", request.drift)
     model, _ = open_model(request.model, request.backbone, request.weights, request.device)
@@ -113,6 +154,8 @@ def run(request: PredictRequest) -> int:
     finally:
         if monitor is not None:
             monitor.save(request.drift)
+    if file is not None:
+        file.write()
     if not request.quiet:
         _summarise(counts, getattr(model, "triage", None) is not None)
         if counts["reject"] and not request.ink and reads_drawings(model):
@@ -132,7 +175,7 @@ def _predict_all(
     form = InkForm.of(model) if request.ink else InputForm.of(model)
     draws, seed = draws_and_seed(model, request.draws, request.seed)
     counts: Counter[str | None] = Counter()
-    with _progress_bar(request.quiet) as bar:
+    with _progress_bar(request.quiet, shared=request.output is None) as bar:
         task = bar.add_task("", total=None)
         for batch in read_inputs(names, form, request.batch_size):
             if batch.names:
@@ -195,8 +238,8 @@ def _summarise(counts: Counter[str | None], has_thresholds: bool) -> None:
         typer.echo("The model was saved without thresholds, so there are no verdicts; see abnn.calibrate.", err=True)
 
 
-def _progress_bar(quiet: bool) -> Any:
+def _progress_bar(quiet: bool, shared: bool) -> Any:
     """A count on standard error, where a person looks at it and it does not run into rows on the same screen."""
     console, columns = Console(stderr=True), (TextColumn("{task.completed:,.0f} inputs"), TimeElapsedColumn())
-    hidden = quiet or not console.is_terminal or sys.stdout.isatty()
+    hidden = quiet or not console.is_terminal or (shared and sys.stdout.isatty())
     return Progress(*columns, console=console, disable=hidden, transient=True)
