@@ -68,8 +68,8 @@ def make_model(path: Path) -> Path:
 
 
 def tensors(count: int) -> torch.Tensor:
-    """Return pictures as inputs of the model."""
-    pictures = [np.array(Image.open(io.BytesIO(_jpeg(number)))) for number in range(count)]
+    """Return pictures as inputs of the model, others than those of :func:`make_images`."""
+    pictures = [np.array(Image.open(io.BytesIO(_jpeg(10**8 + number)))) for number in range(count)]
     return torch.from_numpy(np.stack(pictures)).movedim(3, 1).float() / 255
 
 
@@ -79,7 +79,7 @@ class Job:
     def __init__(self, *arguments: str, command: str = "abnn") -> None:
         self.mark = uuid.uuid4().hex
         environment = {**os.environ, MARK: self.mark, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-        self.cpu: dict[int, float] = {}
+        self.cpu: dict[int, tuple[str, float]] = {}
         self.peak = 0.0
         self.by_role: dict[str, float] = {}
         self.started = time.perf_counter()
@@ -117,10 +117,10 @@ class Job:
             for number, name in self.processes().items():
                 with contextlib.suppress(OSError, IndexError):
                     fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-                    self.cpu[number] = (int(fields[11]) + int(fields[12])) / TICKS
+                    role = "driver" if number == self.process.pid else "worker" if "MapWorker" in name else "ray"
+                    self.cpu[number] = (role, (int(fields[11]) + int(fields[12])) / TICKS)
                     rollup = Path(f"/proc/{number}/smaps_rollup").read_text()
                     share = next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) / 1024
-                    role = "driver" if number == self.process.pid else "worker" if "MapWorker" in name else "ray"
                     roles[role] = roles.get(role, 0.0) + share
             self.peak = max(self.peak, sum(roles.values()))
             for role, size in roles.items():
@@ -129,9 +129,13 @@ class Job:
 
     def taken(self) -> dict[str, Any]:
         """Return seconds, seconds of processors, and the most memory that all its processes had at once, in MB."""
+        spent: dict[str, float] = {}
+        for role, seconds in self.cpu.values():
+            spent[role] = round(spent.get(role, 0.0) + seconds, 1)
         return {
             "seconds": round(self.seconds, 1),
-            "cpu_seconds": round(sum(self.cpu.values()), 1),
+            "cpu_seconds": round(sum(spent.values()), 1),
+            "cpu_seconds_by_role": spent,
             "peak_mb": round(self.peak, 1),
             "peak_mb_by_role": {role: round(size, 1) for role, size in sorted(self.by_role.items())},
         }

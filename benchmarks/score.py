@@ -34,7 +34,7 @@ from research.tables import update_between_markers
 RESULTS, DOCS = ROOT / "results" / "scale", ROOT / "docs" / "scale.md"
 EVERY = 20.0  # seconds between kills
 BATCH = 64
-OPTIONS = ("--id-column", "name", "--quiet", "--size", "250")
+OPTIONS = ("--id-column", "name", "--quiet", "--size", "500")
 
 
 def own_speed(model: str, batches: int) -> tuple[float, float]:

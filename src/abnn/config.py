@@ -262,7 +262,7 @@ class FitConfig:
     accelerator       "auto", "cpu", "cuda" or "mps"
     devices           how many, in each of ``num_nodes`` machines; start several with torchrun
     checkpoint_every  steps between checkpoints, besides the one after every epoch; None: no others
-    log               "csv" and/or "tensorboard", written under ``log_dir``
+    log               "csv" and/or "tensorboard", written under ``log_dir``; "mlflow", to where MLflow is told to track
     """
 
     freeze_backbone: bool | None = None

@@ -21,7 +21,7 @@ from abnn.errors import FileFormatError, InputError
 from abnn.store.saved import fingerprint
 from abnn.triage.drift import DriftMonitor, merge
 from tests.batch.conftest import Here, png
-from tests.conftest import generator, with_score
+from tests.conftest import generator
 
 FIVE = ScoreConfig(size=5, batch_size=3)
 
@@ -147,14 +147,16 @@ def test_drift_of_a_job_is_that_of_its_parts(saved: Path, pictures: Path, tmp_pa
 
 
 class Words(nn.Module):
-    """Three classes from six token numbers."""
+    """Three classes from token numbers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.words, self.one, self.head = nn.Embedding(12, 8), nn.Linear(8, 8), nn.Linear(8, 3)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.one(self.words(x).mean(1)).relu())
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        mean = (self.words(input_ids) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        return self.head(self.one(mean).relu())
 
 
 def backbone() -> nn.Module:
@@ -162,27 +164,28 @@ def backbone() -> nn.Module:
     return Words().eval()
 
 
-def test_texts_go_through_a_tokenizer(tmp_path: Path, here: Here) -> None:
+@pytest.mark.parametrize("several", [False, True], ids=["numbers", "with a mask"])
+def test_texts_go_through_a_tokenizer(tmp_path: Path, here: Here, several: bool) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     vocabulary = {word: number for number, word in enumerate(["[PAD]", "[UNK]", *"abcdefghij"])}
     plain = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     plain.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(
-        tmp_path / "tok"
-    )
+    own: dict[str, Any] = {"pad_token": "[PAD]", "unk_token": "[UNK]", "model_max_length": 6}
+    PreTrainedTokenizerFast(tokenizer_object=plain, **own).save_pretrained(tmp_path / "tok")
     x = torch.randint(0, 12, (60, 6), generator=generator(1))
-    model = with_score(abnn.attach(backbone(), x[:1], at=["one"]), x)
+    example = {"input_ids": x[:1], "attention_mask": torch.ones_like(x[:1])} if several else x[:1]
+    model = abnn.attach(backbone(), example, at=["one"])  # type: ignore[arg-type]
     model.save(tmp_path / "model", extra={"backbone": "tests.batch.test_job:backbone"})
     texts = ["a b c", "d e f g h i j a b", None, "zz a"]
     pq.write_table(pa.table({"text": texts}), tmp_path / "in.parquet")
-    own: dict[str, Any] = {"tokenizer": str(tmp_path / "tok"), "backbone": "tests.batch.test_job:backbone"}
+    own = {"tokenizer": str(tmp_path / "tok"), "backbone": "tests.batch.test_job:backbone"}
     run(tmp_path / "model", tmp_path / "in.parquet", tmp_path / "out", config=ScoreConfig(**own))
     rows = read(tmp_path / "out")
     assert rows["error"] == [None, None, "no text", None] and rows["id"][1] == "in.parquet:1"
     tokens = torch.tensor([[2, 3, 4, 0, 0, 0], [5, 6, 7, 8, 9, 10], [1, 2, 0, 0, 0, 0]])
-    expected = model.predict(tokens)
+    expected = model.predict({"input_ids": tokens, "attention_mask": (tokens > 0).long()} if several else tokens)
     np.testing.assert_allclose([rows["score"][n] for n in (0, 1, 3)], expected.score.numpy(), rtol=1e-5)
     with pytest.raises(InputError, match="--tokenizer: got .*nothing"):
         bad = ScoreConfig(**{**own, "tokenizer": str(tmp_path / "nothing")})

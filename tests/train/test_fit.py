@@ -523,6 +523,22 @@ def test_logs(tmp_path: Path) -> None:
         abnn.fit(attached(), loader(), **quiet(epochs=1, log="cvs", log_dir=tmp_path))
 
 
+def test_logs_to_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setattr(mlflow.tracking._tracking_service.utils, "_tracking_uri", None)
+    mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
+    history = abnn.fit(attached(), loader(), **quiet(epochs=2, log="mlflow"))
+    client = mlflow.MlflowClient()
+    (run,) = client.search_runs([client.get_experiment_by_name("abnn").experiment_id])
+    assert run.info.status == "FINISHED" and run.data.metrics["id"] == pytest.approx(history.last["id"])
+    assert [each.step for each in client.get_metric_history(run.info.run_id, "id")] == [0, 1]
+    with mlflow.start_run() as mine:
+        abnn.fit(attached(), loader(), **quiet(epochs=1, log="mlflow"))
+        assert mlflow.active_run().info.run_id == mine.info.run_id
+    assert client.get_run(mine.info.run_id).data.metrics["epoch"] == 1
+
+
 @pytest.mark.parametrize("change", [{"target": "random"}, {"target": "uniform"}, {"distil": 0.0}])
 def test_ablation_switches_change_the_result(change: dict[str, Any]) -> None:
     plain, changed = attached(), attached()

@@ -21,6 +21,7 @@ def connected(address: str | None, workers: int | None = None) -> Iterator[Any]:
     """Connect to a cluster, or start one with room for so many workers, and yield the module ``ray``; afterwards let go of it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # which would open a connection
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("MALLOC_ARENA_MAX", "1")  # of workers: else each of their threads keeps memory of its own
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # it goes to standard error; Ray's own files have it all
     try:
         import ray

@@ -11,6 +11,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -37,20 +38,25 @@ Reader = Callable[[list[Any], ThreadPoolExecutor], tuple[list[str | None], Any]]
 """From paths, bytes or texts to (why each cannot be read, the others as inputs of the model)."""
 
 
-def read_batches(raw: Iterator[Raw], reader: Reader, size: int, threads: int) -> Iterator[Batch]:
-    """Yield batches of ``size`` inputs; the next one is read while the caller works on this one."""
+class Ahead:
+    """Reads the next batch while the caller works on this one. Its threads stay: memory of threads that end is not used again."""
 
-    def read() -> Batch | None:
-        some = list(islice(raw, size))
-        if not some:
-            return None
-        ids, contents = zip(*some)
-        return Batch(list(ids), *reader(list(contents), pool))
+    def __init__(self, reader: Reader, threads: int) -> None:
+        self.reader, self.ahead, self.pool = reader, ThreadPoolExecutor(1), ThreadPoolExecutor(threads)
 
-    with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(threads) as pool:
-        following = ahead.submit(read)
+    def batches(self, raw: Iterator[Raw], size: int) -> Iterator[Batch]:
+        """Yield batches of ``size`` inputs."""
+
+        def read() -> Batch | None:
+            some = list(islice(raw, size))
+            if not some:
+                return None
+            ids, contents = zip(*some)
+            return Batch(list(ids), *self.reader(list(contents), self.pool))
+
+        following = self.ahead.submit(read)
         while (batch := following.result()) is not None:
-            following = ahead.submit(read)
+            following = self.ahead.submit(read)
             yield batch
 
 
@@ -123,7 +129,7 @@ def image_reader(form: InputForm) -> Reader:
         try:
             if content is None:
                 return "no image"
-            return form.images(read_image(content, form.shape[0])[None])
+            return read_image(content, form.shape[0])
         except FileNotFoundError:
             return "no such file"
         except Exception as error:  # noqa: BLE001, for Pillow's many decoders raise whatever they come across
@@ -133,7 +139,9 @@ def image_reader(form: InputForm) -> Reader:
         inputs = list(pool.map(read_one, contents))
         errors = [each if isinstance(each, str) else None for each in inputs]
         good = [each for each in inputs if not isinstance(each, str)]
-        return errors, torch.cat(good) if good else None
+        if len({each.shape for each in good}) > 1:
+            return errors, torch.cat([form.images(each[None]) for each in good])
+        return errors, form.images(np.stack(good)) if good else None
 
     return read
 
@@ -141,7 +149,7 @@ def image_reader(form: InputForm) -> Reader:
 def text_reader(folder: str, model: Any) -> Reader:
     """Return a reader of texts with the tokenizer of a folder, which is never fetched.
 
-    A model of token numbers gets these, cut or filled up to its length; one that takes what a tokenizer gives gets that.
+    A model of one tensor gets token numbers, cut or filled up to its length; one of several inputs those that it was attached with.
     """
     from transformers import AutoTokenizer
 
@@ -150,8 +158,8 @@ def text_reader(folder: str, model: Any) -> Reader:
     except (OSError, ValueError) as error:
         accepted = "a folder that tokenizer.save_pretrained() wrote"
         raise InputError(explain("--tokenizer", f"{folder} ({error})", accepted)) from None
-    shape = getattr(model, "input_shape", None)
-    length = shape[0] if isinstance(shape, tuple) and len(shape) == 1 else None
+    several = getattr(model, "input_forms", None)
+    length = model.input_shape[0] if several is None and len(model.input_shape) == 1 else None
 
     def read(contents: list[Any], pool: ThreadPoolExecutor) -> tuple[list[str | None], Any]:
         errors = [None if isinstance(each, str) else "no text" for each in contents]
@@ -160,6 +168,8 @@ def text_reader(folder: str, model: Any) -> Reader:
             return errors, None
         fill = "longest" if length is None else "max_length"
         tokens = tokenizer(good, return_tensors="pt", truncation=True, max_length=length, padding=fill)
-        return errors, tokens if length is None else tokens["input_ids"]
+        if several is None:
+            return errors, tokens["input_ids"]
+        return errors, {name: tokens[name] for name in several if name in tokens}
 
     return read

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import torch
 
 from abnn.batch.plan import read_shard
-from abnn.batch.reading import Batch, Reader, image_reader, read_batches, read_raw, text_reader
+from abnn.batch.reading import Ahead, Batch, image_reader, read_raw, text_reader
 from abnn.data import InputForm
 from abnn.errors import AbnnError, NotFittedError
 from abnn.files import write_bytes
@@ -129,7 +129,7 @@ class Scorer:
         monitor, counts = self._monitor(), Counter[str]()
         shard = read_shard(Path(work.output) / PLAN, number, work.size)
         raw = read_raw(shard, work.root, work.column, work.id_column)
-        for batch in read_batches(raw, self.read, work.batch_size, work.threads):
+        for batch in self.reading.batches(raw, work.batch_size):
             columns = self._columns(batch)
             counts.update(columns["verdict"])
             if monitor is not None:
@@ -171,8 +171,8 @@ class Scorer:
             return None
 
     @cached_property
-    def read(self) -> Reader:
+    def reading(self) -> Ahead:
         """What brings inputs into the form that the model takes."""
         if self.work.tokenizer is None:
-            return image_reader(InputForm.of(self.model))
-        return text_reader(self.work.tokenizer, self.model)
+            return Ahead(image_reader(InputForm.of(self.model)), self.work.threads)
+        return Ahead(text_reader(self.work.tokenizer, self.model), self.work.threads)

@@ -40,11 +40,17 @@ def read_image(
     with io.BytesIO(source) if isinstance(source, bytes) else _open_file(source) as file:
         with open_image(file, formats) as image:
             check(*image.size)
-            image.verify()  # checksums, which decoding alone does not look at; the file has to be opened again after it
+            if image.format != "PNG":  # the only format with checksums
+                return _pixels(image, channels)
+            image.verify()  # which decoding alone does not look at; the file has to be opened again after it
         file.seek(0)
         with open_image(file, formats) as image:
             check(*image.size)
-            return np.array(_eight_bits(image).convert("L" if channels == 1 else "RGB"))
+            return _pixels(image, channels)
+
+
+def _pixels(image: Image.Image, channels: int) -> np.ndarray:
+    return np.array(_eight_bits(image).convert("L" if channels == 1 else "RGB"))
 
 
 def _open_file(path: Path) -> IO[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,16 +67,48 @@ def progress_bar(disable: bool = False, transient: bool = False) -> Progress:
     )
 
 
+class MLflowLogger:
+    """Logs to MLflow, wherever that is told to track (``MLFLOW_TRACKING_URI``): into the caller's active run, else a new one."""
+
+    def __init__(self) -> None:
+        import mlflow
+
+        self.client, active = mlflow.MlflowClient(), mlflow.active_run()
+        self.own = active is None
+        if active is None:
+            experiment = self.client.get_experiment_by_name("abnn")
+            number = self.client.create_experiment("abnn") if experiment is None else experiment.experiment_id
+            active = self.client.create_run(number, run_name="fit")
+        self.run = active.info.run_id
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        for name, value in metrics.items():
+            self.client.log_metric(self.run, name, float(value), step=step)
+
+    def save(self) -> None:
+        """Do nothing: what is logged is there at once."""
+
+    def finalize(self, status: str) -> None:
+        if self.own:
+            self.client.set_terminated(self.run, "FINISHED" if status == "success" else "FAILED")
+
+
 def make_loggers(log: Sequence[str] | str, directory: str | Path) -> list[Any]:
-    """Fabric's loggers by name; an error for another name, or where tensorboard is not installed."""
+    """Loggers by name; an error for another name, or where tensorboard or mlflow is not installed."""
     from lightning_fabric.loggers import CSVLogger, TensorBoardLogger
 
-    kinds = {"csv": CSVLogger, "tensorboard": TensorBoardLogger}
+    files: dict[str, Any] = {"root_dir": str(directory), "name": "fit"}
+    kinds: dict[str, Callable[[], Any]] = {
+        "csv": lambda: CSVLogger(**files),
+        "tensorboard": lambda: TensorBoardLogger(**files),
+        "mlflow": MLflowLogger,
+    }
     names = [log] if isinstance(log, str) else log
     for name in names:
         if name not in kinds:
             raise unknown("log", name, kinds)
     try:
-        return [kinds[name](root_dir=str(directory), name="fit") for name in names]
-    except ModuleNotFoundError:
-        raise MissingExtraError("tensorboard", "logs") from None
+        return [kinds[name]() for name in names]
+    except ModuleNotFoundError as error:
+        package = "mlflow" if error.name == "mlflow" else "tensorboard"
+        raise MissingExtraError(package, "mlflow" if package == "mlflow" else "logs") from None
