@@ -4,8 +4,8 @@
     DIR/l2_supercat_256.safetensors                 of PyPI's wordllama, MIT: 256 numbers for each of 32,000 tokens
     DIR/l2_supercat_tokenizer_config.json           its tokenizer
 
-Of the 15,000 queries for training all are used; 3,000 for validation; 4,500 and 1,000 out of scope are the test. The 200 other queries out
-of scope are never used.
+15,000 queries are for training, 3,000 for validation; 4,500, and 1,000 out of scope, are the test. No network and no score learns from
+queries out of scope: the 200 others of them are for choosing settings.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import string
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,15 +39,17 @@ class Queries:
 
 
 class Clinc:
-    """All queries, with their tokens and the embeddings of these."""
+    """All queries, or ``limit`` of each intent, with their tokens and the embeddings of these."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, limit: int | None = None) -> None:
         from tokenizers import Tokenizer
 
         folder = Path(folder)
         content = (folder / "data_full.json").read_bytes()
         self.digest = hashlib.sha256(content).hexdigest()
         self.raw: dict[str, list[list[str]]] = json.loads(content)
+        if limit is not None:
+            self.raw = {part: _first(rows, limit) for part, rows in self.raw.items()}
         self.intents = sorted({intent for _, intent in self.raw["train"]})
         self.tokenizer: Any = Tokenizer.from_file(str(folder / "l2_supercat_tokenizer_config.json"))
         self.tokenizer.no_padding()
@@ -67,6 +70,13 @@ class Clinc:
             self.queries("oos_test", "out of scope", "full"),
         ]
 
+    def trials(self) -> list[Queries]:
+        """The same of validation data."""
+        good = self.queries("val", "in scope", "id")
+        far = [self.queries(part, "out of scope", "full") for part in ("oos_train", "oos_val")]
+        every = Queries("out of scope", "full", far[0].texts + far[1].texts, far[0].labels + far[1].labels)
+        return [good, _changed(good, "typos", with_typos), _changed(good, "dropped words", without_words), every]
+
     def batches(self, queries: Queries, size: int) -> list[tuple[dict[str, Tensor], Tensor]]:
         """Padded batches in the order of the queries, as a loader yields them."""
         tokens = [torch.tensor(each.ids) for each in self.tokenizer.encode_batch(queries.texts)]
@@ -79,6 +89,11 @@ def padded(tokens: Sequence[Tensor]) -> dict[str, Tensor]:
     """Tokens and the mask that says which are no padding."""
     mask = pad_sequence([torch.ones_like(each) for each in tokens], batch_first=True)
     return {"input_ids": pad_sequence(list(tokens), batch_first=True, padding_value=PAD), "attention_mask": mask}
+
+
+def collate(rows: list[tuple[Tensor, int]]) -> tuple[dict[str, Tensor], Tensor]:
+    """A batch of tokens and labels, as a loader yields it."""
+    return padded([tokens for tokens, _ in rows]), torch.tensor([label for _, label in rows])
 
 
 def with_typos(text: str, random: np.random.Generator) -> str:
@@ -104,6 +119,16 @@ def without_words(text: str, random: np.random.Generator) -> str:
     words = text.split()
     gone = set(random.permutation(len(words))[: max(1, len(words) // 5)].tolist()) if len(words) > 1 else set()
     return " ".join(word for place, word in enumerate(words) if place not in gone)
+
+
+def _first(rows: list[list[str]], limit: int) -> list[list[str]]:
+    seen: Counter[str] = Counter()
+    kept = []
+    for text, intent in rows:
+        seen[intent] += 1
+        if seen[intent] <= limit:
+            kept.append([text, intent])
+    return kept
 
 
 def _changed(queries: Queries, name: str, change: Callable[[str, np.random.Generator], str]) -> Queries:

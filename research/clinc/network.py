@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from research.clinc.data import Clinc, padded
+from research.clinc.data import Clinc, collate
 
 WIDTH, LAYERS, HEADS = 256, 3, 4
 EPOCHS, BATCH, RATE = 12, 64, 1e-3
@@ -36,12 +36,12 @@ class Encoder(nn.Module):
         return {"logits": self.head(self.dropout(pooled))}
 
 
-def train(clinc: Clinc, seed: int) -> Encoder:
+def train(clinc: Clinc, seed: int, device: str = "cpu") -> Encoder:
     """The classifier, trained on all queries for training: AdamW with one cycle of the rate."""
     torch.manual_seed(seed)
-    network = Encoder(clinc.embeddings, len(clinc.intents))
+    network = Encoder(clinc.embeddings, len(clinc.intents)).to(device)
     tokens = [
-        (row[: int(kept)], label)
+        (row[: int(kept)], int(label))
         for x, y in clinc.batches(clinc.queries("train", "train", "id"), 512)
         for row, kept, label in zip(x["input_ids"], x["attention_mask"].sum(1), y)
     ]
@@ -51,12 +51,10 @@ def train(clinc: Clinc, seed: int) -> Encoder:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps)
     for _ in range(EPOCHS):
         for rows in torch.randperm(len(tokens)).split(BATCH):
-            some = [tokens[row] for row in rows.tolist()]
-            loss = F.cross_entropy(
-                network(**padded([each for each, _ in some]))["logits"], torch.stack([y for _, y in some])
-            )
+            x, y = collate([tokens[row] for row in rows.tolist()])
+            logits = network(**{name: value.to(device) for name, value in x.items()})["logits"]
             optimizer.zero_grad()
-            loss.backward()
+            F.cross_entropy(logits, y.to(device)).backward()
             optimizer.step()
             schedule.step()
     return network.eval()

@@ -127,6 +127,8 @@ class WatchedBlock(StandIn):
         self.state.note(added, self.layout)
         if isinstance(output, tuple | list):
             items = (added, *output[1:])
+            if isinstance(self.block, nn.RNNBase):
+                items = (added, _last_states(self.block, output[1], added))
             return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
         return added
 
@@ -208,6 +210,21 @@ class Readout(StandIn):
         if self.state.features is not None and self.state.twice.outputs is None:
             self.state.last = x[: self.state.rows].float()
         return self.block(x)
+
+
+def _last_states(layers: nn.RNNBase, states: Any, added: Tensor) -> Any:
+    """Return the last states of recurrent layers for rows to which something was added: those of the last layer are its outputs.
+
+    states  [layers, B, features], with memory cells beside them or not, as the layers gave them
+    added   their outputs with what was added, [S·B, T, features]
+    """
+    if isinstance(states, tuple):
+        hidden = _last_states(layers, states[0], added)
+        return hidden, torch.cat([states[1]] * (hidden.shape[1] // states[1].shape[1]), 1)
+    width = states.shape[2]
+    ends = [added[:, -1, :width], added[:, 0, width:]] if layers.bidirectional else [added[:, -1]]
+    others = states[: -len(ends)]
+    return torch.cat([torch.cat([others] * (added.shape[0] // states.shape[1]), 1), torch.stack(ends)])
 
 
 def _copied(output: Any) -> Any:

@@ -96,6 +96,7 @@ class Probe:
             and len(call.input) >= 2
             and len(call.output) >= 2
             and call.input[0] == call.output[0] == self.batch
+            and getattr(self.modules[name], "batch_first", True)
         )
 
     def _find(self) -> list[str]:
@@ -117,7 +118,7 @@ class Probe:
         outermost = [name for name in blocks if not any(name.startswith(f"{other}.") for other in blocks)]
         if outermost:
             return outermost
-        layers = [name for name in usable if isinstance(self.modules[name], (nn.Linear, *CONVOLUTIONS))]
+        layers = [name for name in usable if isinstance(self.modules[name], (nn.Linear, nn.RNNBase, *CONVOLUTIONS))]
         if not layers:
             raise AttachError(
                 "backbone: got a network in which no block was found; accepted: a network with repeated blocks, or "
@@ -126,7 +127,7 @@ class Probe:
             )
         layers.sort(key=lambda name: self.calls[name].order)
         layers = layers[:-1] or layers  # the last layer makes the logits; attachments go before it where they can
-        return [name for name in layers if isinstance(self.modules[name], CONVOLUTIONS)] or layers
+        return [name for name in layers if isinstance(self.modules[name], (nn.RNNBase, *CONVOLUTIONS))] or layers
 
     def _is_stage(self, name: str, blocks: dict[str, type]) -> bool:
         """Whether a module holds a sequence of several blocks of one class: then these are the blocks, not it."""
@@ -326,6 +327,8 @@ def _weights(module: nn.Module) -> int:
 def _layout(module: nn.Module, shape: tuple[int, ...], output: tuple[int, ...]) -> str:
     if len(shape) == len(output) == 2:
         return "flat"
+    if isinstance(module, nn.RNNBase):
+        return "tokens"
     # Tokens may meet convolutions inside a block too, but not with the tokens as their channels.
     for part in module.modules():
         if isinstance(part, CONVOLUTIONS) and len(part.kernel_size) + 2 == len(shape) and part.in_channels == shape[1]:

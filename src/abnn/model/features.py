@@ -56,6 +56,7 @@ class Recorder(StandIn):
         super().__init__(block.module)
         self.layout = block.layout
         self.first = first
+        self.mask: Tensor | None = None  # of the inputs, see note()
         self.features: list[Tensor] = []
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -63,7 +64,9 @@ class Recorder(StandIn):
         output = self.block(*args, **kwargs)
         tensor = first_tensor(output)
         assert tensor is not None
-        self.features = [note(each, self.layout) for each in ((x, tensor) if self.first else (tensor,))]
+        mask = self.mask  # draws come one after the other
+        mask = None if mask is None else mask.repeat(tensor.shape[0] // mask.shape[0], 1)
+        self.features = [note(each, self.layout, mask) for each in ((x, tensor) if self.first else (tensor,))]
         return output
 
     def take(self) -> list[Tensor]:

@@ -49,6 +49,7 @@ class PostHocModel:
         self.reader = Reader(model, of, at)
         self.model, self.of, self.at = model, of, at
         self.input_shape, self.input_dtype, self.classes = model.input_shape, model.input_dtype, model.classes
+        self.input_forms = getattr(model, "input_forms", None)
         self.scores = _by_name(scores)
         for name, each in self.scores.items():
             for part in each.needs:
@@ -132,7 +133,7 @@ class PostHocModel:
                 raise FileFormatError(f"{path} holds tensors of {score!r}, which its description does not name.")
             loaded.scores[score].state[key] = value.clone()  # aligned in memory, so that it rounds like the fitted one
         try:
-            loaded.predict(torch.zeros(1, *loaded.input_shape, dtype=loaded.input_dtype), draws=1)
+            loaded.predict(loaded.reader.example[:1], draws=1)
         except NotFittedError:
             pass  # saved before it was fitted, which is fine
         except (ArithmeticError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:

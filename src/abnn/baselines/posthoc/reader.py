@@ -24,6 +24,7 @@ from abnn.model.attached_blocks import Readout
 from abnn.model.blocks import Block, Probe, find_readout, logits_of, probe
 from abnn.model.features import Recorder, sketch, sketch_factor, widths_of
 from abnn.model.graft import graft
+from abnn.model.inputs import Batch, Inputs, call, join, rows_of
 from abnn.model.network import mean_logits
 from abnn.model.passes import Pass
 from abnn.model.shadow import shadow
@@ -57,13 +58,15 @@ class Reader:
         self.network: nn.Module = plain if self.attached is None else self.attached.net
         self.device = device_of(plain, torch.device("cpu"))
         self.missing: dict[str, str] = {}
-        example = self._example()
+        example = self.example = self._example()
         structure = probe(plain, example)
         self._head, self._blocks = find_readout(structure, model.classes), self._find_blocks(structure, at)
         self.sketch = sketch_factor(widths_of(self._blocks))
         self.linear = self._find_linear(example)
 
-    def _example(self) -> Tensor:
+    def _example(self) -> Batch:
+        if getattr(self.model, "input_forms", None) is not None:
+            return rows_of(join([self.model.example] * 2), lambda rows: rows.to(self.device))
         shape, dtype = (2, *self.model.input_shape), self.model.input_dtype
         if not dtype.is_floating_point:  # a model that knows an input may refuse one of padding alone
             return getattr(self.model, "example", torch.zeros(1, dtype=dtype)).expand(shape).to(self.device)
@@ -80,7 +83,7 @@ class Reader:
             self.missing["blocks"] = "no repeated blocks and no linear or convolutional layers; name some with at=[...]"
             return []
 
-    def _find_linear(self, example: Tensor) -> nn.Linear | None:
+    def _find_linear(self, example: Batch) -> nn.Linear | None:
         """The last layer counts as the head only if the network's output is its output, unchanged."""
         if self._head is None:
             self.missing["last"] = self.missing["head"] = (
@@ -105,22 +108,23 @@ class Reader:
         weight, bias = self.linear.weight, self.linear.bias
         return Head(weight.detach().float().to(device), None if bias is None else bias.detach().float().to(device))
 
-    def read(self, x: Tensor, draws: int | None = None, seed: int | None = 0) -> Features:
+    def read(self, x: Batch, draws: int | None = None, seed: int | None = 0) -> Features:
         """Return all features of one batch, on the network's device; draws and seed are those of ``model.predict``."""
         draws = self.number_of_draws(draws)
         x = x.to(self.device)
         seed = int(torch.randint(2**62, ())) if seed is None else seed
 
         def network(inputs: Tensor) -> tuple[Tensor | None, Tensor]:
-            return self._read(inputs, draws, seed, ())[:2]
+            whole = x.replace(first=inputs) if isinstance(x, Inputs) else inputs
+            return self._read(whole, draws, seed, ())[:2]
 
         with torch.no_grad():
             last, logits, notes = self._read(x, draws, seed, self._blocks)
             blocks = torch.cat([sketch(rows.float(), self.sketch) for rows in notes], dim=1) if notes else None
-        return Features(logits, last, blocks, None, self.head(), x, network)
+        return Features(logits, last, blocks, None, self.head(), x.first if isinstance(x, Inputs) else x, network)
 
     def _read(
-        self, x: Tensor, draws: int, seed: int, blocks: Sequence[Block]
+        self, x: Batch, draws: int, seed: int, blocks: Sequence[Block]
     ) -> tuple[Tensor | None, Tensor, list[Tensor]]:
         """Return last features, logits and statistics of ``blocks``, averaged over the draws; differentiable in ``x``."""
         view, head, recorders = self._recording(blocks)
@@ -140,20 +144,22 @@ class Reader:
         recorders = {block.module: Recorder(block, first=index == 0) for index, block in enumerate(placed)}
         return graft(view, recorders), head, list(recorders.values())
 
-    def _pass(self, view: nn.Module, x: Tensor, draws: int, seed: int) -> Tensor:
+    def _pass(self, view: nn.Module, x: Batch, draws: int, seed: int) -> Tensor:
         """Return the logits of every draw, [S, B, K], while the recorders of the view note what passes them."""
+        recorders = [module for module in view.modules() if isinstance(module, Recorder)]
+        for recorder in recorders:
+            recorder.mask = x.mask if isinstance(x, Inputs) else None
         if self.attached is None:
             twins = shadow(view)
-            output = logits_of(twins[id(view)](x))
+            output = logits_of(call(twins[id(view)], x))
             assert output is not None
             logits = output[None]
         else:
             noise = NoiseCache().get(self.attached.layers, range(draws), seed) if draws else None  # None: mean weights
             run = Pass(self.attached, noise, root=view)
             logits, twins = run(x), run.twins
-        for module in view.modules():
-            if isinstance(module, Recorder):
-                module.features = twins[id(module)].features  # type: ignore[assignment]
+        for recorder in recorders:
+            recorder.features = twins[id(recorder)].features  # type: ignore[assignment]
         return logits
 
     def number_of_draws(self, draws: int | None) -> int:
@@ -162,7 +168,7 @@ class Reader:
             return DRAWS if self.attached is None else self.attached.usual_draws
         return not_negative("draws", draws)
 
-    def chunks(self, x: Tensor, draws: int | None, seed: int | None) -> Iterator[Features]:
+    def chunks(self, x: Batch, draws: int | None, seed: int | None) -> Iterator[Features]:
         """:meth:`read` in parts that keep the activations of all draws within abnn.predict.MEMORY_LIMIT bytes."""
         draws = self.number_of_draws(draws)
         rows = len(x)

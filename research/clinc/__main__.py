@@ -1,0 +1,3 @@
+from research.clinc.run import main
+
+main()

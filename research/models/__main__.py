@@ -1,0 +1,3 @@
+from research.models.run import main
+
+main()

@@ -1,1 +1,0 @@
-"""Regression on the nine UCI sets with their standard splits: one hidden layer, five methods."""

@@ -1,3 +1,0 @@
-from research.uci.run import main
-
-main()
