@@ -60,6 +60,10 @@ def run_cells(cells: list[Cell], scope: dict[str, Any]) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    with contextlib.suppress(ImportError):
+        import pandas
+
+        pandas.set_option("display.precision", 3)
     for cell in cells:
         if cell.kind != "code":
             continue
@@ -175,6 +179,10 @@ def main(path: str, target: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         sys.path[:0] = [source, folder]
+        with contextlib.suppress(ImportError):
+            from abnn.networks.vision import torchvision
+
+            torchvision()  # whose operators may not fit torch, which transformers would trip over
         run_cells(cells, {"__name__": "__main__"})
         os.chdir("/")
     part = Path(f"{target}.part")
