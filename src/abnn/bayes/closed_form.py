@@ -14,8 +14,10 @@ draws.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from abnn.bayes.gaussians import Moments
@@ -29,18 +31,21 @@ SMALLEST = -14.0  # of ln v: what lies below is rounding, of features that are f
 class ClosedForm(nn.Module):
     """The posterior of a linear attachment at each of several places: ln v of features, see the module.
 
+    All places are computed at once, as if each had as many features as the widest. What is saved of a place is its own alone.
+
     widths  how many features each place has
     """
 
     fitted: Tensor
     log_widths: Tensor
+    means: Tensor
+    whitenings: Tensor
 
     def __init__(self, widths: Sequence[int]) -> None:
         super().__init__()
-        self.widths = list(widths)
-        for place, width in enumerate(widths):
-            self.register_buffer(f"mean{place}", torch.zeros(width))
-            self.register_buffer(f"whitening{place}", torch.zeros(width, width))
+        self.widths, self.most = list(widths), max(widths)
+        self.register_buffer("means", torch.zeros(len(self.widths), 1, self.most), persistent=False)
+        self.register_buffer("whitenings", torch.zeros(len(self.widths), self.most, self.most), persistent=False)
         self.register_buffer("log_widths", torch.tensor(self.widths).float().log(), persistent=False)
         self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
 
@@ -49,11 +54,10 @@ class ClosedForm(nn.Module):
         with torch.autocast(features[0].device.type, enabled=False):
             # In float64, where there is one: the square of what is far away is more than float32 holds.
             wide = torch.float32 if features[0].device.type == "mps" else torch.float64
-            sizes = []
-            for place, part in enumerate(features):
-                white = (part.float() - getattr(self, f"mean{place}")) @ getattr(self, f"whitening{place}").T
-                sizes.append(torch.linalg.vector_norm(white, dim=1, dtype=wide))
-            logs = 2 * torch.stack(sizes, dim=1).clamp_min(TINY).log() - self.log_widths
+            padded = [F.pad(part, (0, self.most - part.shape[1])) for part in features]
+            white = torch.bmm(torch.stack(padded).float() - self.means, self.whitenings.mT)
+            sizes = torch.linalg.vector_norm(white, dim=2, dtype=wide).T
+            logs = 2 * sizes.clamp_min(TINY).log() - self.log_widths
             return logs.float().nan_to_num(nan=LARGEST).clamp(SMALLEST, LARGEST)
 
     @torch.no_grad()
@@ -62,6 +66,26 @@ class ClosedForm(nn.Module):
         for place, (each, width) in enumerate(zip(moments, self.widths)):
             shrinkage = min(MOST, max(LEAST, width / max(1.0, each.counts.sum().item())))
             means, whitening = each.finish([width], shrinkage)
-            getattr(self, f"mean{place}").copy_(means[0])
-            getattr(self, f"whitening{place}").copy_(whitening)
+            self.means[place, 0, :width] = means[0]
+            self.whitenings[place, :width, :width] = whitening
         self.fitted.fill_(True)
+
+    def _own(self) -> dict[str, Tensor]:
+        """The means and whitening matrices of all places, as views of the padded ones."""
+        views = {}
+        for place, width in enumerate(self.widths):
+            views[f"mean{place}"] = self.means[place, 0, :width]
+            views[f"whitening{place}"] = self.whitenings[place, :width, :width]
+        return views
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination.update({prefix + name: value.clone() for name, value in self._own().items()})
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        own = self._own()
+        for name, value in own.items():
+            if prefix + name in state_dict:
+                value.copy_(state_dict[prefix + name])
+        rest = {name: value for name, value in state_dict.items() if name.removeprefix(prefix) not in own}
+        super()._load_from_state_dict(rest, prefix, *others)

@@ -50,6 +50,11 @@ def inverse_softplus(sigma: float) -> float:
     return sigma + math.log(-math.expm1(-sigma))
 
 
+def is_nothing(noise: Tensor) -> bool:
+    """Whether noise is one and the same zero in every place: mean weights, see :func:`abnn.bayes.noise.no_noise`."""
+    return not any(noise.stride())
+
+
 Weights = tuple[Tensor, Tensor | None]
 Part = tuple[Tensor, Tensor, Tensor]
 
@@ -111,8 +116,8 @@ class MeanField(nn.Module):
                 noise = getattr(self, name)
                 if noise is None:
                     continue
-                if draws is not None and draws != noise.shape[1]:
-                    noise = noise.new_empty(self.uses, draws, *noise.shape[2:])
+                if is_nothing(noise) or (draws is not None and draws != noise.shape[1]):
+                    noise = noise.new_empty(self.uses, noise.shape[1] if draws is None else draws, *noise.shape[2:])
                     setattr(self, name, noise)
                 noise.normal_(generator=generator)
 
@@ -146,10 +151,8 @@ class MeanField(nn.Module):
         return self.ready[use]
 
     def _make(self, use: int) -> Weights:
-        weight = torch.addcmul(self.weight_mean, self.weight_sigma, self.weight_noise[use])
-        if self.bias_mean is None or self.bias_rho is None or self.bias_noise is None:
-            return weight, None
-        return weight, torch.addcmul(self.bias_mean, F.softplus(self.bias_rho), self.bias_noise[use])
+        weight, *bias = (_uses(mean, _sigma(rho, noise), noise[use : use + 1])[0] for mean, rho, noise in self.parts)
+        return weight, bias[0] if bias else None
 
     @property
     def parts(self) -> list[Part]:
@@ -288,8 +291,9 @@ def _side_by_side(parts: Sequence[Part]) -> Part:
 def with_weights_ready(layers: Sequence[MeanField]) -> Iterator[None]:
     """Inside, layers find the weights of their held draws ready made, for all of their uses at once."""
     parts = [part for layer in layers for part in layer.parts]
-    sigmas = F.softplus(torch.cat([rho.flatten() for _, rho, _ in parts])).split([rho.numel() for _, rho, _ in parts])
-    ready = iter([_uses(mean, sigma.view_as(rho), noise) for (mean, rho, noise), sigma in zip(parts, sigmas)])
+    sigmas = _sigma(torch.cat([rho.flatten() for _, rho, _ in parts]), parts[0][2])
+    each = sigmas.split([rho.numel() for _, rho, _ in parts])
+    ready = iter([_uses(mean, sigma.view_as(rho), noise) for (mean, rho, noise), sigma in zip(parts, each)])
     try:
         for layer in layers:
             weights = next(ready)
@@ -301,8 +305,15 @@ def with_weights_ready(layers: Sequence[MeanField]) -> Iterator[None]:
             layer.ready = None
 
 
+def _sigma(rho: Tensor, noise: Tensor) -> Tensor:
+    """The posterior's width; anything where no noise asks for it."""
+    return rho if is_nothing(noise) else F.softplus(rho)
+
+
 def _uses(mean: Tensor, sigma: Tensor, noise: Tensor) -> Sequence[Tensor]:
-    """mean + sigma * noise for each use."""
+    """mean + sigma * noise for each use, [S, ...]."""
+    if is_nothing(noise):
+        return [mean.expand_as(each) for each in noise.unbind()]
     if len(noise) == 1:
         return [torch.addcmul(mean, sigma, noise[0])]
     return torch.addcmul(mean, sigma, noise).unbind()

@@ -51,8 +51,11 @@ def hold(layers: Sequence[MeanField], noise: Noise) -> None:
 
 
 def no_noise(layers: Sequence[MeanField], draws: int = 1) -> Noise:
-    """Return the noise of draws that have mean weights: zeros."""
-    return map_noise(held_noise(layers), lambda part: part.new_zeros(len(part), draws, *part.shape[2:]))
+    """Return the noise of draws that have mean weights: one zero in every place, which layers know by its form."""
+    return map_noise(
+        held_noise(layers),
+        lambda part: part.new_zeros(()).as_strided((len(part), draws, *part.shape[2:]), (0,) * part.ndim),
+    )
 
 
 def seeded_noise(layers: Sequence[MeanField], draws: range, seed: int) -> Noise:

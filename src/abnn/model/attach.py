@@ -20,7 +20,7 @@ from abnn.model.network import AttachedNetwork
 SHARE = 0.05
 """The most numbers that the default's attachments learn, as a share of the backbone's weights."""
 MOST_BLOCKS = 6
-COSTS = 0.2
+COSTS = 0.1
 """What follows the first attachment is computed once with and once without; at most this share of all multiplications."""
 
 

@@ -81,12 +81,12 @@ class Twice:
 
     @property
     def running(self) -> bool:
-        return bool(self._known) and current_thread() in self._known
+        return len(self._known) > 0 and current_thread() in self._known
 
     @property
     def outputs(self) -> dict[int, Any] | None:
         """What blocks said in the first run, while the second runs."""
-        return self._known[current_thread()] if self._second and current_thread() in self._second else None
+        return self._known[current_thread()] if len(self._second) > 0 and current_thread() in self._second else None
 
     @property
     def first_run(self) -> dict[int, Any] | None:
@@ -109,6 +109,7 @@ class Twice:
 class WatchedBlock(StandIn):
     """A block as it is, whose output is noted in passes that ask for it."""
 
+    noted = True  # whether it is one of the network's places
     unfolds = False  # whether this is where one row per input becomes one row per draw and input
     remembers = False  # whether a second run can do without computing it, see Twice
     with_batch: frozenset[int | str] = frozenset()  # see repeat_rows; attach() finds them
@@ -124,7 +125,8 @@ class WatchedBlock(StandIn):
         main = first_tensor(output)
         assert main is not None
         added = self._add(x, main)
-        self.state.note(added, self.layout)
+        if self.noted:
+            self.state.note(added, self.layout)
         if isinstance(output, tuple | list):
             items = (added, *output[1:])
             if isinstance(self.block, nn.RNNBase):
@@ -160,12 +162,13 @@ class AttachedBlock(WatchedBlock):
         if state.twice.first_run is not None:
             return main
         if isinstance(self.attachment, Bounded):
+            comes_along = state.groups > state.layer.draws
+            if self.unfolds and comes_along and state.groups == 2 and not state.views:
+                return torch.cat([main, main + self.attachment(main)])
             if self.unfolds and (state.groups > 1 or state.views):
                 main = spread(main, state.views or (0,) * state.groups)
-            comes_along = state.groups > state.layer.draws
-            first = (
-                main.shape[0] // state.groups if comes_along else 0
-            )  # rows of the plain network, which get no addition
+            # Rows of the plain network come first and get no addition.
+            first = main.shape[0] // state.groups if comes_along else 0
             own = main[first:]
             return torch.cat([main[:first], own + self.attachment(own, self._mask_of(own))])
         if self.unfolds and state.views:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from abnn.model.blocks import Block, first_tensor
@@ -32,10 +33,8 @@ def sketch(features: Tensor, factor: int) -> Tensor:
     """Sums of ``factor`` features with alternating signs: a fixed projection that keeps wide networks affordable."""
     if factor == 1:
         return features
-    pad = -features.shape[1] % factor
-    padded = torch.cat([features, features.new_zeros(features.shape[0], pad)], dim=1).unflatten(1, (-1, factor))
-    signs = 1 - 2 * (torch.arange(factor, device=features.device) % 2)
-    return (padded * signs).sum(2)
+    rows = F.pad(features, (0, -features.shape[1] % factor)).unflatten(1, (-1, factor))
+    return rows[..., 0] - rows[..., 1] if factor == 2 else rows[..., ::2].sum(2) - rows[..., 1::2].sum(2)
 
 
 def condense(features: Tensor) -> Tensor:

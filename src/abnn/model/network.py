@@ -23,6 +23,9 @@ from abnn.model.graft import graft
 from abnn.model.inputs import Batch, forms_of, measured, pack, rows_of
 from abnn.model.passes import Pass, run_draws, with_logits
 
+MOST_PLACES = 8
+"""Blocks whose output is noted. Neighbours say nearly the same, and every reading of a large output costs."""
+
 
 class AttachedNetwork(nn.Module):
     """A backbone with attachments.
@@ -95,8 +98,11 @@ class AttachedNetwork(nn.Module):
                 break
         self.__dict__["readout"] = next((each for each in replacements.values() if isinstance(each, Readout)), None)
         if watched:
-            widths = [condensed_width(block.output, block.layout) for block in watched]
-            self.places = [block.name for block in watched]
+            noted = noted_blocks(watched)
+            for block in watched:
+                replacements[block.module].noted = block in noted
+            widths = [condensed_width(block.output, block.layout) for block in noted]
+            self.places = [block.name for block in noted]
             inputs = list(measured(example))
             self.places[:0] = [name for name, _, _ in inputs]
             widths[:0] = [condensed_width(tuple(value.shape), layout) for _, value, layout in inputs]
@@ -274,6 +280,12 @@ def mean_logits(draw_logits: Tensor) -> Tensor:
     log_probs = draw_logits.log_softmax(dim=2)
     mean = log_probs.logsumexp(dim=0) - math.log(draw_logits.shape[0])
     return mean + draw_logits.logsumexp(dim=2, keepdim=True).mean(dim=0)
+
+
+def noted_blocks(blocks: Sequence[Block]) -> list[Block]:
+    """Return the blocks whose output is noted: all, or so many in equal distances that begin with the first and end with the last."""
+    count = min(MOST_PLACES, len(blocks))
+    return [blocks[round(number * (len(blocks) - 1) / max(1, count - 1))] for number in range(count)]
 
 
 def check_draws(draws: object) -> int:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import operator
 import os
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from abnn.bayes.layers import MeanField
+from abnn.bayes.layers import MeanField, is_nothing
 from abnn.bayes.noise import Noise, map_noise, tensors_of
 from abnn.bayes.strategy import VARIABLE
 from abnn.errors import AbnnWarning
@@ -42,7 +44,8 @@ class _Captured:
     def __call__(self, x: Tensor, noise: Noise) -> Outputs:
         if noise is not self.filled:
             for own, other in zip(tensors_of(self.noise), tensors_of(noise)):
-                own.copy_(other, non_blocking=True)
+                if not is_nothing(own):
+                    own.copy_(other, non_blocking=True)
             self.filled = noise
         self.x.copy_(x, non_blocking=True)
         self.graph.replay()
@@ -56,7 +59,7 @@ class Replay:
         self.off = False
         self._graphs: OrderedDict[Any, _Captured] = OrderedDict()
         self._tried: OrderedDict[Any, tuple[int, int]] = OrderedDict()  # passes since the last capture, and captures
-        self._signature: list[Any] | None = None
+        self._memory: _Memory | None = None
         self._pool: Any = None
 
     def __len__(self) -> int:
@@ -76,15 +79,16 @@ class Replay:
         flags  what else decides what the pass does
         """
         device = network.device
-        signature = None if self.off or torch.cuda.is_current_stream_capturing() else _signature(network.modules())
-        if signature is None:
+        if self.off or torch.cuda.is_current_stream_capturing():
             return make(noise)(moved(x, device))
-        if signature != self._signature:
+        if self._memory is None or not self._memory.is_that_of(network):
             self.clear()
-            self._signature = signature
+            self._memory = _Memory(network)
+        if self._memory.is_hooked():
+            return make(noise)(moved(x, device))
         first = noise[0][0]
         assert first is not None
-        key = x.shape, x.stride(), x.dtype, first.shape, flags, _modes()
+        key = x.shape, x.stride(), x.dtype, first.shape, is_nothing(first), flags, _modes()
         captured = self._graphs.get(key)
         if captured is None:
             passes, captures = self._tried.pop(key, (0, 0))
@@ -105,7 +109,7 @@ class Replay:
     def clear(self) -> None:
         """Free all graphs."""
         self._graphs.clear()
-        self._pool = self._signature = None
+        self._pool = self._memory = None
 
     def _aside(self, run: Callable[[Tensor], Outputs], x: Tensor) -> Outputs:
         """Kernel by kernel, on the stream that captures use: what CUDA sets up for a stream is then ready for them."""
@@ -120,7 +124,7 @@ class Replay:
         self, make: Callable[[Noise], Callable[[Tensor], Outputs]], x: Tensor, noise: Noise, device: torch.device
     ) -> _Captured | None:
         with torch.inference_mode(False):  # compiled passes tell inputs apart by this, and those of users are ordinary
-            own_x, own = torch.empty_like(x, device=device), map_noise(noise, torch.clone)
+            own_x, own = torch.empty_like(x, device=device), map_noise(noise, _copy)
         own_x.copy_(x)
         run = make(own)
         self._aside(run, own_x)  # whatever is compiled or set up at first use must not come up within the capture
@@ -145,6 +149,10 @@ class Replay:
         return _Captured(graph, own_x, own, noise, outputs)
 
 
+def _copy(noise: Tensor) -> Tensor:
+    return noise if is_nothing(noise) else noise.clone()
+
+
 @functools.cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
     """One for all models on a device: for each, libraries keep a workspace of tens of megabytes."""
@@ -158,20 +166,38 @@ def _uncached() -> contextlib.AbstractContextManager[Any]:
     return torch.autocast("cuda", dtype=torch.get_autocast_dtype("cuda"), cache_enabled=False)
 
 
-def _signature(modules: Iterable[nn.Module]) -> list[Any] | None:
-    """Where all parameters and buffers lie; None if hooks are registered, which a graph would not call.
+class _Memory:
+    """Which modules a network has, and where all of its parameters and buffers lie.
 
     It is asked for with every prediction, so addresses must do: what gets another type or form moves.
     """
-    places: list[Any] = []
-    for module in modules:
-        fields = module.__dict__
-        if fields["_forward_hooks"] or fields["_forward_pre_hooks"]:
-            return None
-        places.extend(tensor.data_ptr() for tensor in fields["_parameters"].values() if tensor is not None)
-        if not isinstance(module, MeanField):  # whose buffers are the held draws, which predictions do not use
-            places.extend(tensor.data_ptr() for tensor in fields["_buffers"].values() if tensor is not None)
-    return places
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network, modules = network, list(network.modules())
+        self.hooks = [hooks for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
+        self.owners: list[dict[str, Any]] = []
+        for module in modules:
+            self.owners += [module._modules, module._parameters]
+            if not isinstance(module, MeanField):  # whose buffers are the held draws, which predictions do not use
+                self.owners.append(module._buffers)
+        self.members = self._members()
+        self.tensors = [member for member in self.members if isinstance(member, Tensor)]
+        self.places = [tensor.data_ptr() for tensor in self.tensors]
+
+    def _members(self) -> list[Any]:
+        return list(itertools.chain.from_iterable(map(dict.values, self.owners)))
+
+    def is_that_of(self, network: nn.Module) -> bool:
+        members = self._members()
+        if network is not self.network or len(members) != len(self.members):
+            return False
+        return all(map(operator.is_, members, self.members)) and self.places == [
+            tensor.data_ptr() for tensor in self.tensors
+        ]
+
+    def is_hooked(self) -> bool:
+        """Whether hooks are registered, which a graph would not call."""
+        return any(self.hooks)
 
 
 def _modes() -> tuple[Any, ...]:

@@ -80,8 +80,11 @@ def predict(
                 if samples is None:
                     with torch.inference_mode(False):  # so that autograd can use it
                         samples = torch.empty(first + count, len(x), *part.shape[2:], dtype=part.dtype, device=device)
-                samples[:first, rows] = part[:first]
-                samples[first + numbers.start : first + numbers.stop, rows] = part[first:]
+                if len(part) == len(samples):
+                    samples[:, rows] = part
+                else:
+                    samples[:first, rows] = part[:first]
+                    samples[first + numbers.start : first + numbers.stop, rows] = part[first:]
                 if judgement is not None:
                     judgement.add(numbers, rows, more)
         score_and_parts = None if judgement is None else judgement.finish()

@@ -231,14 +231,16 @@ def _fill(path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> Non
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])
-        for name in learnt:
-            owner, _, field = name.partition(".")
-            own = getattr(model, owner).get_buffer(field)
-            if field.startswith("whitening"):
-                rows, columns = torch.tril_indices(len(own), len(own), device=own.device)
-                own[rows, columns] = tensors[name].to(own)
-            else:
-                own.copy_(tensors[name])
+        for owner in ("closed_form", "combined") if learnt else ():
+            part = getattr(model, owner)
+            state = part.state_dict()
+            for field, own in state.items():
+                value = tensors[f"{owner}.{field}"].to(own)
+                if field.startswith("whitening"):
+                    own[tuple(torch.tril_indices(len(own), len(own), device=own.device))] = value
+                else:
+                    own.copy_(value)
+            part.load_state_dict(state)
 
 
 def _learnt(model: AttachedNetwork) -> dict[str, Tensor]:
