@@ -97,8 +97,8 @@ class Images:
         if len(self.folders) != classes:
             fault = f"{len(self.folders)} folders in {self.root / 'imagenet-val'}"
             raise InputError(explain("data", fault, f"{classes}, one for each class of the network"))
-        self.textures = cache(lambda: self._read(_files(self.root / "textures"), crop))
-        self.photographs = cache(lambda number: self._read(_files(self.folders[number]), crop))
+        self.textures = cache(lambda: read_pictures(files_in(self.root / "textures"), size, crop))
+        self.photographs = cache(lambda number: read_pictures(files_in(self.folders[number]), size, crop))
 
     def split(self, number: int) -> Split:
         """Return split ``number``; equal numbers and files give equal splits."""
@@ -132,11 +132,12 @@ class Images:
         place = {each: label for label, each in enumerate(classes)}
         groups, parts = [], []
         for label, (shape, members) in enumerate(categories(CATEGORIES).items()):
-            files = _files(self.root / "texture-vs-shape" / name / shape)
+            files = files_in(self.root / "texture-vs-shape" / name / shape)
             texture = {file: file.stem.partition("-")[2].rstrip("0123456789") for file in files}
             groups.append(tuple(place[each] for each in members if each in place))
             if groups[-1]:
-                parts.append((self._read([file for file in files if texture[file] != shape], 1.0), label))
+                own = [file for file in files if texture[file] != shape]
+                parts.append((read_pictures(own, self.size, 1.0), label))
         return self._limited(replace(_joined(name, "semi", parts), groups=tuple(groups))) if parts else None
 
     def _small(self, name: str, most: int = 1000) -> ImageSet:
@@ -148,11 +149,13 @@ class Images:
     def _limited(self, images: ImageSet) -> ImageSet:
         return images.rows(np.random.default_rng(0).permutation(len(images))[: self.limit])
 
-    def _read(self, files: Sequence[Path], crop: float) -> Tensor:
-        if not files:
-            return torch.zeros(0, 3, self.size, self.size, dtype=torch.uint8)
-        with ThreadPoolExecutor(4) as pool:
-            return torch.stack(list(pool.map(lambda file: _square(file, self.size, crop), files)))
+
+def read_pictures(files: Sequence[Path], size: int, crop: float) -> Tensor:
+    """Return pictures as uint8 [N, 3, size, size]: of each the middle square of the share ``crop`` of its shorter side."""
+    if not files:
+        return torch.zeros(0, 3, size, size, dtype=torch.uint8)
+    with ThreadPoolExecutor(4) as pool:
+        return torch.stack(list(pool.map(lambda file: _square(file, size, crop), files)))
 
 
 def categories(text: str) -> dict[str, list[int]]:
@@ -203,7 +206,8 @@ def _joined(name: str, tier: str, parts: Sequence[tuple[Tensor, int]]) -> ImageS
     return ImageSet(name, tier, torch.cat([images for images, _ in parts]), torch.cat(labels))
 
 
-def _files(folder: Path) -> list[Path]:
+def files_in(folder: Path) -> list[Path]:
+    """Return all pictures below a folder, sorted."""
     return sorted(each for each in _folder(folder).rglob("*") if each.suffix.lower() in EXTENSIONS)
 
 
