@@ -32,6 +32,7 @@ from abnn.files import write_json
 from research.tables import update_between_markers
 
 RESULTS, DOCS = ROOT / "results" / "scale", ROOT / "docs" / "scale.md"
+BY_CPU = "Time is that of processors, all processes of a job together: the machine was busy with other work."
 EVERY = 20.0  # seconds between kills
 BATCH = 64
 OPTIONS = ("--id-column", "name", "--quiet", "--size", "500")
@@ -188,10 +189,18 @@ def tables(records: Path) -> str:
         f"{killed['images']:,} images on four nodes, {len(killed['kills'])} kills: twice, missing, other": lost(killed),
         f"{restarted['images']:,} images, the command killed twice: twice, missing, other": lost(restarted),
     }
+    slope = (second["cpu_seconds"] - first["cpu_seconds"]) / (second["images"] - first["images"])
+    start = first["cpu_seconds"] - slope * first["images"]
+    rows["cost model: start, then each image, on one core"] = f"{start:.0f} s, {1000 * slope:.2f} ms"
     lines = ["| measured | result |", "|---|---|", *(f"| {what} | {result} |" for what, result in rows.items())]
     machine = speed["machine"]
     said = f"Measured with `python benchmarks/score.py` on {machine['cores']} cores ({machine['processor']}): "
-    return "\n".join([*lines, "", f"{said}a ResNet-18 with attachments, JPEG pictures of 64 x 64 in Parquet."])
+    text = f"{said}a ResNet-18 with attachments, JPEG pictures of 64 x 64 in Parquet. {BY_CPU}"
+    paper = ["| machines of 32 cores | a billion images |", "|---:|---:|"]
+    for count in (1, 10, 100):
+        hours = (start / 32 + 10**9 * slope / (32 * count)) / 3600
+        paper.append(f"| {count} | {f'{hours:.1f} hours' if hours >= 1 else f'{60 * hours:.0f} minutes'} |")
+    return "\n".join([*lines, "", text, "", "On paper, with this model and its cost on every core:", "", *paper])
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -175,3 +175,16 @@ def snapshot() -> Callable[[nn.Module], State]:
 
 def same_state(left: State, right: State) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[Any]:
+    """A Ray cluster of one worker, started once for all tests that need it; they are skipped where Ray is not installed."""
+    pytest.importorskip("ray")
+    from abnn.batch.engine import connected
+
+    with pytest.MonkeyPatch.context() as patch:
+        root = str(Path(__file__).parents[1])
+        patch.setenv("PYTHONPATH", os.pathsep.join([root, os.path.join(root, "src")]))
+        with connected(None, workers=1) as module:
+            yield module

@@ -6,28 +6,16 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from abnn.batch.engine import connected
 from abnn.batch.job import ScoreConfig, score
 from abnn.errors import AbnnError
 from tests.batch.conftest import Here, png
 
-pytest.importorskip("ray")
 TWO = ScoreConfig(size=4, batch_size=2)
-
-
-@pytest.fixture(scope="module")
-def ray() -> Iterator[object]:
-    with pytest.MonkeyPatch.context() as patch:
-        root = str(Path(__file__).parents[2])
-        patch.setenv("PYTHONPATH", os.pathsep.join([root, os.path.join(root, "src")]))
-        with connected(None, workers=1) as module:
-            yield module
 
 
 def workers() -> list[int]:

@@ -13,11 +13,12 @@ import torch
 
 import abnn
 import abnn.train.combine
+import abnn.train.fit
 from abnn.baselines import make_method
 from abnn.train.batches import Batches
 from abnn.train.loop import make_fabric
 from tests.baselines.samples import quick, state
-from tests.train.test_fit import attached, data, equal, loader, quiet, values
+from tests.train.test_fit import attached, backbone, data, equal, loader, quiet, values
 
 TWO = quiet(devices=2)
 STEPS = 30  # of the members of the learnt score
@@ -66,6 +67,23 @@ def resuming(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return values(whole), values(resumed)
 
 
+def all_defaults() -> dict[str, Any]:
+    """The whole way with every setting left as it is, but for the number of processes: attach, fit, calibrate, predict."""
+    x, y = data(240)
+    model = abnn.attach(backbone(), x[:1])
+    accuracy = (model.predict(x).label == y).float().mean()
+    abnn.fit(model, loader(count=240), progress=False, config=abnn.FitConfig(accelerator="cpu", devices=2))
+    triage = abnn.calibrate(model, loader(count=120, shuffle=False), progress=False)
+    prediction = model.predict(x)
+    assert prediction.stated is not None
+    said = {"score": prediction.score, "probs": prediction.probs, "stated": prediction.stated}
+    levels = torch.tensor([triage.notice, triage.reject], dtype=torch.float64)
+    far = model.predict(5 * torch.randn(50, *x.shape[1:], generator=torch.Generator().manual_seed(0)))
+    rejected = torch.tensor([verdict == "reject" for verdict in far.verdict])
+    gained = (prediction.label == y).float().mean() - accuracy
+    return {**values(model), **said, "levels": levels, "rejected": rejected, "gained": gained}
+
+
 def langevin() -> dict[str, Any]:
     return state(quick(make_method("p-sgld", samples=2), 1, devices=2))
 
@@ -79,8 +97,10 @@ def order(seed: int) -> list[list[float]]:
 
 def main(folder: Path) -> None:
     abnn.train.combine.STEPS = STEPS
+    abnn.train.fit.EPOCHS, abnn.train.fit.STEPS = 2, 1
     found: dict[str, Any] = {"fitted": agreement(96), "held out": agreement(120), "score": score_alone(devices=2)}
     found["whole"], found["resumed"] = resuming(folder)
+    found["defaults"] = all_defaults()
     found["langevin"] = langevin()
     found["orders"] = [order(seed) for seed in (0, 1)]
     torch.save(found, folder / f"{torch.distributed.get_rank()}.pt")
@@ -102,6 +122,10 @@ def test_two_processes_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         parts = {name: value for name, value in start.items() if "attachment" in name}
         assert parts and any(not torch.equal(first[run][name], value) for name, value in parts.items()), run
     assert equal(first["whole"], first["resumed"])
+
+    # Both processes end with the same model, thresholds and verdicts to the bit; it is no worse, and refuses what is far.
+    assert equal(first["defaults"], second["defaults"])
+    assert first["defaults"]["rejected"].float().mean() > 0.9 and first["defaults"]["gained"] > -0.02
 
     assert equal(first["langevin"], second["langevin"])  # one chain, though each process draws noise of its own
 

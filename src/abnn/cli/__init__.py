@@ -20,11 +20,12 @@ from abnn.cli.predict import predict
 from abnn.cli.report import report
 from abnn.cli.score import score
 from abnn.cli.serve import serve
+from abnn.cli.sweep import sweep
 from abnn.errors import AbnnError, AbnnWarning
 
 HELP = "Clip small Bayesian modules onto a trained network and learn when to trust its predictions."
 app = typer.Typer(name="abnn", help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
-for command in (demo, fit, predict, score, serve, evaluate, report):
+for command in (demo, fit, predict, score, serve, evaluate, report, sweep):
     app.command()(configurable(command))
 app.command()(doctor)
 
