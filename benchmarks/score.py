@@ -90,7 +90,8 @@ def memory(data: Path, model: Path, images: int, scratch: Path) -> dict[str, Any
     assert whole["images"] == images
     shutil.rmtree(output, ignore_errors=True)
     make_images(scratch / f"images-{small}.parquet", small)
-    job = Job("score", str(model), str(scratch / f"images-{small}.parquet"), str(output), *OPTIONS)
+    options = (*OPTIONS[:-1], str(max(1, small // 20)))  # so many shards that every worker gets some
+    job = Job("score", str(model), str(scratch / f"images-{small}.parquet"), str(output), *options)
     assert job.wait() == 0
     rows = [{"images": small, **job.taken()}, {"images": images, **whole["job"]}]
     return {"runs": rows, "growth": round(rows[1]["peak_mb"] / rows[0]["peak_mb"] - 1, 4)}
