@@ -116,10 +116,10 @@ def check(python: Path, dist: Path, folder: Path) -> dict[str, Any]:
     version, torch_version, own_version = run([str(own / "python"), "-c", script], stranger).split()
     run([str(own / "pip"), "install", "abnn[serve]"], stranger, **environment)
     demo = run([str(own / "abnn"), "demo"], stranger)
-    assert "attached network" in demo, demo
+    assert "Model: demo/model" in demo, demo
     first, *_ = run(f"{own / 'abnn'} predict demo/model photo.jpg --format jsonl --exit-zero", stranger).splitlines()
     run(f"{own / 'abnn'} predict demo/model photo.jpg --ink --exit-zero", stranger)
-    serving = f"timeout --signal INT 40 {own / 'abnn'} serve --demo --port 0 || test $? -eq 124"
+    serving = f"timeout --signal INT 30 {own / 'abnn'} serve --demo --port 0 || test $? -eq 124"
     assert "Serving" in run(serving, stranger)
     return {
         "python": version,

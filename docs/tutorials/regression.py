@@ -45,7 +45,12 @@ class Scaled(nn.Module):
 
 
 network = nn.Sequential(
-    nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1), Scaled(y[train].mean(), y[train].std())
+    nn.Linear(10, 64),
+    nn.ReLU(),
+    nn.Linear(64, 64),
+    nn.ReLU(),
+    nn.Linear(64, 1),
+    Scaled(y[train].mean(), y[train].std()),
 )
 optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, weight_decay=1e-3)
 for _epoch in range(30):

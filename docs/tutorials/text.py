@@ -123,9 +123,7 @@ asked = [
     "qx zv kj wq pf gh xx yy zz qq jj kk",
 ]
 p = model.predict(encode(asked))
-table = p.to_pandas(class_names=LIBRARIES)[["label", "score", "verdict"]]
-table.insert(0, "sentence", asked)
-table
+p.to_pandas(class_names=LIBRARIES)[["label", "score", "verdict"]].assign(sentence=asked)
 
 # %% [markdown]
 # The network names a library for each of them: it has no other answer. Scores of the last four are higher than those of the first four. Whether
