@@ -247,7 +247,7 @@ def test_wrong_options_and_forms() -> None:
 
 def test_what_a_graph_can_make() -> None:
     """Kinds that the host chooses cannot be captured, nor what holds one of them or reads items of a data set."""
-    hosts = {"changed", "destroyed", "tiers", "auto"}
+    hosts = {"changed", "destroyed", "tiers", "auto", "changed-words", "destroyed-words", "sentences"}
     kinds = set(REGISTRY) - {"dataset"}
     assert {name for name in kinds if not make_outliers(name).capturable} == hosts
     assert not make_outliers("mixed", parts=["noise", "changed"]).capturable

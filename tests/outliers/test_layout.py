@@ -17,7 +17,8 @@ from abnn.outliers.ranges import FIRST, LAST
 from abnn.train.loss import loss
 from tests.train.test_fit import QUIET
 
-OTHERS = {"dataset", "feature-noise", "feature-shuffle", "tabular", "tokens"}
+WORDS = {"tokens", "changed-words", "destroyed-words", "sentences"}
+OTHERS = {"dataset", "feature-noise", "feature-shuffle", "tabular"} | WORDS
 OF_IMAGES = {"changed", "destroyed", "leaves", "tiers"}
 CHANNEL_KINDS = sorted(set(REGISTRY) - OTHERS - OF_IMAGES)
 
