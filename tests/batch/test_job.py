@@ -146,6 +146,13 @@ def test_drift_of_a_job_is_that_of_its_parts(saved: Path, pictures: Path, tmp_pa
     assert merged.log_wealth == pytest.approx(merge(monitors).log_wealth, abs=1e-9)
 
 
+def test_a_regression_is_refused(saved: Path, pictures: Path, tmp_path: Path, here: Here) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(abnn.Prediction, "distribution", "numbers")
+        with pytest.raises(InputError, match="model: got predictions of numbers; accepted: a model of classes"):
+            run(saved, pictures, tmp_path / "out")
+
+
 class Words(nn.Module):
     """Three classes from token numbers."""
 

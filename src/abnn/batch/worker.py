@@ -17,7 +17,7 @@ import torch
 from abnn.batch.plan import read_shard
 from abnn.batch.reading import Ahead, Batch, image_reader, read_raw, text_reader
 from abnn.data import InputForm
-from abnn.errors import AbnnError, NotFittedError
+from abnn.errors import AbnnError, InputError, NotFittedError, explain
 from abnn.files import write_bytes
 from abnn.store.saved import class_names_of, load_model
 from abnn.triage.calibrate import draws_and_seed
@@ -151,6 +151,9 @@ class Scorer:
         if not good:
             return columns
         prediction = self.model.predict(batch.x, draws=self.draws, seed=self.seed)
+        if prediction.distribution != "classes":
+            fix = "Predict it from Python, with model.predict(loader)."
+            raise InputError(explain("model", f"predictions of {prediction.distribution}", "a model of classes", fix))
         probs = (prediction.probs if prediction.stated is None else prediction.stated).float().cpu().numpy()
         labels = prediction.label.tolist()
         values: dict[str, Any] = {"label": labels, "probabilities": list(probs), "score": prediction.score.tolist()}
