@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abnn.cli._common import Figures, Quiet, say
+from abnn.errors import unknown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,13 +25,14 @@ INTRO = (
 
 
 def demo(
+    what: Annotated[str, typer.Argument(help="digits: a digit reader. regression: numbers with bands.")] = "digits",
     output: Annotated[Path, typer.Option(help="Folder for the page, the saved model and the records.")] = Path("demo"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first run.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many runs, with seeds from the first on.")] = 1,
     figures: Figures = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a digit reader, attach, fit, and show how uncertainty grows with distance. Needs no download."""
+    """Train a small network, attach, fit, and show how uncertainty grows with distance. Needs no download."""
     from rich.console import Console
 
     from abnn.demo.digits import run_demo
@@ -38,7 +40,12 @@ def demo(
     from abnn.evaluate.report import write_report
     from abnn.files import check_writable
 
+    if what not in ("digits", "regression"):
+        raise unknown("what", what, ("digits", "regression"))
     check_writable("--output", output, folder=True)
+    if what == "regression":
+        _regression(output, range(seed, seed + seeds), quiet)
+        return
     names = [str(digit) for digit in range(10)]
     for number in range(seed, seed + seeds):
         if seeds > 1:
@@ -57,6 +64,18 @@ def demo(
     size = sum(file.stat().st_size for file in model.iterdir() if file.name != "backbone.safetensors")
     say(f"Page: {page}")
     say(f"Model: {model} (attachments {size / 1024:.0f} kB)")
+
+
+def _regression(output: Path, seeds: Sequence[int], quiet: bool) -> None:
+    """The example of a regression: a line for each seed; figure and model of the first."""
+    from abnn.demo.regression import run_demo, write_demo
+
+    for seed in reversed(seeds):
+        result = run_demo(seed, progress=not quiet)
+        figure, model = write_demo(result, output, seed)
+        say(f"seed {seed}: " + ", ".join(f"{name} {value:.3g}" for name, value in result.numbers.items()))
+    say(f"Figure: {figure}")
+    say(f"Model: {model}")
 
 
 def _table(records: Sequence[Record]) -> Table:
