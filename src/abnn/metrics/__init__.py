@@ -8,6 +8,7 @@ from abnn.metrics._arrays import Result
 from abnn.metrics.bootstrap import Interval, SeedSummary, bootstrap, over_seeds
 from abnn.metrics.calibration import calibration, reliability
 from abnn.metrics.detection import auroc, detection, misclassification, roc_curve
+from abnn.metrics.regression import gaussian_crps, gaussian_nll, regression
 from abnn.metrics.selective import risk_coverage, selective
 from abnn.metrics.tiers import TierThresholds, cluster_confusion, ordered_triples, tier_accuracy, tier_confusion, tiers
 
@@ -21,9 +22,12 @@ __all__ = [
     "calibration",
     "cluster_confusion",
     "detection",
+    "gaussian_crps",
+    "gaussian_nll",
     "misclassification",
     "ordered_triples",
     "over_seeds",
+    "regression",
     "reliability",
     "risk_coverage",
     "roc_curve",

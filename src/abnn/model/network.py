@@ -257,7 +257,7 @@ class AttachedNetwork(nn.Module):
         if labels is not None:
             labels = self.task.check_targets(labels, draws.shape[1], self.classes, values=False)
             loss = self.task.id_loss(AS_LABELLED, draws.float(), labels)
-        return with_logits(output, self.task.average(draws), loss)
+        return with_logits(output, self.task.average(draws, self.state.plain), loss)
 
     def extra_repr(self) -> str:
         return f"kind={self.spec.kind!r}, at={self.block_names}, attachment_size={self.attachment_size:,}"

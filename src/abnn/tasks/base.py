@@ -80,8 +80,8 @@ class Task(ABC):
     def measure_targets(self, targets: Tensor) -> None:
         """Look at some targets before a fit."""
 
-    def average(self, outputs: Tensor) -> Tensor:
-        """Return the output that stands for all draws, [B, ...]."""
+    def average(self, outputs: Tensor, plain: bool = False) -> Tensor:
+        """Return the output that stands for all draws, [B, ...]; ``plain``: whether the first is that of the plain network."""
         return outputs.mean(0)
 
     @abstractmethod

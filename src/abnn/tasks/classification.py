@@ -133,7 +133,7 @@ class Classification(Task):
             warnings.warn(message, AbnnWarning, stacklevel=3)
         return shape[1]
 
-    def average(self, outputs: Tensor) -> Tensor:
+    def average(self, outputs: Tensor, plain: bool = False) -> Tensor:
         return mean_logits(outputs)
 
     def id_loss(self, objective: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None = None) -> Tensor:

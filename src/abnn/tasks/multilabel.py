@@ -70,7 +70,7 @@ class Multilabel(Task):
             raise InputError(explain("loader", "targets other than 0 and 1", "0 or 1 for each label, no NaN"))
         return y
 
-    def average(self, outputs: Tensor) -> Tensor:
+    def average(self, outputs: Tensor, plain: bool = False) -> Tensor:
         mean = outputs.float().sigmoid().mean(0)
         return outputs[0] if len(outputs) == 1 else torch.logit(mean, eps=1e-7).to(outputs.dtype)
 

@@ -98,13 +98,17 @@ class Regression(Task):
         means, logs = outputs.chunk(2, dim=-1)
         return means, logs
 
-    def average(self, outputs: Tensor) -> Tensor:
-        if not self.variance:
-            return outputs.mean(0)
+    def average(self, outputs: Tensor, plain: bool = False) -> Tensor:
+        """The mean over the draws; with the plain network among them, as far as a fit has found attachments to be of use."""
+        assert self.spread is not None
         means, logs = self.separate(outputs)
-        assert logs is not None
-        variance = logs.exp().mean(0) + means.var(0, correction=0)
-        return torch.cat([means.mean(0), variance.log()], dim=-1).to(outputs.dtype)
+        mean = means.mean(0)
+        if plain and self.spread.measured:
+            mean = torch.lerp(means[0], means[1:].mean(0), self.spread.trust)
+        if logs is not None:
+            variance = logs.exp().mean(0) + means.var(0, correction=0)
+            mean = torch.cat([mean, variance.log()], dim=-1)
+        return (mean[..., 0] if self.flat else mean).to(outputs.dtype)
 
     def _units(self, target: Tensor) -> tuple[Tensor, Tensor]:
         """Centre and unit of targets: those of the fit, else those of this batch."""
@@ -160,10 +164,10 @@ class Regression(Task):
     def parts(self, evidence: Evidence, usual: Usual, visible: Tensor | None = None) -> Tensor:
         spread = self.spread
         assert spread is not None
-        noise, unknown = (spread(evidence) / spread.unit.repeat(2)).chunk(2, dim=1)
+        mean, noise, unknown = spread(evidence).chunk(3, dim=1)
+        value, noise, unknown = (mean - spread.centre) / spread.unit, noise / spread.unit, unknown / spread.unit
         (plain, _), (attached, _) = self.separate(evidence.plain), self.separate(evidence.attached)
         moved = (plain - attached).abs() / (noise * spread.unit)
-        value = ((plain + attached) / 2 - spread.centre) / spread.unit
         width = (noise.square() + unknown.square()).log().mean(1) / 2
         return torch.stack([width, noise.log().mean(1), (moved.mean(1) + SMALL).log(), value.abs().amax(1)], dim=1)
 

@@ -1,4 +1,7 @@
-"""How far a predicted number may be off: its noise, and how little the data say about the input. In units of the targets' spread,
+"""What a predicted number is, and how far it may be off: its noise, and how little the data say about the input.
+
+    mean:       m = plain + trust (attached - plain),    trust from 0 to 1 by least squares on data held out of the fit: attachments
+                that made predictions worse there do not count. In units of the targets' spread,
 
     noise:      ln a(x)^2 = offset + w' f(x),    f: the prediction, its square, and what goes into the last layer; each
                 standardised and cut to +-4. w is the most probable one given the residuals r of the data that attachments
@@ -51,6 +54,7 @@ class Spread(nn.Module):
     unit: Tensor
     feature_centre: Tensor
     feature_unit: Tensor
+    trust: Tensor
     weights: Tensor
     offset: Tensor
     mean_noise: Tensor
@@ -70,7 +74,7 @@ class Spread(nn.Module):
         features = 2 * outputs + (readout or 0)
         sizes = {
             "centre": (outputs,), "unit": (outputs,), "feature_centre": (features,), "feature_unit": (features,),
-            "weights": (features, outputs), "offset": (outputs,), "mean_noise": (outputs,), "shares": (places,),
+            "trust": (outputs,), "weights": (features, outputs), "offset": (outputs,), "mean_noise": (outputs,), "shares": (places,),
             "bounds": (places,), "taught": (outputs,),
         }  # fmt: skip
         for name, size in sizes.items():
@@ -85,12 +89,12 @@ class Spread(nn.Module):
         return self._measured
 
     def average(self, evidence: Evidence | Fitted) -> tuple[Tensor, Tensor | None]:
-        """The mean of both networks, [B, D], and ln of their mean variance, where they say one."""
+        """m, [B, D], and ln of the mean variance of both networks, where they say one."""
         (plain, own), (attached, other) = self.separate(evidence.plain), self.separate(evidence.attached)
         logs = (
             None if own is None or other is None else torch.stack([own, other]).logsumexp(0) - torch.tensor(2.0).log()
         )
-        return (plain + attached) / 2, logs
+        return torch.lerp(plain, attached, self.trust), logs
 
     def _features(self, evidence: Evidence | Fitted) -> Tensor:
         value = (self.average(evidence)[0] - self.centre) / self.unit
@@ -110,11 +114,11 @@ class Spread(nn.Module):
         return (variances - self.bounds).amax(1, keepdim=True).clamp(0, LARGEST).expm1()
 
     def forward(self, evidence: Evidence) -> Tensor:
-        """a and e in units of the targets, [B, 2 D]; never in half precision."""
+        """m, a and e in units of the targets, [B, 3 D]; never in half precision."""
         noise = (self.log_noise(evidence) / 2).exp().maximum(LEAST * self.unit)
         posterior = (evidence.variances.clamp(max=LARGEST).exp() * self.shares).mean(1, keepdim=True)
         squared = posterior * self.mean_noise + self.outside(evidence.variances) * self.taught
-        return torch.cat([noise, squared.sqrt() * self.unit], dim=1)
+        return torch.cat([self.average(evidence)[0], noise, squared.sqrt() * self.unit], dim=1)
 
     # -- learning -----------------------------------------------------------------------------------------------------
 
@@ -140,6 +144,10 @@ class Spread(nn.Module):
 
         widths, inputs  how many features each place has, and how many inputs the closed form was gathered from
         """
+        plain, moved = (self.separate(each)[0] for each in (ordinary.plain, ordinary.attached))
+        moved = moved - plain
+        best = ((targets - plain) * moved).sum(0) / moved.square().sum(0).clamp_min(1e-30)
+        self.trust.copy_(best.nan_to_num().clamp(0, 1))
         features = self._features(fitted)
         self.feature_centre.copy_(features.mean(0))
         unit = features.std(0, correction=0)
@@ -165,7 +173,7 @@ class Spread(nn.Module):
 
     def _likeliest(self, evidence: Evidence) -> Tensor:
         """``taught`` for which "any value" is the likeliest on outliers, one for each output."""
-        noise, unknown = self(evidence).chunk(2, dim=1)
+        _, noise, unknown = self(evidence).chunk(3, dim=1)
         usual = ((noise.square() + unknown.square()) / self.unit.square())[None]
         error = 1 + ((self.average(evidence)[0] - self.centre) / self.unit).square()[None]
         steps = torch.logspace(-4, 2, 61, device=error.device)

@@ -100,7 +100,7 @@ def warn_if_lost(
 ) -> None:
     """Warn where attachments, or with ``known`` training both, cost accuracy on the first batches of training data."""
     if model.task.distribution != "classes":
-        if known is None:
+        if model.task.spread is None and known is None:  # else attachments that make it worse do not count
             _warn_if_worse(model, batches)
         return
     result = compare(model, batches, BATCHES, known)
@@ -111,7 +111,7 @@ def warn_if_lost(
 
 @torch.no_grad()
 def _warn_if_worse(model: AttachedNetwork, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Warn where errors of numbers, or of several labels, grow by more than 2 % and two standard errors."""
+    """Warn where errors, such as those of several labels, grow by more than 2 % and two standard errors."""
     run, rows = Pass(model, plain=True), []
     for x, y in islice(batches, BATCHES):
         outputs = run(x.to(model.device))

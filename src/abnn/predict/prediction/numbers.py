@@ -23,13 +23,15 @@ class NumberPrediction(Prediction):
     """What the model says about a batch, with D real numbers for each input.
 
     samples    the mean of every draw, [S, B, D], the plain network's first
+    centre     the predicted numbers, [B, D], if a fit has learnt how much attachments count; else the mean over the draws
     noise      how far targets lie from a prediction that could not be better, as standard deviations, [B, D]
     unknown    how far the prediction may be off because of what the data do not say, likewise
     """
 
     distribution: ClassVar[str] = "numbers"
-    TENSORS: ClassVar[tuple[str, ...]] = ("combined", "noise", "unknown")
+    TENSORS: ClassVar[tuple[str, ...]] = ("combined", "centre", "noise", "unknown")
 
+    centre: Tensor | None = None
     noise: Tensor | None = None
     unknown: Tensor | None = None
 
@@ -40,13 +42,13 @@ class NumberPrediction(Prediction):
         if judged is None:
             return cls(samples, default=default, views=views)
         parts = dict(zip(names, judged[:, 1:].unbind(1)))
-        noise, unknown = judged[:, 1 + len(names) :].chunk(2, dim=1)
-        return cls(samples, judged[:, 0], parts, default, views=views, noise=noise, unknown=unknown)
+        centre, noise, unknown = judged[:, 1 + len(names) :].chunk(3, dim=1)
+        return cls(samples, judged[:, 0], parts, default, {}, views, None, centre, noise, unknown)
 
     @property
     def mean(self) -> Tensor:
-        """The mean over the draws, [B, D]."""
-        return self.samples.mean(0)
+        """The predicted numbers, [B, D]."""
+        return self.samples.mean(0) if self.centre is None else self.centre
 
     @property
     def plain(self) -> Tensor:

@@ -1,0 +1,3 @@
+from research.uci.run import main
+
+main()
