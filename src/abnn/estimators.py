@@ -1,0 +1,229 @@
+"""scikit-learn estimators that know when not to be trusted: a small network, or one of yours, attached, fitted and calibrated.
+
+    classifier = AbnnClassifier().fit(X, y)
+    classifier.predict(X), classifier.predict_proba(X)          # as always
+    classifier.verdict(X)                                       # "accept", "notice" or "reject" for each row
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from abnn.attached import Attached, attach
+from abnn.errors import AbnnWarning, InputError, MissingExtraError, explain
+from abnn.predict import NumberPrediction, Prediction
+from abnn.train.fit import fit
+from abnn.triage import TriageConfig, calibrate
+from abnn.triage.thresholds import least_count
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+except ImportError:
+    raise MissingExtraError("scikit-learn", "sklearn") from None
+
+BATCH, RATE, FEWEST_STEPS = 64, 1e-2, 200
+
+
+class _Estimator(BaseEstimator):
+    """What both estimators share.
+
+    module         a network that maps float32 rows [B, F] to the task's outputs; it is copied. None: linear layers with ReLU, of
+                   the sizes ``hidden``, which see standardised columns
+    hidden         the sizes of its hidden layers
+    epochs         of its training, at least 200 steps; 0: a ``module`` stays as it is
+    fit_epochs     of its attachments, see :func:`abnn.fit`; 0: the score alone is learnt, in seconds
+    held_out       the share of rows on which thresholds, probabilities and widths are calibrated; where that is fewer than 19,
+                   there are no verdicts
+    random_state   the seed of everything
+    """
+
+    task: str
+
+    def __init__(
+        self,
+        module: nn.Module | None = None,
+        hidden: tuple[int, ...] = (50, 50),
+        epochs: int = 40,
+        fit_epochs: int | None = 0,
+        held_out: float = 0.2,
+        random_state: int = 0,
+    ) -> None:
+        self.module = module
+        self.hidden = hidden
+        self.epochs = epochs
+        self.fit_epochs = fit_epochs
+        self.held_out = held_out
+        self.random_state = random_state
+
+    # -- fitting ------------------------------------------------------------------------------------------------------
+
+    def _fit(self, X: np.ndarray, y: Tensor, outputs: int) -> None:
+        """Train, attach, fit and calibrate; y: targets as the task takes them."""
+        if len(X) < 2:
+            raise InputError(explain("X", "1 sample", "at least two rows"))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(self.random_state))
+            x = self._rows(X)
+            order = torch.randperm(len(x))
+            count = int(self.held_out * len(x))
+            count = count if count >= least_count(TriageConfig().noticed) else 0
+            held, rest = order[:count], order[count:]
+            network = self._network(x[rest], outputs)
+            if self.epochs:
+                self._train(network, x[rest], y[rest])
+            network.eval()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", AbnnWarning)  # about few rows: predictions and verdicts say the rest
+                model = attach(network, x[rest[:1]], task=self.task, seed=int(self.random_state))
+                batches = list(zip(x[rest].split(BATCH), y[rest].split(BATCH)))
+                fit(model, batches, epochs=self.fit_epochs, seed=int(self.random_state), progress=False)
+                if count:
+                    calibrate(model, [(x[held], y[held])], progress=False)
+        self.model_: Attached = model
+
+    def _network(self, x: Tensor, outputs: int) -> nn.Module:
+        if self.module is not None:
+            return copy.deepcopy(self.module)
+        sizes = [x.shape[1], *self.hidden]
+        layers: list[nn.Module] = [Standard(x)]
+        for size, following in zip(sizes, sizes[1:]):
+            layers += [nn.Linear(size, following), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
+
+    def _train(self, network: nn.Module, x: Tensor, y: Tensor) -> None:
+        learning = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        batches = -(-len(x) // BATCH)
+        epochs = max(int(self.epochs), -(-FEWEST_STEPS // batches))
+        optimizer = torch.optim.AdamW(learning, RATE, weight_decay=1e-3)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * batches)
+        network.train()
+        for _ in range(epochs):
+            for rows in torch.randperm(len(x)).split(BATCH):
+                optimizer.zero_grad()
+                self._loss(network(x[rows]), y[rows]).backward()
+                optimizer.step()
+                schedule.step()
+
+    def _loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    # -- prediction ---------------------------------------------------------------------------------------------------
+
+    def _predict(self, X: Any) -> Prediction:
+        check_is_fitted(self, "model_")
+        return self.model_.predict(self._rows(validate_data(self, X, reset=False)))
+
+    def _rows(self, X: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.array(X, dtype=np.float32))
+
+    def uncertainty(self, X: Any) -> np.ndarray:
+        """Return the score of each row, larger = more uncertain."""
+        return self._predict(X).score.numpy()
+
+    def verdict(self, X: Any) -> np.ndarray:
+        """Return "accept", "notice" or "reject" for each row; an error where there were too few rows to calibrate."""
+        return np.array(self._predict(X).verdict)
+
+
+class Standard(nn.Module):
+    """Columns less their mean, in units of their standard deviation on some rows."""
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, x: Tensor) -> None:
+        super().__init__()
+        spread = x.std(0, correction=0)
+        self.register_buffer("mean", x.mean(0))
+        self.register_buffer("spread", torch.where(spread > 1e-6, spread, torch.ones_like(spread)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.spread
+
+
+class AbnnClassifier(ClassifierMixin, _Estimator):
+    """A classifier; a ``module`` gives one logit for each class, in the order of ``classes_``."""
+
+    task = "classification"
+
+    def fit(self, X: Any, y: Any) -> AbnnClassifier:
+        """Learn from rows and their classes."""
+        X, y = validate_data(self, X, y)
+        check_classification_targets(y)
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InputError(explain("y", "one class", "at least two classes"))
+        self._fit(X, torch.from_numpy(numbers.astype(np.int64)), len(self.classes_))
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return a probability for each class; they come true on data like the held-out rows."""
+        p = self._predict(X)
+        probs = (p.probs if p.stated is None else p.stated).double()
+        return (probs / probs.sum(1, keepdim=True)).numpy()
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable class of each row."""
+        return self.classes_[self.predict_proba(X).argmax(1)]
+
+    def _loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, y)
+
+
+class AbnnRegressor(RegressorMixin, _Estimator):
+    """A regressor for one or several numbers; a ``module`` gives one output for each."""
+
+    task = "regression"
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any) -> AbnnRegressor:
+        """Learn from rows and their targets, [n] or [n, D]."""
+        X, y = validate_data(self, X, y, multi_output=True, y_numeric=True)
+        targets = torch.from_numpy(np.array(y, dtype=np.float32))
+        if targets.ndim == 2 and targets.shape[1] == 1:
+            column_or_1d(y, warn=True)
+        self._one = targets.ndim == 1
+        targets = targets[:, None] if self._one else targets
+        spread = targets.std(0, correction=0)
+        self._unit = torch.where(spread > 0, spread, torch.ones_like(spread))
+        self._centre = targets.mean(0)
+        self._fit(X, targets if self.module is not None else (targets - self._centre) / self._unit, targets.shape[1])
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Return the predicted numbers, and where asked for their standard deviations."""
+        p = self._numbers(X)
+        mean = self._out(p.mean, centred=True)
+        return (mean, self._out(p.std)) if return_std else mean
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Return lower and upper ends, between which targets lie with this probability."""
+        low, high = self._numbers(X).interval(coverage)
+        return self._out(low, centred=True), self._out(high, centred=True)
+
+    def _numbers(self, X: Any) -> NumberPrediction:
+        p = self._predict(X)
+        assert isinstance(p, NumberPrediction)
+        return p
+
+    def _out(self, values: Tensor, centred: bool = False) -> np.ndarray:
+        """In units of the targets, and of their shape."""
+        if self.module is None:
+            values = values * self._unit + (self._centre if centred else 0)
+        return (values[:, 0] if self._one else values).double().numpy()
+
+    def _loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return F.mse_loss(outputs.reshape(y.shape), y)
