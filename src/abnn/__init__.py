@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from abnn.bayes.layers import Init
     from abnn.bayes.priors import Gaussian, ScaleMixture
     from abnn.config import AttachConfig, FitConfig, Objective, TriageConfig, preset
+    from abnn.estimators import AbnnClassifier, AbnnRegressor
     from abnn.networks.by_name import build_backbone
     from abnn.predict import Prediction
     from abnn.train.fit import fit
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from abnn.triage import Triage, calibrate
 
 _PLACES = {
+    "AbnnClassifier": "abnn.estimators",
+    "AbnnRegressor": "abnn.estimators",
     "AttachConfig": "abnn.config",
     "Attached": "abnn.attached",
     "FitConfig": "abnn.config",
@@ -44,6 +47,8 @@ _PLACES = {
 }
 """Where the public names live. They are imported when first used: ``import abnn`` costs next to nothing."""
 __all__ = [
+    "AbnnClassifier",
+    "AbnnRegressor",
     "AttachConfig",
     "Attached",
     "FitConfig",

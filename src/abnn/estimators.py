@@ -1,34 +1,31 @@
 """scikit-learn estimators that know when not to be trusted: a small network, or one of yours, attached, fitted and calibrated.
 
-    classifier = AbnnClassifier().fit(X, y)
-    classifier.predict(X), classifier.predict_proba(X)          # as always
-    classifier.verdict(X)                                       # "accept", "notice" or "reject" for each row
+classifier = AbnnClassifier().fit(X, y)
+classifier.predict(X), classifier.predict_proba(X)          # as always
+classifier.verdict(X)                                       # "accept", "notice" or "reject" for each row
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor, nn
 
 from abnn.attached import Attached, attach
-from abnn.errors import AbnnWarning, InputError, MissingExtraError, explain
+from abnn.errors import AbnnWarning, InputError, explain
 from abnn.predict import NumberPrediction, Prediction
 from abnn.train.fit import fit
 from abnn.triage import TriageConfig, calibrate
 from abnn.triage.thresholds import least_count
-
-try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-    from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
-except ImportError:
-    raise MissingExtraError("scikit-learn", "sklearn") from None
 
 BATCH, RATE, FEWEST_STEPS = 64, 1e-2, 200
 
@@ -95,7 +92,7 @@ class _Estimator(BaseEstimator):
             return copy.deepcopy(self.module)
         sizes = [x.shape[1], *self.hidden]
         layers: list[nn.Module] = [Standard(x)]
-        for size, following in zip(sizes, sizes[1:]):
+        for size, following in pairwise(sizes):
             layers += [nn.Linear(size, following), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
 
@@ -173,7 +170,8 @@ class AbnnClassifier(ClassifierMixin, _Estimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each row."""
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        numbers = self.predict_proba(X).argmax(1)
+        return self.classes_[numbers]
 
     def _loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(outputs, y)
