@@ -15,6 +15,7 @@ import pytest
 from abnn.errors import InputError
 from abnn.evaluate.evaluation import Evaluation
 from abnn.evaluate.report import measure, write_report
+from abnn.evaluate.report.figures import on_one_scale, score_limits
 from abnn.evaluate.report.numbers import METRICS, as_text, judge
 
 from .samples import make_evaluation, make_pair
@@ -237,3 +238,35 @@ def test_a_difference_is_judged_by_its_interval(metric: str, low: float, high: f
     from abnn.metrics import Interval
 
     assert judge(Interval(float(np.mean([low, high])), low, high, 0.95), METRICS[metric]) == word
+
+
+def test_a_clear_loss_of_accuracy_stands_first_in_a_red_box(tmp_path: Path) -> None:
+    plain, attached = make_pair()
+    assert 'class="alert"' not in write_report([plain, plain_copy(plain)], tmp_path / "same.html", "T").read_text()
+    wrong = replace(attached.sets[0], probs=np.roll(attached.sets[0].probs, 1, axis=1))
+    page = write_report(
+        [plain, replace(attached, sets=(wrong, *attached.sets[1:]))], tmp_path / "page.html", "T"
+    ).read_text()
+    box = page.index(
+        '<p class="alert" role="alert">attached network is right about id inputs less often than plain network'
+    )
+    assert box < page.index("<nav") < page.index("<svg") < page.index("The most important numbers")
+
+
+def plain_copy(evaluation: Evaluation) -> Evaluation:
+    return replace(evaluation, name="the same")
+
+
+def test_scores_of_different_kinds_are_drawn_on_one_scale() -> None:
+    plain, attached = make_pair()
+    sets = tuple(replace(each, scores={"energy": 30 * each.scores["entropy"] - 4}) for each in attached.sets)
+    other = replace(attached, score="energy", sets=sets, thresholds=(0.5, 14.0))
+    one, two = on_one_scale([plain, other])
+    same = on_one_scale([plain, attached])
+    assert one.score == two.score and same == [plain, attached]
+    for each in (one, two):
+        assert each.thresholds is not None and each.thresholds[0] == pytest.approx(1)
+        assert np.median(each.scores("id")) == pytest.approx(0, abs=1e-6)
+    limits = score_limits([one, two])
+    assert limits[one.name] == limits[two.name]
+    assert on_one_scale([replace(plain, thresholds=None), other])[1] is other  # there is no common unit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 
 import numpy as np
@@ -18,6 +19,8 @@ from abnn.evaluate.report.drawing import PERCENT, TIER_LOOK, Drawing, Limits, sh
 from abnn.metrics import auroc, reliability, risk_coverage, roc_curve, selective
 
 BINS = 30
+UNIT = "1: limit of notice"
+"""What scores of different kinds are shown in."""
 MOST_POINTS = 300
 FEW_INPUTS = 10
 TEXTS = json.loads(files("abnn.evaluate.report").joinpath("figures.json").read_text(encoding="utf-8"))
@@ -30,6 +33,40 @@ def score_limits(evaluations: Sequence[Evaluation]) -> dict[str, Limits]:
         pooled.setdefault(each.score, []).extend(result.scores[each.score] for result in each.sets)
     limits = {score: _limits(np.concatenate(parts)) for score, parts in pooled.items()}
     return {each.name: limits[each.score] for each in evaluations}
+
+
+def on_one_scale(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+    """Return models of different scores in one unit: 0 is the median of id inputs, 1 the limit of notice.
+
+    Models that share a score stay as they are, and all do where one has no limits or no id inputs.
+    """
+    limits = [each.thresholds for each in evaluations]
+    known = all(each.tier("id") for each in evaluations) and all(each and np.isfinite(each[0]) for each in limits)
+    if len({each.score for each in evaluations}) == 1 or not known:
+        return list(evaluations)
+    return [_rescaled(each) for each in evaluations]
+
+
+def _rescaled(evaluation: Evaluation) -> Evaluation:
+    assert evaluation.thresholds is not None
+    zero, one = float(np.median(evaluation.scores("id"))), evaluation.thresholds[0]
+    unit = one - zero if one > zero else 1.0
+    sets = [replace(each, scores={UNIT: (each.scores[evaluation.score] - zero) / unit}) for each in evaluation.sets]
+
+    def pair(limits: tuple[float, float]) -> tuple[float, float]:
+        return (limits[0] - zero) / unit, (limits[1] - zero) / unit
+
+    by_class = tuple(pair(each) for each in evaluation.class_thresholds)
+    own = pair(evaluation.thresholds)
+    return replace(evaluation, score=UNIT, sets=tuple(sets), thresholds=own, class_thresholds=by_class)
+
+
+def share_height(drawings: Sequence[Drawing]) -> list[Drawing]:
+    """Give figures that are compared the same height of their axis, and return them."""
+    top = max((each.figure.axes[0].get_ylim()[1] for each in drawings), default=1.0)
+    for each in drawings:
+        each.figure.axes[0].set_ylim(0, top)
+    return list(drawings)
 
 
 def ordered_uncertainty(evaluation: Evaluation, limits: Limits) -> Drawing:
@@ -180,7 +217,7 @@ def _draw_curves(
 
 
 def _score_label(evaluation: Evaluation) -> str:
-    return f"uncertainty score ({short(evaluation.score, 24)})"
+    return f"uncertainty score ({short(evaluation.score, 40)})"
 
 
 def _limits(scores: np.ndarray) -> Limits:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -43,6 +44,7 @@ def write_report(
     ``alert`` stands first, in a red box: what a reader must not miss.
     """
     models, path = _check(evaluations, class_names), Path(path)
+    numbers = measure(models)
     aligned = same_inputs(models)
     with style():
         drawings = _drawings(models)
@@ -53,12 +55,12 @@ def write_report(
             .get_template("page.html")
             .render(
                 title=title,
-                alert=alert,
+                alerts=[alert] if alert else _losses(models, numbers),
                 intro=[part.strip() for part in re.split(r"\n\s*\n", intro) if part.strip()],
                 version=__version__,
                 models=models,
                 class_name=lambda number: class_names[number] if class_names else f"class {number}",
-                numbers=measure(models),
+                numbers=numbers,
                 outlier_sets=_outlier_sets(models),
                 labelled_sets=dict.fromkeys(s.name for each in models for s in each.sets if s.labelled),
                 figures={
@@ -123,7 +125,8 @@ def _environment() -> jinja2.Environment:
 
 def _drawings(models: Sequence[Evaluation]) -> dict[str, list[Drawing]]:
     """All figures by section, in the order of the page."""
-    limits, names = draw.score_limits(models), [each.name for each in models]
+    alike, names = draw.on_one_scale(models), [each.name for each in models]
+    limits = draw.score_limits(alike)
     pairs = {
         name: [(e, s) for e in models if e.tier("id") for s in e.sets if s.name == name and s.tier != "id"]
         for name in _outlier_sets(models)
@@ -135,13 +138,25 @@ def _drawings(models: Sequence[Evaluation]) -> dict[str, list[Drawing]]:
     every = "All sets together: an answer to an input that belongs to no class counts as wrong."
     panels = (("id inputs only", known, lower), ("all sets together", mixed, every))
     return {
-        "ordered": [draw.ordered_uncertainty(each, limits[each.name]) for each in models],
-        "histograms": [draw.histograms(each, limits[each.name]) for each in models],
+        "ordered": [draw.ordered_uncertainty(each, limits[each.name]) for each in alike],
+        "histograms": draw.share_height([draw.histograms(each, limits[each.name]) for each in alike]),
         "verdicts": [draw.verdict_bars(each) for each in models if each.thresholds],
         "detection": [draw.roc(name, rows, names) for name, rows in pairs.items()],
         "mistakes": [draw.risk_over_coverage(title, rows, names, about) for title, rows, about in panels if rows],
         "calibration": [draw.reliability_diagram(e, labelled[e.name]) for e in models if labelled[e.name]],
     }
+
+
+def _losses(models: Sequence[Evaluation], numbers: Any) -> list[str]:
+    """Return what to say first where the second model is right clearly less often than the first."""
+    lines = []
+    for row in numbers.rows(["accuracy_id", "accuracy_semi"]):
+        if row["difference"] is not None and judge(row["difference"], row["metric"]) == "worse":
+            points, kind = f"{-100 * row['difference'].estimate:.1f}", row["metric"].title.rpartition(" ")[2]
+            lines.append(
+                f"{models[1].name} is right about {kind} inputs less often than {models[0].name}: {points} points."
+            )
+    return lines
 
 
 def _outlier_sets(models: Sequence[Evaluation]) -> list[str]:
