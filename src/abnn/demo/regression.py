@@ -136,7 +136,7 @@ def draw(demo: Demo, path: Path) -> None:
         axes.plot(place, mean, color="#1f2933", linewidth=1, label="prediction")
     left.scatter(np.arange(len(order)), demo.y[order], s=9, color="#d55e00", label="target", zorder=3)
     left.set(xlabel="test patients, by prediction", ylabel=TARGET)
-    right.axvspan(-2, 2, color="#dde2e8", alpha=0.6, linewidth=0, label="where most patients are")
+    right.axvspan(-2, 2, color="#dde2e8", alpha=0.6, linewidth=0, zorder=0, label="where most patients are")
     right.set(xlabel=f"{FEATURE}, in standard deviations", ylabel=TARGET)
     for axes in (left, right):
         axes.legend(fontsize=8, frameon=False)
