@@ -114,7 +114,7 @@ def check(python: Path, dist: Path, folder: Path) -> dict[str, Any]:
     own = stranger / "my-env" / "bin"
     script = "import sys, torch, abnn; print(sys.version.split()[0], torch.__version__, abnn.__version__)"
     version, torch_version, own_version = run([str(own / "python"), "-c", script], stranger).split()
-    run([str(own / "pip"), "install", "abnn[serve]"], stranger, **environment)
+    run([str(own / "pip"), "install", "abnn[torch,serve]"], stranger, **environment)
     demo = run([str(own / "abnn"), "demo"], stranger)
     assert "Model: demo/model" in demo, demo
     first, *_ = run(f"{own / 'abnn'} predict demo/model photo.jpg --format jsonl --exit-zero", stranger).splitlines()

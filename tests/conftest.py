@@ -44,7 +44,7 @@ def alter(folder: Path, **fields: Any) -> Path:
     file = next(folder.glob("*.json"))
     changed = {**json.loads(file.read_text()), **fields}
     changed = {name: value for name, value in changed.items() if value is not ...}
-    parts = [part for part in sorted(folder.iterdir()) if part.suffix == ".safetensors"]
+    parts = [part for part in sorted(folder.iterdir()) if part.suffix != ".json"]
     file.write_text(json.dumps(seal({**changed, "files": {part.name: file_digest(part) for part in parts}})))
     return folder
 

@@ -4,7 +4,7 @@
 # After this tutorial you have a classifier for a folder of pictures that refuses what it does not know. It takes about a minute on a laptop.
 #
 # Our classifier tells apart three materials: brick, grass and gravel. The pictures come with scikit-image, so nothing is downloaded. You need
-# `pip install abnn scikit-image`.
+# `pip install 'abnn[torch]' scikit-image`.
 #
 # ## A folder of pictures
 # Put pictures into one sub-folder for each class. We cut ours out of three large photographs, the left part for training, the right part for

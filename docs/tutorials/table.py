@@ -3,7 +3,7 @@
 #
 # After this tutorial a classifier of table rows tells you which rows it should not judge. It takes a few seconds.
 #
-# The table has 569 tumours with 30 measurements each, and whether they were benign. It comes with scikit-learn. You need `pip install 'abnn[pandas]'`.
+# The table has 569 tumours with 30 measurements each, and whether they were benign. It comes with scikit-learn. You need `pip install 'abnn[torch,pandas]'`.
 #
 # ## Data in three parts
 # One part trains the network, one chooses thresholds, one shows how well it works. Columns are scaled: mean 0, standard deviation 1.

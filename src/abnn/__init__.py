@@ -76,7 +76,14 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'abnn' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
+    try:
+        value = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from abnn.errors import MissingExtraError
+
+        raise MissingExtraError("torch", "torch") from None
     return value
 
 

@@ -168,6 +168,12 @@ class Attached(AttachedNetwork):
         except FileFormatError as error:
             raise FileFormatError(f"{error} It came from {path}; delete {folder} to fetch it again.") from None
 
+    def export(self, path: str | Path, format: str = "onnx", check: Any = None) -> Path:
+        """Write the whole model as one artefact that needs no torch ("onnx"), or for "torch"; see :func:`abnn.export.write.export`."""
+        from abnn.export.write import export
+
+        return export(self, path, format, check)
+
 
 def attach(
     backbone: nn.Module,

@@ -26,7 +26,8 @@ from mlflow.types import Schema, TensorSpec
 
 from abnn._version import __version__
 from abnn.attached import Attached
-from abnn.store.saved import class_names_of, load_model
+from abnn.store.names import class_names_of
+from abnn.store.saved import load_model
 
 FOLDER = "abnn"
 

@@ -193,6 +193,9 @@ def test_values_that_json_cannot_hold_never_leave() -> None:
         def __call__(self, prediction: Prediction) -> Any:
             return SimpleNamespace(verdict=["accept"], score=torch.zeros(1))
 
+        def probabilities(self, prediction: Prediction) -> torch.Tensor:
+            return prediction.probs
+
     broken = Prediction(torch.full((2, 1, 10), float("nan")))
     answerer = Answerer(SimpleNamespace(predict=lambda *a, **k: broken, triage=Always(), classes=10))
     with pytest.raises(FloatingPointError):

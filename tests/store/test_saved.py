@@ -10,7 +10,8 @@ import torch
 import abnn
 from abnn.errors import FileFormatError, InputError
 from abnn.networks.by_name import PaperResNet
-from abnn.store.saved import class_names_of, load_model
+from abnn.store.names import class_names_of
+from abnn.store.saved import load_model
 from abnn.tensors import write_tensors
 from tests.conftest import alter
 from tests.train.test_fit import backbone, data

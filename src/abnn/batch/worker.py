@@ -19,7 +19,8 @@ from abnn.batch.reading import Ahead, Batch, image_reader, read_raw, text_reader
 from abnn.data import InputForm
 from abnn.errors import AbnnError, InputError, NotFittedError, explain
 from abnn.files import write_bytes
-from abnn.store.saved import class_names_of, load_model
+from abnn.store.names import class_names_of
+from abnn.store.saved import load_model
 from abnn.triage.calibrate import draws_and_seed
 from abnn.triage.drift import DriftMonitor
 

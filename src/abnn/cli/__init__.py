@@ -15,6 +15,7 @@ from abnn.cli._config import configurable
 from abnn.cli.demo import demo
 from abnn.cli.doctor import doctor
 from abnn.cli.evaluate import evaluate
+from abnn.cli.export import export
 from abnn.cli.fit import fit
 from abnn.cli.predict import predict
 from abnn.cli.report import report
@@ -25,7 +26,7 @@ from abnn.errors import AbnnError, AbnnWarning
 
 HELP = "Clip small Bayesian modules onto a trained network and learn when to trust its predictions."
 app = typer.Typer(name="abnn", help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
-for command in (demo, fit, predict, score, serve, evaluate, report, sweep):
+for command in (demo, fit, predict, score, serve, export, evaluate, report, sweep):
     app.command()(configurable(command))
 app.command()(doctor)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from abnn.errors import InputError, explain, readable
+from abnn.errors import InputError, MissingExtraError, explain, readable
 
 Request = TypeVar("Request")
 
@@ -50,8 +51,23 @@ def say(text: str, warning: bool = False) -> None:
     typer.secho(visible(text), err=warning, fg="yellow" if warning else None)
 
 
-def open_model(path: Path, backbone: str | None, weights: Path | None, device: str) -> tuple[Any, str]:
-    """Return the model of a folder, on a device, and the name of that device."""
+def open_model(
+    path: Path, backbone: str | None, weights: Path | None, device: str, threads: int | None = None
+) -> tuple[Any, str]:
+    """Return the model of a folder, on a device, and the name of that device.
+
+    threads  of an exported model; others use torch's
+    """
+    from abnn.export.artefact import Exported, is_exported
+
+    if is_exported(path):
+        for name, value in (("--backbone", backbone), ("--weights", weights)):
+            if value is not None:
+                raise InputError(explain(name, value, "nothing: an exported model holds its network", "Leave it out."))
+        if device not in ("auto", "cpu"):
+            raise InputError(explain("--device", repr(device), '"auto" or "cpu": an exported model runs there'))
+        return Exported(path, threads), "cpu, by onnxruntime"
+    need_torch()
     import abnn.baselines  # noqa: F401 - its saved models, by their format
     from abnn.store.saved import load_model
 
@@ -69,6 +85,12 @@ def name_of(folder: Path) -> str:
     """Return what to call a saved model: its folder, or the one above where that is just called "model"."""
     folder = folder.resolve()
     return readable((folder.parent if folder.name == "model" else folder).name)
+
+
+def need_torch() -> None:
+    """Raise an error that says what to install where torch is missing; exported models run without it."""
+    if find_spec("torch") is None:
+        raise MissingExtraError("torch", "torch")
 
 
 def move_to_device(model: Any, device: str) -> str:

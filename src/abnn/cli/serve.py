@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from abnn.cli._common import Backbone, Device, Weights, command, move_to_device, name_of, open_model, say
+from abnn.cli._common import Backbone, Device, Weights, command, move_to_device, name_of, need_torch, open_model, say
 from abnn.errors import InputError, explain
 
 if TYPE_CHECKING:
@@ -97,8 +97,9 @@ def _open_model(request: ServeRequest) -> tuple[Any, str, str]:
         actual = "both a folder and --demo" if request.demo else "neither a folder nor --demo"
         raise InputError(explain("model", actual, "a folder of a saved model, or --demo"))
     if request.model is not None:
-        model, place = open_model(request.model, request.backbone, request.weights, request.device)
+        model, place = open_model(request.model, request.backbone, request.weights, request.device, request.threads)
         return model, name_of(request.model), place
+    need_torch()
     from abnn.demo.digits import demo_model
 
     model, _ = demo_model(request.quiet)

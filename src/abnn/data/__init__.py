@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from abnn.data.arrays import ArraySource
-from abnn.data.classes import choose_classes, match_labels, split_classes
-from abnn.data.digits import DigitsData, Labelled, load_digits
-from abnn.data.folders import FolderSource
-from abnn.data.form import InputForm
-from abnn.data.images import read_image
-from abnn.data.named import data_root, open_named
-from abnn.data.source import Chunk, Source
 from abnn.errors import InputError, explain
 
+if TYPE_CHECKING:
+    from abnn.data.arrays import ArraySource
+    from abnn.data.classes import choose_classes, match_labels
+    from abnn.data.digits import DigitsData, Labelled, load_digits
+    from abnn.data.folders import FolderSource
+    from abnn.data.form import InputForm
+    from abnn.data.images import read_image
+    from abnn.data.named import data_root, open_named
+    from abnn.data.source import Chunk, Source
+
+_PLACES = {
+    "ArraySource": "abnn.data.arrays",
+    "choose_classes": "abnn.data.classes",
+    "match_labels": "abnn.data.classes",
+    "DigitsData": "abnn.data.digits",
+    "Labelled": "abnn.data.digits",
+    "load_digits": "abnn.data.digits",
+    "FolderSource": "abnn.data.folders",
+    "InputForm": "abnn.data.form",
+    "read_image": "abnn.data.images",
+    "data_root": "abnn.data.named",
+    "open_named": "abnn.data.named",
+    "Chunk": "abnn.data.source",
+    "Source": "abnn.data.source",
+}
+"""Where the names live. They are imported when first used: some need torch, and exported models run without it."""
 __all__ = ["ArraySource", "Chunk", "DigitsData", "FolderSource", "InputForm", "Labelled", "Source", "choose_classes"]
 __all__ += ["data_root", "load_digits", "match_labels", "open_named", "open_source", "read_image"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'abnn.data' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
+    return value
 
 
 def open_source(text: str, root: str | Path | None = None) -> Source:
@@ -24,6 +51,11 @@ def open_source(text: str, root: str | Path | None = None) -> Source:
     text  "SOURCE", or "NAME=SOURCE" to call it something else in tables; "SOURCE[CLASS, ...]" for some of its classes
     root  where data sets by name are kept; see :mod:`abnn.data.named`
     """
+    from abnn.data.arrays import ArraySource
+    from abnn.data.classes import choose_classes, split_classes
+    from abnn.data.folders import FolderSource
+    from abnn.data.named import open_named
+
     name, _, rest = text.partition("=")
     name, text = (name.strip(), rest) if "=" in text and not Path(text).exists() else ("", text)
     path = Path(text).expanduser()

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from abnn.data.form import InputForm
 from abnn.data.source import Chunk, Source
@@ -74,7 +73,7 @@ class ArraySource(Source):
         near = np.split(rows, np.flatnonzero(np.diff(rows // window)) + 1)
         values = (self.raw(int(some[0]), int(some[-1]) + 1)[some - some[0]] for some in near)
         convert = form.images if self.kind == "images" else form.features
-        return Chunk(torch.cat([convert(some) for some in values]), rows, int(rows[-1]) + 1)
+        return Chunk(form.join([convert(some) for some in values]), rows, int(rows[-1]) + 1)
 
     def raw(self, first: int, last: int) -> np.ndarray:
         """Return rows as they are in the file."""

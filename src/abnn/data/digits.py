@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from abnn.data.arrays import MemorySource
+from abnn.data.drawing import CLASS_NAMES
 from abnn.errors import InputError, explain, unknown
 
-CLASS_NAMES = tuple("0123456789")
 LEVELS = 16  # steps between black and white
 STORED = Path(__file__).with_name("digits.npz")
 

@@ -10,17 +10,19 @@ blocks   the share of ink in each 4 x 4 block: 8 x 8 values, bright on dark
 from __future__ import annotations
 
 import math
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from PIL import Image
-from torch import Tensor
 
-from abnn.data.digits import CLASS_NAMES
 from abnn.data.form import InputForm
 from abnn.errors import InputError, explain
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CLASS_NAMES = tuple("0123456789")
 
 BOX = 32
 SPECK = 0.05
@@ -34,13 +36,19 @@ class NoInkError(InputError):
 
 
 def reads_drawings(model: Any) -> bool:
-    """Whether the model reads inputs of the form of the embedded digits: 1 x 8 x 8, and classes named 0 to 9."""
+    """Whether the model reads inputs of the form of the embedded digits: 1 x 8 x 8, and classes named 0 to 9.
+
+    Without torch nothing does: exported models run, but drawings are prepared by it.
+    """
     names = getattr(model, "extra", {}).get("class_names")
-    return tuple(model.input_shape) == (1, 8, 8) and names == list(CLASS_NAMES)
+    own = tuple(model.input_shape) == (1, 8, 8) and names == list(CLASS_NAMES)
+    return own and find_spec("torch") is not None
 
 
 def read_drawing(grey: np.ndarray) -> Tensor:
     """Return a drawing, uint8 [H, W], as an input, float32 [1, 8, 8]."""
+    import torch
+
     if (scale := WORKING_SIDE / max(grey.shape)) < 1:
         height, width = (max(1, round(side * scale)) for side in grey.shape)
         grey = np.asarray(Image.fromarray(grey).resize((width, height), Image.Resampling.BOX))
@@ -62,9 +70,9 @@ class InkForm(InputForm):
             raise InputError(explain("ink", actual, "one that reads the embedded digits: 1 x 8 x 8, classes 0 to 9"))
         return cls((1, 8, 8), model.input_dtype)
 
-    def images(self, pictures: np.ndarray) -> Tensor:
+    def images(self, pictures: np.ndarray) -> Any:
         greys = [np.asarray(Image.fromarray(each.squeeze()).convert("L")) for each in pictures]
-        return torch.stack([read_drawing(grey) for grey in greys]).to(self.dtype)
+        return self.inputs(np.stack([read_drawing(grey).numpy() for grey in greys]).astype(self.number))
 
 
 def ink_mask(grey: np.ndarray) -> np.ndarray:
@@ -123,8 +131,11 @@ def size_in_box(height: int, width: int) -> tuple[int, int]:
 
 def in_box(glyph: Tensor, height: int, width: int, shift: int) -> Tensor:
     """Return the glyph as a bitmap of ``height x width`` in the middle of the box, moved by ``shift``."""
+    import torch
+    from torch.nn.functional import interpolate
+
     width = min(width, BOX - 2 * abs(shift))
-    resized = F.interpolate(glyph[None, None], size=(height, width), mode="area")[0, 0]
+    resized = interpolate(glyph[None, None], size=(height, width), mode="area")[0, 0]
     box = torch.zeros(BOX, BOX)
     top, left = (BOX - height) // 2, (BOX - width) // 2 + shift
     # Hairlines of some faces are thinner than a pixel: a quarter of one counts as ink, so that they do not break up.
@@ -134,4 +145,6 @@ def in_box(glyph: Tensor, height: int, width: int, shift: int) -> Tensor:
 
 def block_counts(bitmaps: Tensor) -> Tensor:
     """Return the share of set pixels in each 4x4 block: ``[N, 32, 32]`` to ``[N, 1, 8, 8]``."""
-    return F.avg_pool2d(bitmaps[:, None], BOX // 8)
+    from torch.nn.functional import avg_pool2d
+
+    return avg_pool2d(bitmaps[:, None], BOX // 8)

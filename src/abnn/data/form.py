@@ -7,35 +7,43 @@ Pictures of 8 bits stay in 8 bits until they have their size, as in the paper's 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
+from abnn.data.resize import resize
 from abnn.errors import InputError, explain
 
 
 @dataclass(frozen=True)
 class InputForm:
-    """The form of one model's inputs; in uint8, pictures of 8 bits stay 0..255, neither scaled nor normalised."""
+    """The form of one model's inputs; in uint8, pictures of 8 bits stay 0..255, neither scaled nor normalised.
+
+    Inputs are tensors where ``dtype`` is one of torch, and arrays where it is one of numpy, as exported models have it.
+    """
 
     shape: tuple[int, ...]  # (channels, height, width) for pictures, (features,) for rows of a table
-    dtype: torch.dtype = torch.float32
+    dtype: Any = None  # of torch or of numpy; None: torch.float32
     mean: tuple[float, ...] | None = None  # of each channel, subtracted after scaling to [0, 1]; None: left as it is
     std: tuple[float, ...] | None = None  # of each channel, divided by
     crop: float | None = (
         None  # the share of a picture that is cut from its middle, undistorted; None: all of it, squeezed
     )
 
+    def __post_init__(self) -> None:
+        if self.dtype is None:
+            import torch
+
+            object.__setattr__(self, "dtype", torch.float32)
+
     @classmethod
     def of(cls, model: Any) -> InputForm:
         """The form of a model's inputs, with the preprocessing that was saved with it as ``extra["preprocess"]``."""
         shape, dtype = tuple(model.input_shape), model.input_dtype
         pictures = len(shape) == 3 and shape[0] in (1, 3)
-        if not dtype.is_floating_point or not (pictures or len(shape) == 1):
+        if "float" not in str(dtype) or not (pictures or len(shape) == 1):
             accepted = "a floating-point type, (1 or 3, height, width) for pictures or (features,) for tables"
             fix = "Evaluate it from Python with abnn.evaluate.evaluate_set."
             raise InputError(explain("model", f"inputs of shape {shape} and {dtype}", accepted, fix))
@@ -45,58 +53,91 @@ class InputForm:
     def kind(self) -> str:
         return "images" if len(self.shape) == 3 else "features"
 
-    def images(self, pictures: np.ndarray) -> Tensor:
+    @property
+    def number(self) -> np.dtype:
+        """The type of numpy that inputs are computed in."""
+        name = str(self.dtype).removeprefix("torch.")
+        return np.dtype("float32" if name == "bfloat16" else name)  # which numpy does not know
+
+    def images(self, pictures: np.ndarray) -> Any:
         """Pictures as inputs: [N, H, W] or [N, H, W, 1 or 3], uint8 of 0..255 or floats in [0, 1]."""
-        x = torch.from_numpy(np.ascontiguousarray(pictures))
-        x = x[:, None] if x.ndim == 3 else x.movedim(3, 1)
+        x = pictures[:, None] if pictures.ndim == 3 else np.moveaxis(pictures, 3, 1)
         if x.shape[1] == 3 and self.shape[0] == 1:
             x = grey(x)
         if self.crop is not None:
             x = self._middle(x, self.crop)
         if x.shape[2:] != self.shape[1:]:
-            x = F.interpolate(x.contiguous(), size=self.shape[1:], mode="bilinear", antialias=True)
-        x = x.expand(-1, self.shape[0], -1, -1)
-        if self.dtype == torch.uint8:
+            x = self._resized(x)
+        x = np.broadcast_to(x, (len(x), *self.shape))
+        if self.number == np.uint8:
             assert pictures.dtype == np.uint8
-            return x.contiguous()
-        x = x.to(self.dtype)
-        if pictures.dtype == np.uint8:
-            x = x / 255
-        return self._normalised(x).contiguous()
+            return self.inputs(x)
+        x = x.astype(self.number)
+        return self.inputs(self._normalised(x / self.number.type(255) if pictures.dtype == np.uint8 else x))
 
-    def features(self, rows: np.ndarray) -> Tensor:
+    def features(self, rows: np.ndarray) -> Any:
         """Rows of a table as inputs, [N, features]."""
-        return self._normalised(torch.from_numpy(np.ascontiguousarray(rows)).to(self.dtype)).contiguous()
+        return self.inputs(self._normalised(rows.astype(self.number)))
 
-    def pictures(self, x: Tensor) -> np.ndarray:
+    def inputs(self, x: np.ndarray) -> Any:
+        """An array as the model takes it."""
+        x = np.ascontiguousarray(x)
+        if isinstance(self.dtype, np.dtype):
+            return x
+        import torch
+
+        return torch.from_numpy(x).to(self.dtype)
+
+    def join(self, parts: Sequence[Any]) -> Any:
+        """Several batches of inputs as one; none at all as an empty one."""
+        if not parts:
+            return self.inputs(np.zeros((0, *self.shape), self.number))
+        if isinstance(self.dtype, np.dtype):
+            return np.concatenate(parts)
+        import torch
+
+        return torch.cat(list(parts))
+
+    def pictures(self, x: Any) -> np.ndarray:
         """Inputs as pictures again, uint8 [N, H, W] or [N, H, W, 3]; rows of a table give none."""
         if self.kind == "features":
             return np.zeros((0, 1, 1), np.uint8)
+        x = x if isinstance(x, np.ndarray) else x.cpu().numpy()
         if self.mean is not None:
             x = x * self._per_channel(self.std) + self._per_channel(self.mean)
-        pictures = (x.cpu() * 255).round().clamp(0, 255).byte()
-        return (pictures[:, 0] if self.shape[0] == 1 else pictures.movedim(1, -1)).numpy()
+        pictures = (x * x.dtype.type(255)).round().clip(0, 255).astype(np.uint8)
+        return pictures[:, 0] if self.shape[0] == 1 else np.moveaxis(pictures, 1, -1)
 
-    def _middle(self, x: Tensor, share: float) -> Tensor:
+    def _middle(self, x: np.ndarray, share: float) -> np.ndarray:
         """Return the largest part in the middle with the proportions of an input, times ``share``."""
         scale = share * min(have / want for have, want in zip(x.shape[2:], self.shape[1:]))
         sides = [max(1, round(scale * want)) for want in self.shape[1:]]
         top, left = ((have - side) // 2 for have, side in zip(x.shape[2:], sides))
         return x[:, :, top : top + sides[0], left : left + sides[1]]
 
-    def _normalised(self, x: Tensor) -> Tensor:
+    def _resized(self, x: np.ndarray) -> np.ndarray:
+        """Return pictures in the size of inputs, by torch where inputs are its tensors: that is faster, and the same."""
+        if isinstance(self.dtype, np.dtype):
+            return resize(x, *self.shape[1:])
+        import torch
+        from torch.nn.functional import interpolate
+
+        picture = torch.from_numpy(np.ascontiguousarray(x))
+        return interpolate(picture, size=self.shape[1:], mode="bilinear", antialias=True).numpy()
+
+    def _normalised(self, x: np.ndarray) -> np.ndarray:
         return x if self.mean is None else (x - self._per_channel(self.mean)) / self._per_channel(self.std)
 
-    def _per_channel(self, values: tuple[float, ...] | None) -> Tensor:
-        return torch.tensor(values, dtype=self.dtype).view(-1, *[1] * (len(self.shape) - 1))
+    def _per_channel(self, values: tuple[float, ...] | None) -> np.ndarray:
+        return np.array(values, self.number).reshape(-1, *[1] * (len(self.shape) - 1))
 
 
-def grey(x: Tensor) -> Tensor:
+def grey(x: np.ndarray) -> np.ndarray:
     """Luma by ITU-R BT.601, [N, 3, H, W] to [N, 1, H, W]; 8 bits as Pillow does it, in 16-bit fixed point."""
-    if x.is_floating_point():
-        return (x * torch.tensor([0.299, 0.587, 0.114], dtype=x.dtype).view(3, 1, 1)).sum(1, keepdim=True)
-    red, green, blue = x.int().unbind(1)
-    return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).to(torch.uint8)[:, None]
+    if x.dtype.kind == "f":
+        return (x * np.array([0.299, 0.587, 0.114], x.dtype).reshape(3, 1, 1)).sum(1, keepdims=True)
+    red, green, blue = x.astype(np.int32).transpose(1, 0, 2, 3)
+    return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).astype(np.uint8)[:, None]
 
 
 def _preprocess(saved: Any, channels: int) -> tuple[Any, Any, float | None]:

@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from abnn.data.form import InputForm
 from abnn.errors import InputError, explain
@@ -18,7 +17,7 @@ from abnn.errors import InputError, explain
 class Chunk(NamedTuple):
     """Some inputs of a source."""
 
-    x: Tensor  # the inputs that could be read, in the form that the model takes
+    x: Any  # the inputs that could be read, in the form that the model takes
     rows: np.ndarray  # their places in the source, int64
     last: int  # the place after this chunk
     unreadable: tuple[str, ...] = ()  # "where: why" for the inputs that could not be read

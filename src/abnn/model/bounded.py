@@ -78,4 +78,4 @@ def rms(x: Tensor, mask: Tensor | None = None) -> Tensor:
         share = counted.float().mean(1, keepdim=True).clamp_min(1 / x.shape[1]).to(values.dtype)
         return rms(torch.where(counted, values, 0.0)) / share.sqrt()
     norm = torch.linalg.vector_norm(values.flatten(1) * SMALLER, dim=1)
-    return (norm * (1 / (SMALLER * math.sqrt(x[0].numel())))).view(-1, *[1] * (x.ndim - 1))
+    return (norm * (1 / (SMALLER * x[0].numel() ** 0.5))).view(-1, *[1] * (x.ndim - 1))

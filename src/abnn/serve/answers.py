@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from abnn.errors import InputError, explain
-from abnn.predict import Prediction
-from abnn.store.saved import class_names_of
-from abnn.triage.calibrate import seven_digits
+from abnn.export.artefact import Answers, Exported
+from abnn.export.ask import ask
+from abnn.store.names import class_names_of
+from abnn.triage.thresholds import seven_digits
 
 PLAIN, ATTACHED = "without attachments", "with attachments"
 FAR = "far away"  # the term of the learnt score that grows without bound outside of the data
@@ -51,44 +50,58 @@ class Answerer:
             raise InputError(explain("model", "a model without thresholds", "a model saved with its triage", fix))
         self.model, self.triage = model, model.triage
         self.names = class_names_of(model) or [str(number) for number in range(model.classes)]
-        learnt = model.combined.names if getattr(model, "is_judge", False) else []
+        if isinstance(model, Exported):
+            learnt, self.plain = model.description.parts, model.description.plain
+        else:
+            learnt = model.combined.names if getattr(model, "is_judge", False) else []
+            self.plain = getattr(getattr(model, "state", None), "plain", False)
         self.parts = {name: in_words(name) for name in ([*learnt, FAR] if learnt else ())}
 
-    def __call__(self, x: Tensor) -> list[dict[str, Any]]:
-        prediction = self.model.predict(x, draws=self.triage.draws, seed=self.triage.seed)
-        verdicts = self.triage(prediction)
-        samples, scores = prediction.samples.float().cpu(), verdicts.score.float().cpu()
-        if not (torch.isfinite(samples).all() and torch.isfinite(scores).all()):
+    def __call__(self, x: Any) -> list[dict[str, Any]]:
+        answers = ask(self.model, x, self.triage.draws, self.triage.seed)
+        samples, scores, probs = answers.samples, answers.score, answers.stated
+        if not (np.isfinite(samples).all() and np.isfinite(scores).all()):
             raise FloatingPointError("the model gave NaN or infinite values")
-        probs = self.triage.probabilities(prediction).float().cpu().numpy()
-        names = sample_names(
-            len(samples), self.triage.draws, getattr(getattr(self.model, "state", None), "plain", False)
+        assert probs is not None and answers.probs is not None and answers.verdict is not None
+        names = sample_names(len(samples), self.triage.draws, self.plain)
+        causes: list[Any] = [*self.causes_of(answers)] or [None] * len(answers)
+        columns = (
+            samples.swapaxes(0, 1),
+            answers.probs,
+            probs,
+            scores.tolist(),
+            answers.verdict,
+            parts_of(answers),
+            causes,
         )
-        parts, means = parts_of(prediction), prediction.probs.float().cpu().numpy()
-        causes: list[Any] = [*self.causes_of(prediction)] or [None] * len(prediction)
-        rows = zip(samples.transpose(0, 1).numpy(), means, probs, scores.tolist(), verdicts.verdict, parts, causes)
+        rows = zip(*columns)
         return [self._describe(names, *row) for row in rows]
 
-    def causes_of(self, prediction: Prediction) -> list[dict[str, float]]:
+    def causes_of(self, answers: Answers) -> list[dict[str, float]]:
         """Return for each input by how much the learnt score would be lower if a part of it were usual, the largest first.
 
-        A part counts where it is above usual; ``FAR`` is the term that grows outside of the data. [] without a learnt score.
+        A part counts where it is above usual; ``FAR`` is the term that grows outside of the data. [] without a learnt score, and
+        for exported models, which keep it inside of their graph.
         """
         combined = getattr(self.model, "combined", None)
-        if combined is None or not prediction.parts or self.triage.score != "combined":
+        if combined is None or not answers.parts or self.triage.score != "combined":
             return []
-        x = torch.stack([*prediction.parts.values()], dim=1).float()
+        import torch
 
-        def learnt(x: Tensor) -> Tensor:
+        x, score = (
+            torch.from_numpy(each).to(combined.anchor)
+            for each in (np.stack([*answers.parts.values()], 1), answers.score)
+        )
+
+        def learnt(x: Any) -> Any:
             return ((combined.members(x) - combined.mean) / combined.spread).mean(0) + x @ combined.anchor
 
         whole, count = learnt(x), x.shape[1]
         usual = x[:, None].repeat(1, count, 1)
         usual.diagonal(dim1=1, dim2=2).clamp_(max=0)
         drops = whole[:, None] - learnt(usual.flatten(0, 1)).view(-1, count)
-        far = (prediction.score_by("combined") - whole)[:, None]
-        rows = torch.cat([drops, far], dim=1).cpu().tolist()
-        named = [zip([*prediction.parts, FAR], row) for row in rows]
+        rows = torch.cat([drops, (score - whole)[:, None]], dim=1).cpu().tolist()
+        named = [zip([*answers.parts, FAR], row) for row in rows]
         return [
             {name: float(f"{drop:.4g}") for name, drop in sorted(row, key=lambda pair: -pair[1]) if drop >= LEAST_CAUSE}
             for row in named
@@ -202,12 +215,12 @@ def in_words(part: str) -> str:
     return WORDS.get(part, f"“{part}” is large")
 
 
-def parts_of(prediction: Prediction) -> list[dict[str, float] | None]:
+def parts_of(answers: Answers) -> list[dict[str, float] | None]:
     """Return the parts of the learnt score for each input, by name; None where there are none."""
-    if not prediction.parts:
-        return [None] * len(prediction)
-    columns = torch.stack([*prediction.parts.values()], dim=1).float().cpu().tolist()
-    return [{name: float(f"{value:.6g}") for name, value in zip(prediction.parts, row)} for row in columns]
+    if not answers.parts:
+        return [None] * len(answers)
+    columns = np.stack([*answers.parts.values()], axis=1).tolist()
+    return [{name: float(f"{value:.6g}") for name, value in zip(answers.parts, row)} for row in columns]
 
 
 def share_below(quantiles: Sequence[float], score: float) -> float:

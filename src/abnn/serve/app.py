@@ -12,10 +12,8 @@ from importlib.resources import files
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
-from torch import Tensor
 
 from abnn._version import __version__
 from abnn.data.drawing import NoInkError, read_drawing, reads_drawings
@@ -89,7 +87,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def _life(self, app: FastAPI) -> AsyncIterator[None]:
-        blank = torch.zeros(1, *self.form.shape, dtype=self.form.dtype)
+        blank = self.form.inputs(np.zeros((1, *self.form.shape), self.form.number))
         async with self.decoders.running(), self.traffic.keeping(), self.batcher.running(blank):
             yield
 
@@ -106,25 +104,27 @@ class Service:
         with self.batcher.admit():
             channels = 1 if prepare == "ink" else self.form.shape[0]
             inputs = await self.decoders.read(contents, channels, partial(self.prepare, how=prepare), deadline)
-            readable = [x for x in inputs if isinstance(x, Tensor)]
+            readable = [x for x in inputs if not isinstance(x, Problem)]
             answers = iter(await self.batcher.submit(readable, deadline) if readable else [])
         results = [x if isinstance(x, Problem) else next(answers) for x in inputs]
         for x, result in zip(inputs, results):
             if isinstance(result, dict):
                 self.measures.verdicts.labels(result["verdict"]).inc()
-                if show and isinstance(x, Tensor):
+                if show and not isinstance(x, Problem):
                     result["input"] = self.picture(x)
         self.traffic.update([result["score"] for result in results if isinstance(result, dict)])
         return results
 
-    def prepare(self, pixels: np.ndarray, how: str) -> Tensor | Problem:
+    def prepare(self, pixels: np.ndarray, how: str) -> Any:
         """Return one picture as an input of the model, or why it is none."""
         try:
-            return read_drawing(pixels).to(self.form.dtype) if how == "ink" else self.form.images(pixels[None])[0]
+            if how == "ink":
+                return self.form.inputs(read_drawing(pixels).numpy().astype(self.form.number))
+            return self.form.images(pixels[None])[0]
         except NoInkError as error:
             return Problem(422, "no-ink", str(error))
 
-    def picture(self, x: Tensor) -> dict[str, Any]:
+    def picture(self, x: Any) -> dict[str, Any]:
         """Return an input as PNG."""
         pixels = self.form.pictures(x[None])[0]
         png = base64.b64encode(encode_png(pixels)).decode()

@@ -18,8 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from abnn.serve.problems import Problem, busy
 from abnn.serve.settings import PATIENCE, Settings
@@ -32,7 +31,7 @@ Outcome = dict[str, Any] | Problem
 class Waiting(NamedTuple):
     """One image in the queue."""
 
-    x: Tensor
+    x: Any
     deadline: float
     future: asyncio.Future[Outcome]
 
@@ -42,7 +41,7 @@ class Batcher:
 
     def __init__(
         self,
-        answer: Callable[[Tensor], Sequence[dict[str, Any]]],
+        answer: Callable[[Any], Sequence[dict[str, Any]]],
         settings: Settings,
         on_batch: Callable[[int, float], None] = lambda size, seconds: None,
     ) -> None:
@@ -61,7 +60,7 @@ class Batcher:
         return len(self._queue)
 
     @contextlib.asynccontextmanager
-    async def running(self, warm_up: Tensor) -> AsyncIterator[None]:
+    async def running(self, warm_up: Any) -> AsyncIterator[None]:
         """Pass ``warm_up`` through the model, then take requests; at the end, answer everything that was taken."""
         if self.ready:
             raise RuntimeError("This application is running already; make another one with create_app().")
@@ -98,7 +97,7 @@ class Batcher:
             self.under_way -= 1
             self._news.set()
 
-    async def submit(self, inputs: Sequence[Tensor], deadline: float) -> list[Outcome]:
+    async def submit(self, inputs: Sequence[Any], deadline: float) -> list[Outcome]:
         """Return the answers to all images of a request, or 503: all are taken, or none."""
         loop = asyncio.get_running_loop()
         if not self.ready:
@@ -160,11 +159,15 @@ class Batcher:
                 await asyncio.wait_for(self._news.wait(), until - loop.time())
         return [self._queue.popleft() for _ in range(min(most, len(self._queue)))]
 
-    def _compute(self, inputs: list[Tensor]) -> Sequence[dict[str, Any]]:
+    def _compute(self, inputs: list[Any]) -> Sequence[dict[str, Any]]:
         """Let the model answer, in its own thread.
 
         A few images are too little work to share: one thread is faster, and leaves the other cores to the requests.
         """
+        if isinstance(inputs[0], np.ndarray):  # of an exported model, whose threads are chosen when it is opened
+            return self._answer(np.stack(inputs))
+        import torch
+
         if self._settings.threads is not None:
             torch.set_num_threads(self._settings.threads if len(inputs) >= WORTH_SHARING else 1)
         return self._answer(torch.stack(inputs))

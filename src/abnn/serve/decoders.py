@@ -21,11 +21,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from abnn.serve.problems import Problem, busy
 from abnn.serve.settings import PATIENCE, Settings
@@ -34,7 +32,8 @@ SMALL_BYTES, SMALL_PIXELS, SMALL_SECONDS = 64 * 2**10, 1_000_000, 0.5
 MOST_LARGE = 16  # requests that wait for the decoder of large images, and at most a quarter of all
 BYTES_PER_PIXEL, SPARE_BYTES = 32, 128 * 2**20
 """Memory of a decoder, beyond what it has at its start: for the largest image that is accepted, and for copies."""
-Input = Tensor | Problem
+Input = Any
+"""A tensor or an array, as the model takes it, or a Problem."""
 Prepare = Callable[[np.ndarray], Input]
 
 
@@ -78,7 +77,7 @@ class Decoder:
         """Start the process; at the end, end it."""
         with ThreadPoolExecutor(1, "abnn-decode") as self._thread:
             try:
-                await self.read(Job([], 1, lambda array: torch.empty(0), math.inf, []))
+                await self.read(Job([], 1, lambda array: array, math.inf, []))
                 self._mean_seconds = 0.0  # a start says nothing about images
                 yield
             finally:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from abnn.data.digits import load_digits
 from abnn.data.images import EXTENSIONS
 from abnn.errors import InputError, explain, readable
 from abnn.serve.images import SIGNATURES, encode_png, kind_of
@@ -57,6 +56,8 @@ def digit_samples() -> Sequence[Sample]:
 
     A 0, a 1, a 2, ... from evenly spaced places of the digits, and evenly spaced photographs.
     """
+    from abnn.data.digits import load_digits
+
     samples, data = [], load_digits(0)
     for tier, part in {"id": data.test, "semi": data.semi, "full": data.full}.items():
         group, about, title = TIERS[tier]

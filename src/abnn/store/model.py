@@ -25,6 +25,7 @@ from abnn.model.inputs import MASK, Batch, Forms, Inputs, rows_of
 from abnn.model.network import AttachedNetwork
 from abnn.networks.recipe import rebuild
 from abnn.store.folder import FIX, LEARNT, check_tensors, fingerprint, read_folder, write_folder
+from abnn.store.names import check_class_names
 from abnn.store.schema import AttachedModel
 from abnn.tasks import TASKS
 from abnn.tensors import read_tensors, tensor_digest
@@ -172,17 +173,6 @@ def check_classes(path: Path, said: int, classes: int) -> None:
     """Refuse a description of a network with another number of classes."""
     if said != classes:
         raise FileFormatError(f"{path}: classes is {said}; accepted: {classes}, as many as the network has. {FIX}")
-
-
-def check_class_names(names: Any, classes: int, argument: str, fix: str) -> list[str] | None:
-    """Return names of classes as a list, None where there are none, or raise an error that calls them ``argument``."""
-    if names is None:
-        return None
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise InputError(explain(argument, repr(names)[:80], f"a list of {classes} strings, or None", fix))
-    if len(names) != classes:
-        raise InputError(explain(argument, f"{len(names)} names", f"{classes}, the number of classes", fix))
-    return list(names)
 
 
 def other_network(path: Path, fingerprint: str) -> FileFormatError:

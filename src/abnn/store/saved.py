@@ -17,7 +17,7 @@ from abnn.networks.by_name import build_backbone
 from abnn.networks.recipe import rebuild
 from abnn.store.folder import fingerprint as network_fingerprint
 from abnn.store.folder import read_folder
-from abnn.store.model import check_class_names, other_network
+from abnn.store.model import other_network
 from abnn.store.schema import AttachedModel, TrainedMethod, WithNetwork
 from abnn.tensors import read_tensors
 
@@ -65,12 +65,6 @@ def describe(path: Path) -> dict[str, Any]:
         place = f"{path}, which {'is no saved model' if path.exists() else 'does not exist'}"
         raise FileFormatError(explain("checkpoint", place, "a folder that model.save() wrote", fix))
     return next((each for each in described if each["format"] in LOADERS), described[0])
-
-
-def class_names_of(model: Any) -> list[str] | None:
-    """Return the names of the classes that were saved with a model, if there are any; an error if they do not fit to it."""
-    names, fix = getattr(model, "extra", {}).get("class_names"), "Save the model again with the right names."
-    return check_class_names(names, model.classes, "class_names of the model", fix)
 
 
 def fingerprint(path: Path, backbone: str | None = None) -> str:

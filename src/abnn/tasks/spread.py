@@ -111,7 +111,7 @@ class Spread(nn.Module):
 
     def outside(self, variances: Tensor) -> Tensor:
         """max_k max(0, v_k / Q_k - 1), [B, 1]."""
-        return (variances - self.bounds).amax(1, keepdim=True).clamp(0, LARGEST).expm1()
+        return (variances - self.bounds).amax(1, keepdim=True).clamp(0.0, LARGEST).expm1()
 
     def forward(self, evidence: Evidence) -> Tensor:
         """m, a and e in units of the targets, [B, 3 D]; never in half precision."""

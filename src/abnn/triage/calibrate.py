@@ -22,7 +22,7 @@ from abnn.train.watch import progress_bar
 from abnn.triage.drift import LEAST_SCORES, split_reference
 from abnn.triage.intervals import Intervals
 from abnn.triage.temperature import choose_temperature
-from abnn.triage.thresholds import best_split, cheapest_thresholds, conformal_quantile, least_count, lift
+from abnn.triage.thresholds import best_split, cheapest_thresholds, conformal_quantile, least_count, lift, seven_digits
 from abnn.triage.triage import Triage
 from abnn.triage.widths import learn_statement
 
@@ -233,11 +233,6 @@ def quantiles(scores: np.ndarray) -> tuple[float, ...]:
     """Return 0 %, 1 %, ..., 100 % of the scores, to seven digits."""
     values = np.quantile(scores, np.arange(101) / 100, method="inverted_cdf")
     return tuple(seven_digits(value) for value in values)
-
-
-def seven_digits(value: float) -> float:
-    """Return a score as quantiles are kept."""
-    return float(f"{value:.7g}")
 
 
 def _by_cost(gathered: Gathered, costs: Costs) -> Pair:

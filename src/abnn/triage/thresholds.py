@@ -106,3 +106,8 @@ def cheapest_thresholds(scores: np.ndarray, kinds: np.ndarray, costs: Costs) -> 
     high = int(np.flatnonzero(total <= total.min() + tolerance)[-1])
     low = int(best_low[high])
     return float(candidates[low]), float(candidates[high]), float(total[high] + notice.sum())
+
+
+def seven_digits(value: float) -> float:
+    """Return a score as quantiles are kept."""
+    return float(f"{value:.7g}")

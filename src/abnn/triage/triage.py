@@ -117,24 +117,23 @@ class Triage:
 
         from abnn.triage.temperature import no_surer, rescale, state_labels
 
-        score = prediction.score_by(self.score)
-        # Labels where they decide: else the host need not wait for the device.
-        predicted = prediction.label.cpu().numpy() if self.by_class else None
-        notice, _ = self._limits(predicted, prediction.samples.shape[2])
-        accepted = score <= torch.as_tensor(notice, dtype=score.dtype, device=score.device)  # as in verdicts()
+        accepted = prediction.score_by(self.score) <= self.levels_of(prediction)[:, 0]  # as in verdicts()
         if prediction.distribution == "labels":
             return state_labels(prediction, accepted, self.temperature)
         stated = rescale(prediction.probs, self.temperature)
         return torch.where(accepted[:, None], stated, no_surer(stated, prediction.plain))
 
     def levels_of(self, prediction: Prediction) -> Tensor:
-        """Return the thresholds of notice and reject for each input, [B, 2], as numbers of the score's kind."""
-        score = prediction.score_by(self.score)
-        if self.by_class:
-            import torch
+        """Return the thresholds of notice and reject for each input, [B, 2], as numbers of the score's kind.
 
-            return torch.tensor(self.by_class, dtype=torch.float64)[prediction.label.cpu()].to(score)
-        return score.new_tensor([[self.notice, self.reject]]).expand(len(prediction), 2)
+        Nothing leaves the device, and the number of inputs stays open: this is exported.
+        """
+        score = prediction.score_by(self.score)
+        if not self.by_class:
+            return score.new_tensor([[self.notice, self.reject]]).expand(score.shape[0], 2)
+        if (classes := prediction.samples.shape[2]) > len(self.by_class):
+            raise InputError(explain("prediction", f"{classes} classes", f"{len(self.by_class)}, as calibrated"))
+        return score.new_tensor(self.by_class)[prediction.label]
 
     def levels(self, scores: np.ndarray, predicted: np.ndarray | None = None) -> np.ndarray:
         """Return numbers into ``VERDICTS`` for scores that are at hand; with ``by_class`` the predicted classes decide."""

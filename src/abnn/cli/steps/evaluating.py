@@ -24,7 +24,8 @@ from abnn.evaluate.records import Record, read_record, write_record
 from abnn.evaluate.resume import Settings, TieredSource, evaluate_source
 from abnn.files import check_writable
 from abnn.scores import SCORES, without_statistics
-from abnn.store.saved import class_names_of, fingerprint
+from abnn.store.names import class_names_of
+from abnn.store.saved import fingerprint
 from abnn.train.watch import progress_bar
 from abnn.triage.calibrate import draws_and_seed
 

@@ -9,10 +9,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from abnn.data import ArraySource, InputForm, read_image
 from abnn.data.images import EXTENSIONS, reason
@@ -27,7 +26,7 @@ class Batch(NamedTuple):
     """Inputs in the order they were named, those that could be read and those that could not with the reason."""
 
     names: list[str]
-    x: Tensor
+    x: Any
     unreadable: list[tuple[str, str]]
 
 
@@ -118,8 +117,8 @@ def _images(names: list[str], form: InputForm, pool: ThreadPoolExecutor) -> Batc
         raise InputError(explain("INPUT", names[0], f"rows of {form.shape[0]} features, which this model takes", fix))
     inputs = list(pool.map(lambda name: _image(name, form), names))
     pairs = [("standard input" if name == STDIN else readable(name), each) for name, each in zip(names, inputs)]
-    good = [(name, each) for name, each in pairs if isinstance(each, Tensor)]
-    x = torch.cat([each for _, each in good]) if good else torch.zeros(0, *form.shape, dtype=form.dtype)
+    good = [(name, each) for name, each in pairs if not isinstance(each, str)]
+    x = form.join([each for _, each in good])
     return Batch([name for name, _ in good], x, [(name, each) for name, each in pairs if isinstance(each, str)])
 
 
@@ -128,14 +127,14 @@ def _rows(name: str, form: InputForm, size: int) -> Iterator[Batch]:
     source.check(form)
     for first in range(0, len(source), size):
         chunk = source.read(first, min(first + size, len(source)), form)
-        finite = torch.isfinite(chunk.x).flatten(1).all(1)
+        finite = np.isfinite(np.asarray(chunk.x).reshape(len(chunk.x), -1)).all(1)
         pairs = [(f"{readable(name)}[{row}]", good) for row, good in zip(chunk.rows, finite.tolist())]
         bad = [(each, "holds NaN or infinite values") for each, good in pairs if not good]
         yield Batch([each for each, good in pairs if good], chunk.x[finite], bad)
     source.close()
 
 
-def _image(name: str, form: InputForm) -> Tensor | str:
+def _image(name: str, form: InputForm) -> Any:
     """Return the image as one input of the model, or why it cannot be read."""
     try:
         content = _read_standard_input() if name == STDIN else Path(name)

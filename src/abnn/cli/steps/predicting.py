@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from torch import Tensor
 
 from abnn.cli._common import open_model, visible
 from abnn.cli._config import write_options
@@ -28,9 +27,9 @@ from abnn.cli.steps.inputs import list_names, read_inputs
 from abnn.data import InputForm
 from abnn.data.drawing import InkForm, reads_drawings
 from abnn.errors import AbnnError, FileFormatError, InputError, MissingExtraError, explain, unknown
+from abnn.export.ask import ask
 from abnn.files import check_writable, write_bytes, write_text
-from abnn.store.saved import class_names_of
-from abnn.triage.calibrate import draws_and_seed
+from abnn.store.names import class_names_of
 from abnn.triage.drift import resume_monitor
 
 NOTICED, REJECTED = 10, 11
@@ -173,13 +172,12 @@ def _predict_all(
 ) -> Counter[str | None]:
     """Write rows and watch their scores, batch by batch; return how many have which verdict, or are "skipped"."""
     form = InkForm.of(model) if request.ink else InputForm.of(model)
-    draws, seed = draws_and_seed(model, request.draws, request.seed)
     counts: Counter[str | None] = Counter()
     with _progress_bar(request.quiet, shared=request.output is None) as bar:
         task = bar.add_task("", total=None)
         for batch in read_inputs(names, form, request.batch_size):
             if batch.names:
-                rows = _predict(model, batch.names, batch.x, draws, seed)
+                rows = _predict(model, batch.names, batch.x, request.draws, request.seed)
                 try:
                     writer(rows, counts.total() == counts["skipped"])
                     sys.stdout.flush()
@@ -203,17 +201,19 @@ def _predict_all(
     return counts
 
 
-def _predict(model: Any, names: list[str], x: Tensor, draws: int, seed: int) -> list[Row]:
+def _predict(model: Any, names: list[str], x: Any, draws: int | None, seed: int | None) -> list[Row]:
     """Return what the model says about each input; verdicts and probabilities that come true if it has thresholds."""
-    prediction = model.predict(x, draws=draws, seed=seed)
-    triage, classes = getattr(model, "triage", None), class_names_of(model)
-    score, verdicts, probs = prediction.score, [None] * len(names), prediction.probs
-    if triage is not None:
-        judgement = triage(prediction)
-        score, verdicts, probs = judgement.score, judgement.verdict, triage.probabilities(prediction)
-    top, labels = probs.max(-1)
-    columns = zip(names, labels.tolist(), top.tolist(), score.tolist(), verdicts)
-    return [Row(name, label, classes[label] if classes else None, *rest) for name, label, *rest in columns]
+    answers, classes = ask(model, x, draws, seed), class_names_of(model)
+    probs = answers.probs if answers.stated is None else answers.stated
+    if probs is None:
+        fix = "Predict from Python: abnn.load(...).predict(x), or abnn.export.Exported(...).predict(x)."
+        raise InputError(explain("model", "a model of numbers", "a model of classes", fix))
+    columns = zip(names, probs.argmax(1).tolist(), probs.max(1).tolist(), answers.score.tolist())
+    verdicts: Sequence[str | None] = answers.verdict or [None for _ in names]
+    return [
+        Row(name, label, classes[label] if classes else None, top, score, verdict)
+        for (name, label, top, score), verdict in zip(columns, verdicts)
+    ]
 
 
 def _open_monitor(model: Any, path: Path | None) -> Any:

@@ -1,0 +1,203 @@
+"""Does an exported model say what the model says? Eight kinds of networks, 10,000 inputs each, by torch and by onnxruntime.
+
+Networks and data are those of the zoo (``research.zoo``), trained for a few epochs; attachments are fitted and thresholds calibrated. Inputs are
+ordinary ones, and made from them: changed (noise, shifts of brightness, other orders of words), far (other data, other scales), constant, and
+extreme (up to 1e30). Each is predicted in batches of 100 by both. Both are timed one after the other, in turns, with as many threads.
+
+    python -m research.exports --networks resnet18 vit      # records in results/export
+    python -m research.exports --table
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+import abnn
+from abnn.evaluate.provenance import provenance
+from abnn.export import Exported
+from abnn.files import write_json
+from research.tables import markdown_table
+from research.zoo import run as zoo
+from research.zoo.data import JOBS
+from research.zoo.networks import FITS
+
+RESULTS = Path("results/export")
+NETWORKS = {
+    "perceptron": "cancer",
+    "convolutions along time": "signals",
+    "transformer": "words",
+    "convolutions": "digits",
+    "paper-resnet": "digits at 32 pixels",
+    "resnet18": "digits at 32 pixels",
+    "mobilenetv3": "digits at 32 pixels",
+    "vit": "digits at 32 pixels",
+}
+KINDS = ("ordinary", "changed", "far", "constant", "extreme")
+BATCH, TIMED, ROUNDS = 100, 64, 15
+
+
+def build(name: str, data: str, seed: int, epochs: int) -> tuple[abnn.Attached, Any]:
+    """Return a calibrated model, and its data."""
+    job = JOBS[data](seed)
+    torch.manual_seed(seed)
+    make = next(make for own, of, make in FITS if (own, of) == (name, data))
+    network, zoo.EPOCHS = make(), epochs
+    zoo.train(network, *job.train, seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = abnn.attach(network.eval(), job.train[0][:1], seed=seed)
+        abnn.fit(model, DataLoader(TensorDataset(*job.train), 64), epochs=1, seed=seed, progress=False)
+        abnn.calibrate(model, DataLoader(TensorDataset(*job.calibrate), 100), progress=False)
+    return model, job
+
+
+def inputs_of(job: Any, count: int, seed: int) -> dict[str, Tensor]:
+    """Return as many inputs of every kind."""
+    random = torch.Generator().manual_seed(seed)
+    ordinary = torch.cat([job.test[0], job.calibrate[0]])
+    ordinary = ordinary[torch.arange(count) % len(ordinary)]
+    outliers = torch.cat(list(job.outliers.values()))
+    far = outliers[torch.randint(len(outliers), (count,), generator=random)]
+    shape = (count, *[1] * (ordinary.ndim - 1))
+    if not ordinary.is_floating_point():  # words: other orders, words by chance, one word, the first or the last of all
+        words = int(ordinary.max()) + 1
+        changed = ordinary[:, torch.randperm(ordinary.shape[1], generator=random)]
+        chance = torch.randint(words, ordinary.shape, generator=random)
+        constant = torch.randint(words, shape, generator=random).expand_as(ordinary)
+        ends = torch.randint(2, ordinary.shape, generator=random) * (words - 1)
+        return dict(
+            zip(
+                KINDS,
+                (
+                    ordinary,
+                    changed,
+                    torch.where(torch.rand(shape, generator=random) < 0.5, far, chance),
+                    constant,
+                    ends,
+                ),
+            )
+        )
+    noise = torch.randn(ordinary.shape, generator=random)
+    strength = torch.rand(shape, generator=random)
+    changed = (1 - 0.5 * strength) * ordinary + 0.3 * strength.flip(0) * noise * ordinary.std()
+    scale = 10 ** (3 * torch.rand(shape, generator=random) - 1)
+    constant = (10 * torch.rand(shape, generator=random) - 5).expand_as(ordinary)
+    extreme = 10 ** (29 * torch.rand(shape, generator=random) + 1) * noise
+    return dict(zip(KINDS, (ordinary, changed, torch.where(strength < 0.5, far, scale * noise), constant, extreme)))
+
+
+def compare(model: abnn.Attached, exported: Exported, inputs: dict[str, Tensor]) -> dict[str, Any]:
+    """Return how verdicts, labels and scores of both differ, for every kind of input."""
+    spread, found = exported.description.spread or 1.0, {}
+    for kind, x in inputs.items():
+        said = [model.predict(part) for part in x.split(BATCH)]
+        score = torch.cat([each.score for each in said]).double().numpy()
+        label = torch.cat([each.label for each in said]).numpy()
+        verdict = np.array([each for part in said for each in part.verdict])
+        own = [exported.predict(part.numpy()) for part in x.split(BATCH)]
+        other = np.concatenate([each.score for each in own]).astype(np.float64)
+        number = np.isfinite(score)
+        off = np.abs(other - score)[number]
+        unit = np.maximum(spread, np.abs(score[number]))
+        found[kind] = {
+            "inputs": len(x),
+            "verdicts that differ": int(
+                (verdict != np.array([each for part in own for each in part.verdict or ()])).sum()
+            ),
+            "labels that differ": int((label != np.concatenate([each.label for each in own]))[number].sum()),
+            "largest difference in spreads": float((off / spread).max(initial=0.0)),
+            "median difference in spreads": float(np.median(off / spread)) if number.any() else 0.0,
+            "largest difference in spreads, or of the score where that is larger": float((off / unit).max(initial=0.0)),
+            "largest score in spreads": float(np.abs(score[number]).max(initial=0.0) / spread),
+            "without a number in torch": int((~number).sum()),
+            "verdicts": {name: int((verdict == name).sum()) for name in ("accept", "notice", "reject")},
+        }
+    return found
+
+
+def clock(model: abnn.Attached, exported: Exported, x: Tensor) -> dict[str, float]:
+    """Return the median seconds of a batch by both, measured in turns."""
+    runs: dict[str, Callable[[], Any]] = {
+        "torch": lambda: model.predict(x).verdict,
+        "onnx": lambda: exported.predict(x.numpy()),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(ROUNDS + 2):
+        for name, run in runs.items():
+            started = time.perf_counter()
+            run()
+            if number >= 2:
+                seconds[name].append(time.perf_counter() - started)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def measure(name: str, count: int, seed: int, epochs: int) -> dict[str, Any]:
+    """Return the record of one network."""
+    model, job = build(name, NETWORKS[name], seed, epochs)
+    with tempfile.TemporaryDirectory() as scratch:
+        started = time.perf_counter()
+        folder = model.export(Path(scratch) / "out")
+        took = time.perf_counter() - started
+        exported = Exported(folder, threads=torch.get_num_threads())
+        inputs = inputs_of(job, count // len(KINDS), seed)
+        found = compare(model, exported, inputs)
+        times = {str(size): clock(model, exported, inputs["ordinary"][:size]) for size in (1, TIMED)}
+        size = (folder / "model.onnx").stat().st_size
+    return {
+        "experiment": "export", "network": name, "data": NETWORKS[name], "seed": seed, "device": "cpu",
+        "config": {"inputs": count, "epochs": epochs, "batch": BATCH, "rounds": ROUNDS}, "spread": exported.description.spread,
+        "kinds": found, "seconds": {"export": took, "batches": times}, "bytes": size, **provenance(),
+    }  # fmt: skip
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """One row for each network."""
+    rows = []
+    for each in records:
+        kinds = each["kinds"].values()
+        usual = [each["kinds"][kind]["largest difference in spreads"] for kind in ("ordinary", "changed")]
+        relative = max(kind["largest difference in spreads, or of the score where that is larger"] for kind in kinds)
+        times = each["seconds"]["batches"]
+        faster = [f"{times[size]['torch'] / times[size]['onnx']:.1f}" for size in ("1", str(TIMED))]
+        total, other = (sum(kind[name] for kind in kinds) for name in ("inputs", "verdicts that differ"))
+        rows.append(
+            [each["network"], each["data"], f"{total:,}", str(other), f"{max(usual):.0e}", f"{relative:.0e}", *faster]
+        )
+    heads = ["network", "data", "inputs", "verdicts that differ", "scores, usual inputs", "scores, all inputs"]
+    return markdown_table([*heads, "times as fast, one input", f"{TIMED} inputs"], rows)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="*", choices=list(NETWORKS), default=list(NETWORKS))
+    parser.add_argument("--inputs", type=int, default=10_000)
+    parser.add_argument("--epochs", type=int, default=3, help="of the network's own training")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="print the table of the records")
+    chosen = parser.parse_args(arguments)
+    if chosen.table:
+        records = [json.loads(file.read_text()) for file in sorted(chosen.output.glob("*.json"))]
+        print(table([each for each in records if each["experiment"] == "export"]))
+        return
+    for name in chosen.networks:
+        record = measure(name, chosen.inputs, chosen.seed, chosen.epochs)
+        write_json(chosen.output / f"{name.replace(' ', '-')}-seed{chosen.seed}.json", record)
+        print(table([record]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""An exported model, read and run without torch: the folder is checked as saved models are, onnxruntime computes.
+
+Nothing in the folder is code: ONNX names operators of a fixed list, and JSON is data. A folder of format "torch" is not loaded here, for
+``torch.export.load`` runs what the file says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from abnn.decisions import VERDICTS, check_promise
+from abnn.errors import FileFormatError, InputError, MissingExtraError, NotFittedError, explain
+from abnn.export.schema import ExportedModel, InputForm
+from abnn.files import check_regular
+from abnn.store.folder import FIX, read_folder
+from abnn.triage.triage import Triage
+
+ONNX, TORCH = ExportedModel.PARTS
+INPUT = "x"
+AT_ONCE = 256  # inputs in one pass; more are passed one part after the other
+MOST_BYTES = 2**31  # of a file in the format of ONNX
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model says about a batch of B inputs, as arrays. What does not belong to its task, or was not learnt, is None.
+
+    score    how uncertain each prediction is, [B]
+    samples  the predictive distribution of every draw, [S, B, K]; see :class:`abnn.Prediction`
+    parts    what the score is made of, by name, each [B]
+    verdict  "accept", "notice" or "reject" for each input
+    label    of classes: the most probable one, [B]
+    labels   of several labels at once: which are more probable than not, [B, K]
+    probs    of classes or labels, averaged over the samples, [B, K]
+    stated   probabilities that come true on data like the calibration data, [B, K]
+    mean     of numbers, [B, D]
+    std, aleatoric, epistemic   of numbers, [B, D]
+    """
+
+    score: np.ndarray
+    samples: np.ndarray
+    parts: dict[str, np.ndarray] | None = None
+    verdict: list[str] | None = None
+    label: np.ndarray | None = None
+    labels: np.ndarray | None = None
+    probs: np.ndarray | None = None
+    stated: np.ndarray | None = None
+    mean: np.ndarray | None = None
+    std: np.ndarray | None = None
+    aleatoric: np.ndarray | None = None
+    epistemic: np.ndarray | None = None
+    triage: Triage | None = None
+
+    def interval(self, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Return lower and upper ends, [B, D] each, between which a number lies with probability ``coverage``, as calibrated."""
+        check_promise("coverage", coverage)
+        intervals = None if self.triage is None else self.triage.intervals
+        if self.mean is None or self.std is None or intervals is None:
+            raise NotFittedError("interval: only a calibrated regression has intervals.")
+        half = self.std * np.array(intervals.quantiles(coverage), self.std.dtype)
+        return self.mean - half, self.mean + half
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+
+class Exported:
+    """The model of a folder that ``model.export(path)`` wrote.
+
+    ``predict`` takes an array, or a dict of arrays for a network of several inputs, and returns :class:`Answers`. ``triage`` has the thresholds, ``extra`` what was saved with the model.
+
+    path     the folder
+    threads  that one prediction may use; None: one for each core
+    """
+
+    def __init__(self, path: str | Path, threads: int | None = None) -> None:
+        self.path = Path(path)
+        self.description = read_folder(self.path, ExportedModel)
+        if self.description.runtime != "onnx":
+            fix = "Load it yourself if you trust the file, torch.export.load() runs what is in it; or export to ONNX."
+            raise InputError(explain("path", f"{path}, exported for torch", "a model that was exported to ONNX", fix))
+        said = self.description
+        self.input_shape, self.input_dtype = tuple(said.inputs[said.main].shape), np.dtype(said.inputs[said.main].dtype)
+        self.classes, self.task, self.score = said.classes, said.task, said.score
+        self.triage, self.extra = said.triage, said.extra
+        self.session = _open(self.path / ONNX, said, threads)
+
+    def predict(self, x: Any, draws: int | None = None, seed: int | None = None) -> Answers:
+        """Return what the model says about a batch; ``draws`` and ``seed``: those that it was exported with, or None."""
+        for name, number in (("draws", draws), ("seed", seed)):
+            if number is not None and number != (own := getattr(self.description, name)):
+                fix = "Export again for another number."
+                raise InputError(explain(name, number, f"{own}, as the model was exported with", fix))
+        inputs = self._read(x)
+        count = len(inputs[self.description.main])
+        rows = [
+            self._run({name: each[first : first + AT_ONCE] for name, each in inputs.items()})
+            for first in range(0, count, AT_ONCE)
+        ]
+        columns: dict[str, Any] = {
+            name: np.concatenate([row[name] for row in rows], axis=int(name == "samples")) for name in rows[0]
+        }
+        if "verdict" in columns:
+            columns["verdict"] = [VERDICTS[level] for level in columns["verdict"].tolist()]
+        if "parts" in columns:
+            columns["parts"] = dict(zip(self.description.parts, columns["parts"].T))
+        return Answers(**columns, triage=self.triage)
+
+    def _run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return dict(zip(self.description.outputs, self.session.run(self.description.outputs, inputs)))
+
+    def _read(self, x: Any) -> dict[str, np.ndarray]:
+        """Return a batch by the names of its inputs, checked: an array, or a dict or tuple of arrays for a model of several."""
+        forms = self.description.inputs
+        if isinstance(x, tuple | list) and len(x) == len(forms) > 1:
+            x = {str(place): value for place, value in enumerate(x)}
+        if not isinstance(x, Mapping):
+            x = {self.description.main: x}
+        if set(x) != set(forms):
+            raise InputError(explain("x", f"inputs {list(x)}", f"inputs {list(forms)}, as in the example"))
+        inputs = {name: _check(name, value, forms[name]) for name, value in x.items()}
+        if len({len(each) for each in inputs.values()}) > 1:
+            sizes = {name: len(each) for name, each in inputs.items()}
+            raise InputError(explain("x", f"rows {sizes}", "as many rows in each"))
+        return inputs
+
+
+def _check(name: str, x: Any, form: InputForm) -> np.ndarray:
+    """Return one input in the type that the model takes, or raise an error that says how it differs."""
+    argument = "x" if name == INPUT else f"x[{name!r}]"
+    if not hasattr(x, "__array__"):
+        raise InputError(explain(argument, type(x).__name__, "an array with one batch of inputs"))
+    x, own = np.asarray(x), np.dtype(form.dtype)
+    sizes = ", ".join("any" if size is None else str(size) for size in form.shape)
+    fits = x.ndim == len(form.shape) + 1 and len(x) > 0
+    if not fits or any(size not in (None, actual) for size, actual in zip(form.shape, x.shape[1:])):
+        raise InputError(explain(argument, f"shape {x.shape}", f"shape (batch, {sizes}), at least one input"))
+    if (x.dtype.kind == "f") != (own.kind == "f") or x.dtype.kind not in "fiub":
+        raise InputError(explain(argument, f"dtype {x.dtype}", f"dtype {own}", "Scale and convert it as in training."))
+    with np.errstate(over="ignore"):  # said below
+        converted = np.ascontiguousarray(x, own)
+    if own.kind == "f" and not np.isfinite(converted).all():
+        bad = np.flatnonzero(~np.isfinite(converted.reshape(len(x), -1)).all(1))[:5].tolist()
+        raise InputError(
+            explain(argument, f"NaN or infinite values in rows {bad}", "finite values", "Clean the input.")
+        )
+    if own.kind != "f" and own != x.dtype and not np.array_equal(converted, x):
+        raise InputError(
+            explain(argument, "numbers that do not fit", f"what {own} can hold", "Convert as in training.")
+        )
+    return converted
+
+
+def is_exported(path: Path) -> bool:
+    """Return whether a folder looks like an exported model."""
+    return (path / ExportedModel.FILE).is_file()
+
+
+def open_session(content: bytes, threads: int | None) -> Any:
+    """Return onnxruntime's session of a model in the format of ONNX."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtraError("onnxruntime", "onnx") from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors: its warnings are about its own choices
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def _open(file: Path, said: ExportedModel, threads: int | None) -> Any:
+    """Return the session of a file whose inputs and outputs are those of the description."""
+    if not file.exists():
+        raise FileFormatError(f"{file} does not exist. {FIX}")
+    content = check_regular(file, MOST_BYTES).read_bytes()
+    try:
+        session = open_session(content, threads)
+        inputs = {each.name: [_size(size) for size in each.shape] for each in session.get_inputs()}
+        outputs = [each.name for each in session.get_outputs()]
+    except MissingExtraError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of many kinds, all of them about the file
+        raise FileFormatError(f"{file} cannot be run by onnxruntime ({str(error)[:200]}). {FIX}") from None
+    own = {name: [None, *form.shape] for name, form in said.inputs.items()}
+    if inputs != own or not set(said.outputs) <= set(outputs):
+        actual = f"inputs {inputs} and outputs {outputs}"
+        raise FileFormatError(f"{file} has {actual}, other than {ExportedModel.FILE} says. {FIX}")
+    return session
+
+
+def _size(size: Any) -> int | None:
+    return size if isinstance(size, int) else None
