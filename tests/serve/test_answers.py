@@ -111,7 +111,7 @@ def test_causes_are_what_the_score_loses_where_a_part_is_usual(model: Any) -> No
     def score(parts: torch.Tensor) -> torch.Tensor:
         return ((combined.members(parts) - combined.mean) / combined.spread).mean(0) + parts @ combined.anchor
 
-    for row, causes in enumerate(Answerer(model).causes_of(prediction)):
+    for row, causes in enumerate(Answerer(model).causes_of(ask(model, x))):
         assert list(causes.values()) == sorted(causes.values(), reverse=True)
         for place, name in enumerate(prediction.parts):
             usual = parts.clone()
