@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abnn.cli._common import Figures, Quiet, say
-from abnn.errors import unknown
+from abnn.errors import InputError, explain, unknown
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from abnn.evaluate.records import Record
 
+KINDS = ("digits", "photos", "regression")
 INTRO = (
     "A small network was trained to read handwritten digits. Then attachments were clipped onto it and fitted on the same "
     "digits plus made-up outliers, with the network frozen. Both were then shown three kinds of images: handwritten digits "
@@ -25,7 +27,9 @@ INTRO = (
 
 
 def demo(
-    what: Annotated[str, typer.Argument(help="digits: a digit reader. regression: numbers with bands.")] = "digits",
+    what: Annotated[
+        str, typer.Argument(help="digits; regression: numbers with bands; photos: a network of 1,000 classes.")
+    ] = "digits",
     output: Annotated[Path, typer.Option(help="Folder for the page, the saved model and the records.")] = Path("demo"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first run.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many runs, with seeds from the first on.")] = 1,
@@ -40,9 +44,14 @@ def demo(
     from abnn.evaluate.report import write_report
     from abnn.files import check_writable
 
-    if what not in ("digits", "regression"):
-        raise unknown("what", what, ("digits", "regression"))
+    if what not in KINDS:
+        raise unknown("what", what, KINDS)
+    if what == "photos" and (seed, seeds, figures) != (0, 1, False):
+        raise InputError(explain("--seed, --seeds, --figures", "given", "none with photos, where nothing is trained"))
     check_writable("--output", output, folder=True)
+    if what == "photos":
+        _photos(output, quiet)
+        return
     if what == "regression":
         _regression(output, range(seed, seed + seeds), quiet)
         return
@@ -64,6 +73,22 @@ def demo(
     size = sum(file.stat().st_size for file in model.iterdir() if file.name != "backbone.safetensors")
     say(f"Page: {page}")
     say(f"Model: {model} (attachments {size / 1024:.0f} kB)")
+
+
+def _photos(output: Path, quiet: bool) -> None:
+    """Print what the network of photographs says about a few pictures, and write the page that shows them."""
+    from abnn.cli.steps.predicting import Row, write_table
+    from abnn.demo.photos import look, photo_model, write_page
+
+    sights = look(photo_model())
+    if not quiet:
+        rows = [
+            Row(each.picture.title, each.label, each.name, each.probability, each.score, each.verdict)
+            for each in sights
+        ]
+        write_table(sys.stdout, rows, first=True)
+    say(f"Page: {write_page(sights, output / 'photos.html')}")
+    say("Show it pictures of your own: abnn serve --demo photos")
 
 
 def _regression(output: Path, seeds: Sequence[int], quiet: bool) -> None:

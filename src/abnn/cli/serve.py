@@ -16,7 +16,7 @@ import typer
 from typer import Argument, Option
 
 from abnn.cli._common import Backbone, Device, Weights, command, move_to_device, name_of, need_torch, open_model, say
-from abnn.errors import InputError, explain
+from abnn.errors import InputError, explain, unknown
 
 if TYPE_CHECKING:
     from abnn.serve import Settings
@@ -29,7 +29,7 @@ class ServeRequest:
     """What a user asks ``abnn serve`` for."""
 
     model: Annotated[Path | None, Argument(help="Folder of a saved model.", show_default=False)] = None
-    demo: Annotated[bool, Option("--demo", help="Serve the embedded digit reader; trained once if needed.")] = False
+    demo: Annotated[bool, Option("--demo", help="Serve a demo: digits, or with --demo photos photographs.")] = False
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000
     token: Annotated[str | None, Option(envvar="ABNN_SERVE_TOKEN", help="Bearer token of requests.")] = None
@@ -54,14 +54,13 @@ class ServeRequest:
 def serve(request: ServeRequest) -> None:
     """Serve a saved model over HTTP, with a page where a person can try it."""
     from abnn.serve import create_app
-    from abnn.serve.samples import folder_samples
     from abnn.serve.server import run
 
     host, local = request.host, is_local(request.host)
     settings = _settings(request)
     warnings.filterwarnings("ignore", module="PIL")  # Both speak of damaged uploads, which are answered as such.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
-    samples = None if request.examples is None else folder_samples(request.examples)
+    samples = _samples(request)
     model, name, place = _open_model(request)
     application = create_app(model, settings, name, samples)
     with contextlib.closing(listen(host, request.port)) as listener:
@@ -93,17 +92,38 @@ def _settings(request: ServeRequest) -> Settings:
 
 def _open_model(request: ServeRequest) -> tuple[Any, str, str]:
     """Return the model, its name, and where it computes."""
-    if request.demo == (request.model is not None):
-        actual = "both a folder and --demo" if request.demo else "neither a folder nor --demo"
-        raise InputError(explain("model", actual, "a folder of a saved model, or --demo"))
-    if request.model is not None:
+    if request.model is None and not request.demo:
+        accepted = "a folder of a saved model, or --demo"
+        raise InputError(explain("model", "neither a folder nor --demo", accepted))
+    if request.model is not None and not request.demo:
         model, place = open_model(request.model, request.backbone, request.weights, request.device, request.threads)
         return model, name_of(request.model), place
     need_torch()
-    from abnn.demo.digits import demo_model
+    which = str(request.model or "digits")
+    if which == "digits":
+        from abnn.demo.digits import demo_model
 
-    model, _ = demo_model(request.quiet)
-    return model, "the embedded digit reader", move_to_device(model, request.device)
+        model, name = demo_model(request.quiet)[0], "Digit reader"
+    elif which == "photos":
+        from abnn.demo.photos import photo_model
+
+        model, name = photo_model(), "What is in a photograph?"
+    else:
+        raise unknown("--demo", which, ("digits", "photos"))
+    return model, name, move_to_device(model, request.device)
+
+
+def _samples(request: ServeRequest) -> Any:
+    """Return images to click; None: what the model itself suggests."""
+    from abnn.serve.samples import folder_samples, make_sample
+
+    if request.examples is not None:
+        return folder_samples(request.examples)
+    if request.demo and str(request.model) == "photos":
+        from abnn.demo.pictures import demo_pictures
+
+        return [make_sample(*each) for each in demo_pictures()]
+    return None
 
 
 def is_local(host: str) -> bool:

