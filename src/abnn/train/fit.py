@@ -26,6 +26,7 @@ from abnn.train.optimizers import make_optimizer, name_of
 from abnn.train.randomness import preserved_random_state
 from abnn.train.steps import Steps
 from abnn.train.trainable import History
+from abnn.train.watch import progress_bar
 
 EPOCHS, STEPS, MOST_EPOCHS = 5, 300, 40
 
@@ -108,7 +109,9 @@ def fit(
             history = to_end(run)
         stack.close()  # compiled for training alone
         model.eval()
-        learn_score(model, batches.once(), held_out, maker, fabric, seed)
+        with progress_bar(disable=not progress or model.combined is None, transient=True) as bar:
+            bar.add_task("learning the score", total=None, status="")
+            learn_score(model, batches.once(), held_out, maker, fabric, seed)
         warn_if_lost(model, batches.once(), right_before)
     model.eval()
     return history
