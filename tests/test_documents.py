@@ -76,5 +76,5 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_every_question_of_a_newcomer_has_a_path() -> None:
     section = (ROOT / "ARCHITECTURE.md").read_text().partition("## Where is ...?")[2].partition("\n## ")[0]
     paths = re.findall(r"\| `(src/abnn/.+?)`", section)
-    assert len(paths) == 10
+    assert len(paths) >= 10
     assert [path for path in paths if not (ROOT / path).exists()] == []
