@@ -47,6 +47,7 @@ tables: $(VENV)/.installed-dev  ## the tables of README and docs, from the recor
 	$(VENV)/bin/python -m research.triage --table --into docs/triage.md
 	$(VENV)/bin/python -m research.theory --table
 	$(VENV)/bin/python -m research.pretrained --table
+	$(VENV)/bin/python -m research.cifar10 --table
 	$(VENV)/bin/python -m research.zoo --table
 	$(VENV)/bin/python -m research.uci --table
 	$(VENV)/bin/python -m research.models --table
