@@ -9,7 +9,7 @@ inputs, cut to +-8. Then
     T = 10 max(0, max_k v_k / Q_k - 1).
 
 The small networks s_m are fitted to pairs of inputs of which one should be more uncertain, see :mod:`abnn.train.combine`. The
-network's energies always count, not cut: ``anchor`` says which of them and how much. T is zero wherever ordinary inputs are, and
+network's energies always count, cut below -100 only: ``anchor`` says which of them and how much. T is zero wherever ordinary inputs are, and
 grows without bound outside: with Q_k the largest variance of held-out inputs, changed ones among them, doubled; for tables, whose
 inputs have no other bounds, the 95 % quantile of ordinary ones.
 """
@@ -29,7 +29,8 @@ from abnn.tasks.base import Task, Usual
 MEMBERS, HIDDEN = 8, 16
 CUT = 8.0
 STEEPNESS = 10.0
-LARGEST = 60.0  # of ln v_k / Q_k
+LARGEST = 84.0  # of ln v_k / Q_k: float32 ends at 88
+LOWEST = -100.0  # of energies: far away those of ReLU networks fall as fast as inputs grow
 
 
 def say(x: Tensor, linear: Tensor, inner: Tensor, offset: Tensor, outer: Tensor) -> Tensor:
@@ -104,7 +105,7 @@ class Combined(nn.Module):
         with torch.autocast(evidence.plain.device.type, enabled=False):
             x = self.in_units(self.raw_parts(evidence))
             learnt = ((self.members(x) - self.mean) / self.spread).mean(0)  # type: ignore[operator]
-            return learnt + x @ self.anchor + self.far(evidence.variances), x  # type: ignore[operator]
+            return learnt + x.clamp_min(LOWEST) @ self.anchor + self.far(evidence.variances), x  # type: ignore[operator]
 
 
 @score("combined", statistics=True)
