@@ -154,7 +154,8 @@ def text_reader(folder: str, model: Any) -> Reader:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        # From a folder here: nothing is fetched, so there is no revision to pin.
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)  # nosec B615
     except (OSError, ValueError) as error:
         accepted = "a folder that tokenizer.save_pretrained() wrote"
         raise InputError(explain("--tokenizer", f"{folder} ({error})", accepted)) from None
