@@ -88,7 +88,7 @@ def _fit(samples: Path, pages: bool = True, seed: int = 1) -> Callable[[Path], N
             *("fit", "--backbone", f"{__name__}:network", "--data", samples / "pictures", "--output", folder / "out"),
             *("--checkpoint", folder / "run.safetensors", "--train-backbone", "--backbone-epochs", 2, "--epochs", 5),
             *("--batch-size", 16, "--draws", DRAWS, "--views", 1, "--held-out", 0.4, "--noticed", 0.2, "--seed", seed),
-            *("--accelerator", "cpu", "--accept-loss", "--quiet", "--report" if pages else "--no-report"),
+            *("--device", "cpu", "--accept-loss", "--quiet", "--report" if pages else "--no-report"),
         )
 
     return work

@@ -72,8 +72,18 @@ def write_options(path: Path) -> None:
     if not command:  # called from Python
         return
     lines = [f"# abnn {command}, version {__version__}"]
-    lines += [f"{name.replace('_', '-')} = {_toml(each)}" for name, each in values.items() if each is not None]
+    for name, each in values.items():
+        if each is not None:
+            line = f"{name.replace('_', '-')} = {_toml(each)}"
+            lines.append(
+                line if _is_text(line) else f"# {name.replace('_', '-')} has a name that no text file can hold"
+            )
     write_text(path, "\n".join(lines) + "\n")
+
+
+def _is_text(line: str) -> bool:
+    """Whether a line has no bytes of file names that are not UTF-8."""
+    return not any(0xD800 <= ord(letter) < 0xE000 for letter in line)
 
 
 def _toml(value: Any) -> str:

@@ -23,6 +23,7 @@ class ExportRequest:
     )
     backbone: common.Backbone = None
     weights: common.Weights = None
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Say nothing where all is well.")] = False
 
 
 @common.command(ExportRequest)
@@ -36,6 +37,8 @@ def export(request: ExportRequest) -> None:
         actual = f"{request.model}, a {type(model).__name__}"
         raise InputError(explain("model", actual, "a saved model with attachments, as abnn fit writes it"))
     folder = model.export(request.output, request.format)
+    if request.quiet:
+        return
     size = sum(file.stat().st_size for file in folder.iterdir())
     thresholds = "with thresholds" if model.triage is not None else "without thresholds: it gives no verdicts"
     common.say(f"{folder}: {size / 2**20:.1f} MiB, {thresholds}; equal to the model on what both were compared on.")

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 from jinja2 import Environment, StrictUndefined
-from PIL import Image
 from torch import nn
 
 from abnn.attached import Attached, load
 from abnn.data import InputForm, read_image
+from abnn.data.images import open_image
 from abnn.demo.pictures import Picture, demo_pictures
 from abnn.errors import FileFormatError, MissingExtraError
 from abnn.files import write_text
@@ -79,7 +79,7 @@ def write_page(sights: Sequence[Sight], path: Path) -> Path:
     """Write a page that shows each picture with its verdict, and return its path."""
     groups: dict[tuple[str, str], list[tuple[Sight, str]]] = {}
     for each in sights:
-        thumbnail = Image.open(io.BytesIO(each.picture.content)).convert("RGB")
+        thumbnail = open_image(io.BytesIO(each.picture.content)).convert("RGB")
         thumbnail.thumbnail((320, 320))
         buffer = io.BytesIO()
         thumbnail.save(buffer, "JPEG", quality=80)

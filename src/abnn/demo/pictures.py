@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont, ImageOps
 
+from abnn.data.images import open_image
+
 PHOTOGRAPHS = {
     "Palace": ("sklearn.datasets.images", "china.jpg"),
     "Flower": ("sklearn.datasets.images", "flower.jpg"),
@@ -46,7 +48,7 @@ def demo_pictures() -> list[Picture]:
 
 def draw_outlines(photograph: bytes) -> Image.Image:
     """Return the outlines of a photograph, dark on white."""
-    grey = Image.open(io.BytesIO(photograph)).convert("L").filter(ImageFilter.GaussianBlur(1.5))
+    grey = open_image(io.BytesIO(photograph)).convert("L").filter(ImageFilter.GaussianBlur(1.5))
     edges = ImageOps.invert(grey.filter(ImageFilter.FIND_EDGES)).crop((2, 2, grey.width - 2, grey.height - 2))
     return ImageOps.autocontrast(edges, cutoff=(2, 40)).convert("RGB")
 
