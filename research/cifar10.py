@@ -24,7 +24,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.baselines.posthoc import POSTHOC, build_posthoc
 from abnn.data import InputForm
 from abnn.data.arrays import ArraySource
 from abnn.evaluate.evaluation import Evaluation
@@ -36,7 +35,7 @@ from abnn.tensors import read_tensors, write_tensors
 from research.compare import has_record
 from research.pretrained.data import ImageSet, Split, files_in, read_pictures
 from research.pretrained.networks import Pretrained
-from research.pretrained.run import ATTACHED, FIT_BATCH, ROWS, device, measure_attached, measure_plain
+from research.pretrained.run import ATTACHED, ROWS, device, measure_attached, measure_plain, settings_of
 from research.records import rounded
 from research.tables import Column, render, update_between_markers
 
@@ -134,13 +133,9 @@ def run(options: Any) -> None:
     """Measure the rows that have no record yet."""
     seed = options.seed
     common = {"network": "resnet18", "epochs of the network": options.epochs, "limit": options.limit}
-    configs: dict[str, dict[str, Any]] = {row: common for row in options.rows}
-    configs |= {row: {**common, "posthoc": build_posthoc(row).settings} for row in options.rows if row in POSTHOC}
-    fits = {"preset": "default", "batch": FIT_BATCH}
-    configs |= {row: {**common, **fits, **ATTACHED[row]} for row in options.rows if row in ATTACHED}
     missing = {
         row: config
-        for row, config in configs.items()
+        for row, config in settings_of(options.rows, common).items()
         if not has_record(record_path(options.output, "resnet18", row, seed), config)
     }
     if not missing:

@@ -86,10 +86,7 @@ def run(
     images, paths = Images(data, network.size, network.classes, limit, crop), []
     for number in range(splits):
         common = {"network": network.name, "split": number, "limit": limit, "crop": crop}
-        configs: Configs = {row: common for row in rows}
-        configs |= {row: {**common, "posthoc": build_posthoc(row).settings} for row in rows if row in POSTHOC}
-        fits = {"preset": "default", "batch": FIT_BATCH}
-        configs |= {row: {**common, **fits, **ATTACHED[row]} for row in rows if row in ATTACHED}
+        configs = settings_of(rows, common)
         places = {row: record_path(output, network.name, row, number) for row in rows}
         missing = [row for row in rows if not has_record(places[row], configs[row])]
         paths += list(places.values())
@@ -107,6 +104,14 @@ def run(
             write_record(rounded(each, 16), output, network.name, device(), arrays=False, summary=columns)
             note(f"{network.name}, split {number}: {each.name}")
     return paths
+
+
+def settings_of(rows: Sequence[str], common: dict[str, Any]) -> Configs:
+    """The settings of each row: those that all have, and its own."""
+    configs: Configs = {row: common for row in rows}
+    configs |= {row: {**common, "posthoc": build_posthoc(row).settings} for row in rows if row in POSTHOC}
+    fits = {"preset": "default", "batch": FIT_BATCH}
+    return configs | {row: {**common, **fits, **ATTACHED[row]} for row in rows if row in ATTACHED}
 
 
 def measure_plain(network: Pretrained, split: Split, configs: Configs, seed: int) -> Iterator[Evaluation]:
