@@ -51,6 +51,8 @@ def change(rng: random.Random, subject: Subject) -> tuple[str, Files, bool]:
         files[name] = mutate.mutate_json_text(rng, files[name])
     elif name.endswith(".safetensors"):
         files[name] = mutate.mutate_tensors(rng, files[name])
+    elif name.endswith(".onnx"):
+        files[name] = mutate.mutate_onnx(rng, files[name])
     else:
         files[name] = mutate.mutate_bytes(rng, files[name])
     if sealed and subject.description is not None:
@@ -66,7 +68,7 @@ def reseal(files: Files, description: str) -> Files:
         return files
     if not isinstance(values, dict):
         return files
-    parts = {name: content for name, content in files.items() if name.endswith(".safetensors")}
+    parts = {name: content for name, content in files.items() if name.endswith((".safetensors", ".onnx"))}
     values["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
     return {**files, description: json.dumps(seal(values)).encode()}
 

@@ -9,6 +9,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from abnn.export import guard
+
 Files = dict[str, Any]
 """Content by name: bytes, or a special file as ("link", target), ("fifo",) or ("folder",)."""
 
@@ -189,6 +191,34 @@ def mutate_tensors(rng: random.Random, content: bytes) -> bytes:
     return struct.pack("<Q", len(text)) + text + body
 
 
+# -- ONNX -------------------------------------------------------------------------------------------------------------
+
+
+def mutate_onnx(rng: random.Random, content: bytes) -> bytes:
+    """Return a file of ONNX in which one to three small fields say something else: sizes, types, operators, names, numbers."""
+    leaves, waiting = [], [("model", 0, len(content))]
+    while waiting:
+        kind, start, end = waiting.pop()
+        for number, first, last in guard._fields(content, start, end):
+            inner = guard.INNER.get(kind, {}).get(number)
+            if inner is not None:
+                waiting.append((inner, first, last))
+            elif last > first:
+                leaves.append((kind, number, first, last))
+    damaged = bytearray(content)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        kind, number, first, last = rng.choice(leaves)
+        other = rng.choice(
+            [leaf for leaf in leaves if leaf[3] - leaf[2] == last - first and leaf[:2] == (kind, number)]
+        )
+        if rng.random() < 0.5:
+            damaged[first:last] = content[other[2] : other[3]]  # what another field of this kind says
+        else:
+            place = rng.randrange(first, last)
+            damaged[place] = rng.choice((0, 1, 127, damaged[place] ^ 1 << rng.randrange(7), rng.randrange(128)))
+    return bytes(damaged)
+
+
 # -- folders ----------------------------------------------------------------------------------------------------------
 
 
@@ -209,5 +239,7 @@ def mutate_files(rng: random.Random, files: Files) -> Files:
     elif action == "swap":
         changed[name] = files[rng.choice(sorted(files))]
     else:
-        changed[rng.choice(("abnn.json", "method.json", "model.json", "x", "backbone.safetensors"))] = changed.pop(name)
+        changed[rng.choice(("abnn.json", "method.json", "model.json", "x", "backbone.safetensors", "model.pt2"))] = (
+            changed.pop(name)
+        )
     return changed

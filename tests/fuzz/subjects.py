@@ -6,9 +6,10 @@ import io
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from abnn.data.form import InputForm
 from abnn.errors import FileFormatError
 from abnn.evaluate.evaluation import Evaluation, SetResult
 from abnn.evaluate.records import read_record, write_record
+from abnn.export import Exported
 from abnn.networks.weights import read_weights
 from abnn.predict import Plain
 from abnn.store.saved import load_model
@@ -37,6 +39,8 @@ from tests.fuzz.mutate import Files
 
 RECIPE: dict[str, Any] = {"width": 4, "blocks": 1, "stem": "small", "kaiming": False}
 CLASSES, DRAWS = 3, 2
+EXPORTED = Path(__file__).parent / "exported.zip"
+"""A table model as ``model.export`` wrote it: 4 numbers in, 2 classes. Kept, since reading it needs less than writing it."""
 FORM = InputForm((1, 8, 8), torch.float32)
 
 
@@ -135,6 +139,7 @@ def make_samples(folder: Path) -> Path:
     run.save()
     (folder / "weights").mkdir()
     torch.save(backbone().state_dict(), folder / "weights" / "net.pt")
+    shutil.unpack_archive(EXPORTED, folder / "export")
     (folder / "complete").touch()
     return folder
 
@@ -210,10 +215,21 @@ def _read_weights(folder: Path) -> Any:
     return {name: each.numpy().tobytes() for name, each in read_weights(folder / "net.pt").items()}
 
 
-READERS: Mapping[str, tuple[Callable[[Path], Any], bool, str | None]] = {
+def _read_export(folder: Path) -> Any:
+    model = Exported(folder, threads=1)
+    if model.input_shape != (4,):
+        return model.description
+    said = model.predict(np.linspace(-3, 3, 24, dtype=np.float32).reshape(6, 4))
+    parts = {name: each.tobytes() for name, each in (said.parts or {}).items()}
+    told = [None if each is None else each.tobytes() for each in (said.score, said.samples, said.label, said.stated)]
+    return told, parts, said.verdict, repr(model.triage), repr(model.extra)
+
+
+READERS: dict[str, tuple[Callable[[Path], Any], bool, str | None]] = {
     "model": (_read_model, True, "abnn.json"),
     "method": (_read_method, True, "method.json"),
     "scores": (_read_scores, True, "posthoc.json"),
+    "export": (_read_export, True, "export.json"),
     "drift": (_read_drift, True, None),
     "record": (_read_record, False, None),
     "arrays": (_read_arrays, False, None),
@@ -223,6 +239,8 @@ READERS: Mapping[str, tuple[Callable[[Path], Any], bool, str | None]] = {
     "weights": (_read_weights, False, None),
 }
 """Who reads it, whether it has checksums, and the JSON that holds those. Data, records and foreign weights have none."""
+if find_spec("onnxruntime") is None:  # a campaign counts these cases as skipped
+    READERS.pop("export")
 
 
 def open_samples(folder: Path) -> dict[str, Subject]:

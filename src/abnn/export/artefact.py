@@ -15,6 +15,7 @@ import numpy as np
 
 from abnn.decisions import VERDICTS, check_promise
 from abnn.errors import FileFormatError, InputError, MissingExtraError, NotFittedError, explain
+from abnn.export.guard import check_onnx
 from abnn.export.schema import ExportedModel, InputForm
 from abnn.files import check_regular
 from abnn.store.folder import FIX, read_folder
@@ -112,7 +113,17 @@ class Exported:
         return Answers(**columns, triage=self.triage)
 
     def _run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return dict(zip(self.description.outputs, self.session.run(self.description.outputs, inputs)))
+        said = self.description
+        try:
+            values = dict(zip(said.outputs, self.session.run(said.outputs, inputs)))
+        except Exception as error:  # noqa: BLE001 - of many kinds: what abnn exported runs for all inputs that were checked
+            raise FileFormatError(f"{self.path / ONNX} cannot be run ({str(error)[:200]}). {FIX}") from None
+        rows = len(inputs[said.main])
+        for name, value in values.items():
+            if not isinstance(value, np.ndarray) or not _fits(name, value, rows, said):
+                form = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+                raise FileFormatError(f"{self.path / ONNX} gives {name} as {form} for {rows} inputs. {FIX}")
+        return values
 
     def _read(self, x: Any) -> dict[str, np.ndarray]:
         """Return a batch by the names of its inputs, checked: an array, or a dict or tuple of arrays for a model of several."""
@@ -156,6 +167,21 @@ def _check(name: str, x: Any, form: InputForm) -> np.ndarray:
     return converted
 
 
+def _fits(name: str, value: np.ndarray, rows: int, said: ExportedModel) -> bool:
+    """Return whether an output has the shape and the type that belong to its name."""
+    if name == "verdict":
+        return (
+            value.shape == (rows,) and value.dtype.kind == "i" and bool(((value >= 0) & (value < len(VERDICTS))).all())
+        )
+    if name == "label":
+        return (
+            value.shape == (rows,) and value.dtype.kind == "i" and bool(((value >= 0) & (value < said.classes)).all())
+        )
+    sizes = value.shape[1:] if name == "samples" and value.ndim == 3 else value.shape
+    last = {"score": (), "parts": (len(said.parts),)}.get(name, sizes[1:2] if said.means_numbers else (said.classes,))
+    return sizes == (rows, *last) and value.dtype.kind == ("b" if name == "labels" else "f")
+
+
 def is_exported(path: Path) -> bool:
     """Return whether a folder looks like an exported model."""
     return (path / ExportedModel.FILE).is_file()
@@ -168,7 +194,8 @@ def open_session(content: bytes, threads: int | None) -> Any:
     except ImportError:
         raise MissingExtraError("onnxruntime", "onnx") from None
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors: its warnings are about its own choices
+    options.log_severity_level = 4  # what goes wrong is raised, and not printed
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # and not its own, which is not checked
     if threads is not None:
         options.intra_op_num_threads = threads
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
@@ -180,6 +207,7 @@ def _open(file: Path, said: ExportedModel, threads: int | None) -> Any:
         raise FileFormatError(f"{file} does not exist. {FIX}")
     content = check_regular(file, MOST_BYTES).read_bytes()
     try:
+        check_onnx(content)
         session = open_session(content, threads)
         inputs = {each.name: [_size(size) for size in each.shape] for each in session.get_inputs()}
         outputs = [each.name for each in session.get_outputs()]

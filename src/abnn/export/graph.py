@@ -13,13 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from abnn.bayes.noise import no_noise, seeded_noise
+from abnn.export.schema import SAID
 from abnn.model.inputs import Inputs
 from abnn.model.views import side_by_side, views_of
 from abnn.predict.passes import PredictionPass
 from abnn.predict.prediction import NumberPrediction, Prediction
-
-SAID = {"classes": ("label", "probs"), "labels": ("labels", "probs"), "numbers": ("mean",)}
-"""What predictions of each kind say beside score, samples, parts and verdicts."""
 
 
 class Graph(nn.Module):

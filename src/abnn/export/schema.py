@@ -13,6 +13,10 @@ from abnn.triage.triage import Triage
 
 MOST_NUMBERS = 2**28  # of one input
 TYPES = ("float32", "float64", "bool", "uint8", "int8", "int16", "int32", "int64")
+SAID = {"classes": ("label", "probs"), "labels": ("labels", "probs"), "numbers": ("mean",)}
+"""What predictions of each kind say beside score, samples, parts and verdicts."""
+OUTPUTS = ("score", "samples", "parts", "verdict", "stated", "std", "aleatoric", "epistemic")
+"""What may come beside that."""
 Size = Annotated[int, Field(ge=1, le=MOST_NUMBERS)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -65,10 +69,19 @@ class ExportedModel(Description):
     triage: Triage | None
     extra: dict[str, Any]
 
+    @property
+    def means_numbers(self) -> bool:
+        return "mean" in self.outputs
+
     @model_validator(mode="after")
     def _check(self) -> ExportedModel:
         if self.main not in self.inputs:
             raise ValueError(f"main is {self.main!r}; accepted: one of {', '.join(self.inputs)}.")
+        own = next((each for each in SAID.values() if set(each) <= set(self.outputs)), None)
+        if own is None or not {"score", "samples"} <= set(self.outputs) <= {*OUTPUTS, *own}:
+            raise ValueError(
+                f"outputs is {self.outputs}; accepted: score, samples and what belongs to classes, labels or numbers."
+            )
         if (self.triage is not None) != ("verdict" in self.outputs):
             raise ValueError(
                 f"outputs is {self.outputs}; accepted: a verdict where there are thresholds, and only there."
