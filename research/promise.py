@@ -3,15 +3,17 @@
 For each kind of input a small network is trained, gets attachments and is fitted. Then 800 other inputs of the same kind are
 scored one by one, in batches of 7 and in batches of 400. In each of 200 random splits one half of them, scored in batches of
 one size, chooses the threshold as :func:`abnn.calibrate` does; the other half, scored in batches of the same or another size,
-is counted. The promise is kept if the mean share above the threshold is at most the promised one, up to two standard errors
+is counted: by the model, and by the model as it was exported, with onnxruntime. The promise is kept if the mean share above the threshold is at most the promised one, up to two standard errors
 of that mean.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from torch import Tensor, nn
 import abnn
 from abnn.config import FitConfig
 from abnn.evaluate.provenance import provenance
+from abnn.export import Exported
 from abnn.networks.by_name import PaperResNet
 from abnn.triage.calibrate import PROBES
 from abnn.triage.thresholds import conformal_quantile, lift
@@ -28,6 +31,9 @@ from research.tables import markdown_table
 
 SHARES = (0.01, 0.05)
 BATCHES = (1, 7, 400)
+RUNTIMES = ("torch", "onnx")
+Scores = dict[int, np.ndarray]
+"""The scores of the same inputs by the size of the batches in which they were scored."""
 CONFIG: dict[str, Any] = {
     "fitted": 400,
     "good": 800,
@@ -111,8 +117,10 @@ KINDS = {
 }
 
 
-def score_by_batch(kind: Kind, seed: int, config: dict[str, Any]) -> dict[int, np.ndarray]:
-    """Return the scores of the same good inputs, by the size of the batches in which they were scored."""
+def score_by_batch(
+    kind: Kind, seed: int, config: dict[str, Any], runtimes: Sequence[str] = RUNTIMES
+) -> dict[str, Scores]:
+    """Return the scores of the same good inputs, by what computes and by the size of batches."""
     generator = torch.Generator().manual_seed(seed)
     (x, y), (good, _) = (kind.draw(config[count], generator) for count in ("fitted", "good"))
     with torch.random.fork_rng(devices=[]):
@@ -129,11 +137,17 @@ def score_by_batch(kind: Kind, seed: int, config: dict[str, Any]) -> dict[int, n
             model, batches, epochs=config["epochs"], seed=seed, progress=False, config=FitConfig(accelerator="cpu")
         )
 
-    def scores(size: int) -> np.ndarray:
-        parts = [model.predict(part, draws=config["draws"], seed=seed).score for part in good.split(size)]
-        return torch.cat(parts).numpy()
+    def scores(predict: Callable[[Tensor], Any]) -> Scores:
+        return {
+            size: np.concatenate([np.asarray(predict(part).score) for part in good.split(size)]) for size in BATCHES
+        }
 
-    return {size: scores(size) for size in BATCHES}
+    found = {"torch": scores(lambda part: model.predict(part, draws=config["draws"], seed=seed))}
+    if "onnx" in runtimes:
+        with tempfile.TemporaryDirectory() as scratch:
+            exported = Exported(model.export(Path(scratch) / "out"))
+        found["onnx"] = scores(lambda part: exported.predict(part.numpy()))
+    return found
 
 
 def check_split_scores(
@@ -159,18 +173,24 @@ def measure_promise(seed: int = 0, config: dict[str, Any] | None = None) -> dict
     settings = {**CONFIG, **(config or {})}
     kinds: dict[str, Any] = {}
     for name, kind in KINDS.items():
-        scores = score_by_batch(kind, seed, settings)
-        difference = np.ptp(np.stack(list(scores.values())), axis=0)
+        by_runtime = score_by_batch(kind, seed, settings)
+        scores = by_runtime["torch"]
+        differences = {
+            runtime: float(np.ptp(np.stack([*scores.values(), *own.values()]), axis=0).max())
+            for runtime, own in by_runtime.items()
+        }
         one = scores[BATCHES[-1]]
         rounding = {size: float(np.abs(scores[1] - each)[:PROBES].max()) for size, each in scores.items()}
         checks = [
             {
                 "calibrated_in_batches_of": calibrated,
                 "counted_in_batches_of": counted,
+                "counted_by": runtime,
                 **check_split_scores(
-                    scores[calibrated], scores[counted], share, settings["splits"], seed, rounding[calibrated]
+                    scores[calibrated], own[counted], share, settings["splits"], seed, rounding[calibrated]
                 ),
             }
+            for runtime, own in by_runtime.items()
             for share in SHARES
             for calibrated in BATCHES
             for counted in BATCHES
@@ -178,7 +198,8 @@ def measure_promise(seed: int = 0, config: dict[str, Any] | None = None) -> dict
         kinds[name] = {
             "about": kind.about,
             "different_scores": len(np.unique(one.round(5))),
-            "largest_difference_between_batches": float(difference.max()),
+            "largest_difference_between_batches": differences["torch"],
+            "largest_difference_with_onnx": differences["onnx"],
             "resolution": float(np.min(lift(one, one, rounding[BATCHES[-1]]) - one)),
             "checks": checks,
         }
@@ -194,15 +215,17 @@ def measure_promise(seed: int = 0, config: dict[str, Any] | None = None) -> dict
 
 
 def promise_table(content: dict[str, Any]) -> str:
-    """Return one line for each kind: the largest mean share over all pairs of batch sizes."""
-    head = ["inputs", "different scores", "largest difference between batches", "resolution"]
-    head += [f"at most {100 * share:.0f} %" for share in SHARES]
+    """Return one line for each kind: the largest mean share over all pairs of batch sizes, of the model and as it was exported."""
+    head = ["inputs", "different scores", "largest difference between batches", "with onnxruntime", "resolution"]
+    head += [f"at most {100 * share:.0f} %{after}" for after in ("", ", exported") for share in SHARES]
     rows = []
     for name, kind in content["kinds"].items():
         worst = []
-        for share in SHARES:
-            check = max((each for each in kind["checks"] if each["bound"] == share), key=lambda each: each["mean"])
-            worst.append(f"{100 * check['mean']:.2f} ± {100 * check['standard_error']:.2f} %")
-        numbers = [kind["largest_difference_between_batches"], kind["resolution"]]
-        rows.append([name, f"{kind['different_scores']:,}", *(f"{number:.1e}" for number in numbers), *worst])
+        for runtime in RUNTIMES:
+            for share in SHARES:
+                own = [each for each in kind["checks"] if (each["bound"], each["counted_by"]) == (share, runtime)]
+                check = max(own, key=lambda each: each["mean"])
+                worst.append(f"{100 * check['mean']:.2f} ± {100 * check['standard_error']:.2f} %")
+        names = ("largest_difference_between_batches", "largest_difference_with_onnx", "resolution")
+        rows.append([name, f"{kind['different_scores']:,}", *(f"{kind[each]:.1e}" for each in names), *worst])
     return markdown_table(head, rows, left=1)

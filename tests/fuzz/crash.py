@@ -1,6 +1,6 @@
 """A file system that fails or stops at the n-th operation: ``python -m tests.fuzz.crash --jobs 16 --into results/hold/crash.json``.
 
-A job writes files; two of them are the commands ``abnn fit`` and ``abnn evaluate``, from the first file to the last. It is run
+A job writes files; three of them are the commands ``abnn fit``, ``abnn evaluate`` and ``abnn score``, from the first file to the last. It is run
 in a forked process in which the n-th write, rename, flush, ... either raises OSError (the disk is full, from then on or once),
 ends the process at once, or ends it after half of the bytes. Each thing that the job replaces must then be the old one or the new
 one, whole; and the job done again must end as if it had never been disturbed, to the bit. Every n of every job is tried.

@@ -1,4 +1,4 @@
-"""Things that write files: the commands fit and evaluate, saving, calibrating, and the state of a drift monitor."""
+"""Things that write files: the commands fit, evaluate and score, saving, calibrating, exporting, and the state of a drift monitor."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,15 +21,19 @@ from PIL import Image
 
 import abnn
 from abnn import cli, tensors
+from abnn.errors import AbnnError
 from abnn.evaluate import resume
 from abnn.evaluate.records import find_records
-from abnn.store.folder import fingerprint
+from abnn.export import write
+from abnn.export.schema import ExportedModel
+from abnn.files import read_json
+from abnn.store.folder import fingerprint, read_folder
 from abnn.train import combine
 from abnn.triage.drift import DriftMonitor
 from tests.fuzz.faults import in_child
-from tests.fuzz.subjects import CLASSES, DRAWS, RECIPE, inputs, loader
+from tests.fuzz.subjects import CLASSES, DRAWS, EXPORTED, RECIPE, inputs, loader
 
-NAMES = ("fit", "evaluate", "save", "calibrate", "drift")
+NAMES = ("fit", "evaluate", "save", "calibrate", "drift", "export", *(("score",) if find_spec("pyarrow") else ()))
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,53 @@ def _evaluate_state(folder: Path) -> dict[str, Any]:
     return {"records": json.dumps(numbers) if numbers else None, "page": _page(folder / "out" / "report.html")}
 
 
+def _export(folder: Path) -> None:
+    """Export over an older export. What is written is made up: to trace a network takes seconds and writes nothing."""
+    model = abnn.load(folder / "model")
+    with mock.patch.object(write, "_write", lambda *_, **__: (b"new" * 10_000, {"x": [1, 8, 8]})):
+        model.export(folder / "out", format="torch")
+
+
+def _before_export(model: Path) -> Callable[[Path], Any]:
+    return lambda folder: (_copy(model, "model")(folder), shutil.unpack_archive(EXPORTED, folder / "out"))
+
+
+def _export_state(folder: Path) -> dict[str, Any]:
+    out = folder / "out"
+    return {"artefact": read_folder(out, ExportedModel).files if out.exists() else None}
+
+
+def _score(samples: Path) -> Callable[[Path], None]:
+    """Score pictures with a worker in this process: Ray's own would not see the faults."""
+
+    def run_workers(work: Any, shards: Sequence[int], *_: Any) -> Iterator[int]:
+        scorer = import_module("abnn.batch.worker").Scorer(work)
+        for number in shards:
+            done = scorer({"item": [number]})
+            if done["error"] != [""]:
+                raise AbnnError(done["error"][0])
+            yield number
+
+    def work(folder: Path) -> None:
+        with mock.patch("abnn.batch.job.run_workers", run_workers):
+            _command(
+                *("score", samples / "model", samples / "pictures", folder / "out"),
+                *("--size", 40, "--batch-size", 20, "--device", "cpu", "--quiet"),
+            )
+
+    return work
+
+
+def _score_state(folder: Path) -> dict[str, Any]:
+    """Each part is whole or absent, and so is the summary."""
+    import pyarrow.parquet as pq
+
+    parts = [folder / "out" / f"part-{number:07d}.parquet" for number in range(3)]
+    state = {path.name: repr(pq.read_table(path).to_pydict()) if path.exists() else None for path in parts}
+    summary = folder / "out" / "_summary.json"
+    return {**state, "summary": read_json(summary) if summary.exists() else None}
+
+
 def _drift(folder: Path) -> None:
     monitor = DriftMonitor.load(folder / "drift.json")
     if monitor.seen == 50:
@@ -147,11 +200,15 @@ def jobs(samples: Path, pages: bool = True) -> dict[str, Job]:
     samples  as :func:`make_samples` and :func:`make_fitted` made them
     """
     model, fitted = samples / "model", samples / "fitted"
+    for module in ("worker", "job") if "score" in NAMES else ():
+        import_module(f"abnn.batch.{module}")  # once, and not in each fork
     every = (
         Job("fit", _copy(fitted, "out"), _fit(samples, pages), _fit_state),
         Job("evaluate", Path.mkdir, _evaluate(samples, pages), _evaluate_state),
         Job("save", _copy(model, "model"), _save, lambda folder: {"model": _model(folder / "model")}),
         Job("calibrate", _copy(model, "model"), _calibrate, lambda folder: {"model": _model(folder / "model")}),
+        Job("export", _before_export(model), _export, _export_state),
+        Job("score", Path.mkdir, _score(samples), _score_state),
         Job(
             "drift", _copy(samples / "drift"), _drift, lambda folder: DriftMonitor.load(folder / "drift.json").to_dict()
         ),

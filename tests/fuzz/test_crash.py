@@ -14,7 +14,7 @@ from tests.fuzz.crash import measure, try_point
 from tests.fuzz.faults import MODES
 from tests.fuzz.jobs import NAMES, jobs, make_fitted
 
-STEPS = {"fit": 90, "evaluate": 43, "save": 9, "calibrate": 23, "drift": 4}
+STEPS = {"fit": 90, "evaluate": 43, "save": 9, "calibrate": 23, "drift": 4, "export": 11, "score": 40}
 """One of so many operations is tried, in each mode another one."""
 
 
