@@ -26,7 +26,7 @@ from abnn.evaluate.provenance import provenance
 from abnn.export import Exported
 from abnn.networks.by_name import PaperResNet
 from abnn.triage.calibrate import PROBES
-from abnn.triage.thresholds import conformal_quantile, lift
+from abnn.triage.thresholds import LEARNT, conformal_quantile, lift
 from research.tables import markdown_table
 
 SHARES = (0.01, 0.05)
@@ -180,7 +180,7 @@ def measure_promise(seed: int = 0, config: dict[str, Any] | None = None) -> dict
             for runtime, own in by_runtime.items()
         }
         one = scores[BATCHES[-1]]
-        rounding = {size: float(np.abs(scores[1] - each)[:PROBES].max()) for size, each in scores.items()}
+        rounding = {size: max(LEARNT, float(np.abs(scores[1] - each)[:PROBES].max())) for size, each in scores.items()}
         checks = [
             {
                 "calibrated_in_batches_of": calibrated,

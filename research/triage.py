@@ -54,6 +54,7 @@ from research.tables import markdown_table, update_between_markers
 
 SHARES = (0.01, 0.05, 0.1, 0.2)
 SPLITS = 200
+PROMISE = Path("hold") / "promise.json"  # beside the folder of the checks
 MNIST: dict[str, Any] = {
     "name": "quick-mnist",
     "images": 10_000,
@@ -262,8 +263,8 @@ def _images(source: Source, most: int | None = None) -> TensorDataset:
 def tables(folder: Path) -> dict[str, str]:
     """What a document shows, by the marker of its place: all checks, and of the digits, seed 0, verdicts and drift."""
     texts = {"guarantee": guarantee_table(folder), "stated": stated_table(folder)}
-    if (folder / "promise.json").exists():
-        texts["promise"] = promise_table(read_json(folder / "promise.json"))
+    if (promise := folder.parent / PROMISE).exists():
+        texts["promise"] = promise_table(read_json(promise))
     if (folder / "drift.json").exists():
         texts["resets"] = resets_table(read_json(folder / "drift.json"))
     if (folder / "digits-seed0.json").exists():
@@ -317,7 +318,7 @@ def main(arguments: list[str] | None = None) -> None:
     elif options.record:
         written = check_records(options.record, options.output)
     elif options.promise:
-        write_json(options.output / "promise.json", measure_promise(options.seed))
+        write_json(options.output.parent / PROMISE, measure_promise(options.seed))
     elif options.drift:
         write_json(options.output / "drift.json", measure_resets(options.seed))
     elif not options.table:

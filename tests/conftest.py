@@ -188,3 +188,11 @@ def ray() -> Iterator[Any]:
         patch.setenv("PYTHONPATH", os.pathsep.join([root, os.path.join(root, "src")]))
         with connected(None, workers=1) as module:
             yield module
+
+
+@pytest.fixture(scope="session")
+def exported_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of pictures as it was exported, once for all rooms."""
+    from tests.export.models import picture_model
+
+    return picture_model().export(tmp_path_factory.mktemp("pictures") / "out")

@@ -18,10 +18,12 @@ import abnn
 from abnn.batch.job import ScoreConfig, score
 from abnn.data import InputForm, read_image
 from abnn.errors import FileFormatError, InputError
+from abnn.predict.prediction import LabelPrediction, NumberPrediction
 from abnn.store.saved import fingerprint
 from abnn.triage.drift import DriftMonitor, merge
 from tests.batch.conftest import Here, png
 from tests.conftest import generator
+from tests.export.models import picture_model
 
 FIVE = ScoreConfig(size=5, batch_size=3)
 
@@ -146,11 +148,68 @@ def test_drift_of_a_job_is_that_of_its_parts(saved: Path, pictures: Path, tmp_pa
     assert merged.log_wealth == pytest.approx(merge(monitors).log_wealth, abs=1e-9)
 
 
-def test_a_regression_is_refused(saved: Path, pictures: Path, tmp_path: Path, here: Here) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(abnn.Prediction, "distribution", "numbers")
-        with pytest.raises(InputError, match="model: got predictions of numbers; accepted: a model of classes"):
-            run(saved, pictures, tmp_path / "out")
+def test_an_exported_model_gives_the_same_rows(
+    exported_pictures: Path, pictures: Path, tmp_path: Path, here: Here
+) -> None:
+    model = picture_model()
+    model.save(tmp_path / "saved", extra=model.extra)
+    names = tmp_path / "names.txt"  # some by their names, one that is not there
+    names.write_text("".join(f"{path}\n" for path in [*sorted(pictures.rglob("*.png")), tmp_path / "none.png"]))
+    summary = run(exported_pictures, names, tmp_path / "out")
+    own = {"backbone": "tests.batch.test_job:picture_network"}
+    expected = run(tmp_path / "saved", names, tmp_path / "own", config=ScoreConfig(size=5, batch_size=3, **own))
+    assert {**summary, "model": 0, "drift": 0} == {**expected, "model": 0, "drift": 0} and summary["errors"] == 2
+    rows, others = read(tmp_path / "out"), read(tmp_path / "own")
+    scores = [np.array(each.pop("score"), float) for each in (rows, others)]
+    probabilities = [each.pop("probabilities") for each in (rows, others)]
+    np.testing.assert_allclose(*scores, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(*([row for row in each if row is not None] for each in probabilities), atol=1e-5)
+    assert {**rows, "model": 0} == {**others, "model": 0} and rows["error"][-1] == "no such file"
+    with pytest.raises(InputError, match="which was exported"):
+        run(exported_pictures, names, tmp_path / "other", config=ScoreConfig(**own))
+
+
+def picture_network() -> nn.Module:
+    return picture_model().backbone
+
+
+@pytest.mark.parametrize("kind", ["numbers", "labels"])
+def test_numbers_and_labels(pictures: Path, tmp_path: Path, here: Here, kind: str) -> None:
+    x = torch.rand(120, 1, 8, 8, generator=generator(3))
+    y = torch.stack([x.mean((1, 2, 3)), x[:, 0, 0, 0]], 1)
+    config = abnn.AttachConfig(task="regression" if kind == "numbers" else "multilabel")
+    model = abnn.attach(pixel_network(), x[:1], config=config)
+    targets = y if kind == "numbers" else (y > 0.5).float()
+    batches = list(zip(x.split(60), targets.split(60)))
+    abnn.fit(model, batches, epochs=0, progress=False)
+    abnn.calibrate(model, batches, progress=False)
+    model.save(tmp_path / "model")
+    run(
+        tmp_path / "model", pictures, tmp_path / "out", config=ScoreConfig(size=9, backbone=f"{__name__}:pixel_network")
+    )
+    rows = read(tmp_path / "out")
+    good = [place for place, error in enumerate(rows["error"]) if error is None]
+    form = InputForm.of(model)
+    prediction = model.predict(torch.cat([form.images(read_image(pictures / rows["id"][n], 1)[None]) for n in good]))
+    assert len(good) == 20 and [rows["verdict"][place] for place in good] == prediction.verdict
+    near = {"rtol": 1e-4, "atol": 1e-4}
+    np.testing.assert_allclose([rows["score"][place] for place in good], prediction.score.numpy(), **near)
+    if isinstance(prediction, NumberPrediction):
+        np.testing.assert_allclose([rows["mean"][place] for place in good], prediction.mean.numpy(), **near)
+        np.testing.assert_allclose([rows["std"][place] for place in good], prediction.std.numpy(), **near)
+        assert "probabilities" not in rows
+    else:
+        assert isinstance(prediction, LabelPrediction) and prediction.stated is not None
+        chosen = [row.nonzero().flatten().tolist() for row in prediction.labels]
+        assert [rows["labels"][place] for place in good] == chosen
+        np.testing.assert_allclose([rows["probabilities"][n] for n in good], prediction.stated.numpy(), **near)
+
+
+def pixel_network() -> nn.Module:
+    """Two numbers from a picture."""
+    torch.manual_seed(0)
+    layers = (nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2))
+    return nn.Sequential(*layers).eval()
 
 
 class Words(nn.Module):

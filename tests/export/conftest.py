@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.export.models import picture_model
-
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return picture_model().export(tmp_path_factory.mktemp("pictures") / "out")
+def folder(exported_pictures: Path) -> Path:
+    return exported_pictures

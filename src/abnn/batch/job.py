@@ -31,6 +31,7 @@ from abnn.batch.plan import open_source, read_counts, write_plan
 from abnn.batch.reading import choose_column
 from abnn.batch.worker import PLAN, PartNotes, Work, part_path
 from abnn.errors import FileFormatError, InputError, explain
+from abnn.export.artefact import is_exported
 from abnn.files import check_writable, read_json, seal, write_json
 from abnn.store.saved import describe, fingerprint
 from abnn.train.watch import progress_bar
@@ -85,7 +86,8 @@ def score(
     """Score every input of ``source`` with the model of a folder into the folder ``output`` and return the summary.
 
     source  a folder of images or of Parquet files, a Parquet file, or a text file with the name of an image in each line
-    output  Parquet files with id, label, class_name, probabilities, score, verdict, error and model. If the folder holds a part
+    model   a folder that ``model.save`` or ``model.export`` wrote
+    output  Parquet files with id, what the model says, score, verdict, error and model, see docs/scale.md. If the folder holds a part
             of the same job, it goes on from there; the folder of another job is refused
 
     Inputs that cannot be read have the reason as ``error`` and no score. All machines of a cluster must see the same files.
@@ -114,6 +116,11 @@ def score(
 def _prepare(model: Path, source: str, output: Path, config: ScoreConfig) -> Work:
     """Return what workers need. Writes plan and description of a new job; an old one must be the same."""
     describe(model)  # a folder of another kind is refused before anything is read
+    if is_exported(model) and (config.backbone or config.weights or config.device == "cuda"):
+        fix = "Leave out --backbone, --weights and --device."
+        raise InputError(
+            explain("MODEL", f"{model}, which was exported", "a model that holds its network, on the CPU", fix)
+        )
     asked: dict[str, Any] = {
         name: getattr(config, name)
         for name in ("backbone", "weights", "tokenizer", "size", "batch_size", "draws", "seed", "id_column")

@@ -20,6 +20,7 @@ from abnn.batch.plan import Shard, open_parquet
 from abnn.data import InputForm, read_image
 from abnn.data.images import reason
 from abnn.errors import InputError, explain, readable
+from abnn.export.artefact import Exported
 
 Raw = tuple[str, Any]
 """The id of an input, and what it is read from: a path, bytes or text."""
@@ -140,7 +141,8 @@ def image_reader(form: InputForm) -> Reader:
         errors = [each if isinstance(each, str) else None for each in inputs]
         good = [each for each in inputs if not isinstance(each, str)]
         if len({each.shape for each in good}) > 1:
-            return errors, torch.cat([form.images(each[None]) for each in good])
+            parts = [form.images(each[None]) for each in good]
+            return errors, np.concatenate(parts) if isinstance(parts[0], np.ndarray) else torch.cat(parts)
         return errors, form.images(np.stack(good)) if good else None
 
     return read
@@ -159,7 +161,7 @@ def text_reader(folder: str, model: Any) -> Reader:
     except (OSError, ValueError) as error:
         accepted = "a folder that tokenizer.save_pretrained() wrote"
         raise InputError(explain("--tokenizer", f"{folder} ({error})", accepted)) from None
-    several = getattr(model, "input_forms", None)
+    several, form = getattr(model, "input_forms", None), "np" if isinstance(model, Exported) else "pt"
     length = model.input_shape[0] if several is None and len(model.input_shape) == 1 else None
 
     def read(contents: list[Any], pool: ThreadPoolExecutor) -> tuple[list[str | None], Any]:
@@ -168,7 +170,7 @@ def text_reader(folder: str, model: Any) -> Reader:
         if not good:
             return errors, None
         fill = "longest" if length is None else "max_length"
-        tokens = tokenizer(good, return_tensors="pt", truncation=True, max_length=length, padding=fill)
+        tokens = tokenizer(good, return_tensors=form, truncation=True, max_length=length, padding=fill)
         if several is None:
             return errors, tokens["input_ids"]
         return errors, {name: tokens[name] for name in several if name in tokens}

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -17,26 +18,30 @@ import torch
 from abnn.batch.plan import read_shard
 from abnn.batch.reading import Ahead, Batch, image_reader, read_raw, text_reader
 from abnn.data import InputForm
-from abnn.errors import AbnnError, InputError, NotFittedError, explain
+from abnn.errors import AbnnError, NotFittedError
+from abnn.export.artefact import Exported, is_exported
+from abnn.export.ask import ask
+from abnn.export.schema import SAID
 from abnn.files import write_bytes
 from abnn.store.names import class_names_of
 from abnn.store.saved import load_model
-from abnn.triage.calibrate import draws_and_seed
 from abnn.triage.drift import DriftMonitor
 
 PLAN, ABOUT = "_plan.parquet", b"abnn"
-SCHEMA = pa.schema(
-    {
-        "id": pa.string(),
-        "label": pa.int64(),
-        "class_name": pa.dictionary(pa.int32(), pa.string()),
-        "probabilities": pa.list_(pa.float32()),
-        "score": pa.float32(),
-        "verdict": pa.dictionary(pa.int32(), pa.string()),
-        "error": pa.string(),
-        "model": pa.dictionary(pa.int32(), pa.string()),
-    }
-)
+NUMBERS = pa.list_(pa.float32())
+NAME = pa.dictionary(pa.int32(), pa.string())
+OWN = {
+    "classes": {"label": pa.int64(), "class_name": NAME, "probabilities": NUMBERS},
+    "labels": {"labels": pa.list_(pa.int64()), "probabilities": NUMBERS},
+    "numbers": {"mean": NUMBERS, "std": NUMBERS},
+}
+"""Columns of what models of each kind say."""
+
+
+def schema_of(kind: str) -> pa.Schema:
+    """Return the columns of the results of models of classes, labels or numbers."""
+    last = {"score": pa.float32(), "verdict": NAME, "error": pa.string(), "model": NAME}
+    return pa.schema({"id": pa.string(), **OWN[kind], **last})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,15 +104,23 @@ class Scorer:
     @cached_property
     def model(self) -> Any:
         """The model on its device. Loaded with the first shard: Ray tries again for ever where making a worker fails."""
-        import abnn.baselines  # noqa: F401 - its saved models, by their format
-
         work = self.work
-        torch.set_num_threads(work.threads)
-        model = load_model(work.model, work.backbone, work.weights)
-        on_gpu = work.device != "cpu" and torch.cuda.is_available()
-        (model if isinstance(model, torch.nn.Module) else model.network).to("cuda" if on_gpu else "cpu")
-        self.names = class_names_of(model)
-        self.draws, self.seed = draws_and_seed(model, work.draws, work.seed)
+        if is_exported(Path(work.model)):
+            model: Any = Exported(work.model, work.threads)
+            self.kind = next(kind for kind, names in SAID.items() if set(names) <= set(model.description.outputs))
+        else:
+            import abnn.baselines  # noqa: F401 - its saved models, by their format
+
+            torch.set_num_threads(work.threads)
+            model = load_model(work.model, work.backbone, work.weights)
+            on_gpu = work.device != "cpu" and torch.cuda.is_available()
+            (model if isinstance(model, torch.nn.Module) else model.network).to("cuda" if on_gpu else "cpu")
+            self.kind = getattr(getattr(model, "task", None), "distribution", "classes")
+        self.names, triage = class_names_of(model), getattr(model, "triage", None)
+        self.judged = triage is not None and work.draws in (
+            None,
+            triage.draws,
+        )  # thresholds are of that number of draws
         return model
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
@@ -128,6 +141,7 @@ class Scorer:
         """Score one shard and write its part. The same shard gives the same rows, whoever scores it and however often."""
         work, rows = self.work, []
         monitor, counts = self._monitor(), Counter[str]()
+        schema = schema_of(self.kind)  # known with the model
         shard = read_shard(Path(work.output) / PLAN, number, work.size)
         raw = read_raw(shard, work.root, work.column, work.id_column)
         for batch in self.reading.batches(raw, work.batch_size):
@@ -135,7 +149,7 @@ class Scorer:
             counts.update(columns["verdict"])
             if monitor is not None:
                 monitor.update([score for score in columns["score"] if score is not None])
-            rows.append(pa.table(columns, SCHEMA))
+            rows.append(pa.table(columns, schema))
         table = pa.concat_tables(rows)
         errors = table.num_rows - table["error"].null_count
         verdicts = {verdict: count for verdict, count in counts.items() if verdict is not None}
@@ -147,21 +161,24 @@ class Scorer:
     def _columns(self, batch: Batch) -> dict[str, list[Any]]:
         """Return a row for each input by column; those that could not be read have an error and nothing else."""
         good = [place for place, error in enumerate(batch.errors) if error is None]
-        columns: dict[str, list[Any]] = {name: [None] * len(batch.ids) for name in SCHEMA.names}
+        columns: dict[str, list[Any]] = {name: [None] * len(batch.ids) for name in schema_of(self.kind).names}
         columns |= {"id": batch.ids, "error": batch.errors, "model": [self.work.fingerprint] * len(batch.ids)}
         if not good:
             return columns
-        prediction = self.model.predict(batch.x, draws=self.draws, seed=self.seed)
-        if prediction.distribution != "classes":
-            fix = "Predict it from Python, with model.predict(loader)."
-            raise InputError(explain("model", f"predictions of {prediction.distribution}", "a model of classes", fix))
-        probs = (prediction.probs if prediction.stated is None else prediction.stated).float().cpu().numpy()
-        labels = prediction.label.tolist()
-        values: dict[str, Any] = {"label": labels, "probabilities": list(probs), "score": prediction.score.tolist()}
-        if self.names is not None:
-            values["class_name"] = [self.names[label] for label in labels]
-        if prediction.levels is not None:
-            values["verdict"] = prediction.verdict
+        said = ask(self.model, batch.x, self.work.draws, self.work.seed)
+        values: dict[str, Any] = {"score": said.score.tolist()}
+        if said.mean is not None:
+            values |= {"mean": list(said.mean)} | ({} if said.std is None else {"std": list(said.std)})
+        else:
+            values["probabilities"] = list(said.stated if self.judged else said.probs)  # type: ignore[arg-type]
+        if said.labels is not None:
+            values["labels"] = [np.flatnonzero(row) for row in said.labels]
+        if said.label is not None:
+            values["label"] = said.label.tolist()
+            if self.names is not None:
+                values["class_name"] = [self.names[label] for label in values["label"]]
+        if self.judged:
+            values["verdict"] = said.verdict
         for name, column in values.items():
             for place, value in zip(good, column):
                 columns[name][place] = value

@@ -16,6 +16,7 @@ import numpy as np
 from abnn.decisions import VERDICTS, check_promise
 from abnn.errors import FileFormatError, InputError, MissingExtraError, NotFittedError, explain
 from abnn.export.guard import check_onnx
+from abnn.export.learnt import Learnt
 from abnn.export.schema import ExportedModel, InputForm
 from abnn.files import check_regular
 from abnn.store.folder import FIX, read_folder
@@ -87,8 +88,10 @@ class Exported:
             raise InputError(explain("path", f"{path}, exported for torch", "a model that was exported to ONNX", fix))
         said = self.description
         self.input_shape, self.input_dtype = tuple(said.inputs[said.main].shape), np.dtype(said.inputs[said.main].dtype)
+        self.input_forms = None if list(said.inputs) == [INPUT] else said.inputs
         self.classes, self.task, self.score = said.classes, said.task, said.score
         self.triage, self.extra = said.triage, said.extra
+        self.learnt = None if said.learnt is None else Learnt.from_dict(said.learnt, len(said.parts))
         self.session = _open(self.path / ONNX, said, threads)
 
     def predict(self, x: Any, draws: int | None = None, seed: int | None = None) -> Answers:

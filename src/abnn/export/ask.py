@@ -5,24 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 from abnn.export.artefact import Answers, Exported
+from abnn.export.schema import SAID
 
 
 def ask(model: Any, x: Any, draws: int | None = None, seed: int | None = None) -> Answers:
-    """Return what a model of classes says; draws and seed None: as its thresholds were calibrated, or its usual ones."""
+    """Return what a model says; draws and seed None: as its thresholds were calibrated, or its usual ones."""
     if isinstance(model, Exported):
         return model.predict(x, draws, seed)
     from abnn.triage.calibrate import draws_and_seed
 
     draws, seed = draws_and_seed(model, draws, seed)
     prediction = model.predict(x, draws=draws, seed=seed)
-    triage, stated, verdict, score = getattr(model, "triage", None), None, None, prediction.score
+    triage = getattr(model, "triage", None)
+    said: dict[str, Any] = {"score": prediction.score, "samples": prediction.samples}
+    said |= {name: getattr(prediction, name) for name in SAID[prediction.distribution]}
+    if prediction.distribution != "numbers":
+        said["stated"] = None if triage is None else triage.probabilities(prediction)
+    elif prediction.noise is not None:
+        said |= {name: getattr(prediction, name) for name in ("std", "aleatoric", "epistemic")}
+    verdict = None
     if triage is not None:
         judgement = triage(prediction)
-        score, verdict, stated = judgement.score, judgement.verdict, triage.probabilities(prediction)
-    parts = {name: part.float().cpu().numpy() for name, part in (prediction.parts or {}).items()}
-    score, samples, label, probs = (
-        each.cpu().numpy()
-        for each in (score.float(), prediction.samples.float(), prediction.label, prediction.probs.float())
-    )
-    stated = None if stated is None else stated.float().cpu().numpy()
-    return Answers(score, samples, parts or None, verdict, label, None, probs, stated, triage=triage)
+        said["score"], verdict = judgement.score, judgement.verdict
+    arrays = {name: None if each is None else _array(each) for name, each in said.items()}
+    parts = {name: _array(part) for name, part in (prediction.parts or {}).items()}
+    return Answers(**arrays, parts=parts or None, verdict=verdict, triage=triage)
+
+
+def _array(tensor: Any) -> Any:
+    return (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from abnn.export.learnt import Learnt
 from abnn.files import only
 from abnn.store.description import Description, Strict
 from abnn.triage.triage import Triage
@@ -46,6 +47,7 @@ class ExportedModel(Description):
     score        the name of the score
     draws, seed, views   of the predictions; draws 0: mean weights
     plain        whether the first of "samples" is the network without attachments
+    learnt       numbers of the learnt score, to say what counts in it; see :class:`abnn.export.learnt.Learnt`. null: it has none
     spread       Q_95 - Q_5 of the scores of good inputs; differences far below it mean nothing. null: not known
     """
 
@@ -68,6 +70,7 @@ class ExportedModel(Description):
     spread: Annotated[float, Field(ge=0)] | None
     triage: Triage | None
     extra: dict[str, Any]
+    learnt: dict[str, list[Any]] | None = None
 
     @property
     def means_numbers(self) -> bool:
@@ -77,6 +80,8 @@ class ExportedModel(Description):
     def _check(self) -> ExportedModel:
         if self.main not in self.inputs:
             raise ValueError(f"main is {self.main!r}; accepted: one of {', '.join(self.inputs)}.")
+        if self.learnt is not None:
+            Learnt.from_dict(self.learnt, len(self.parts))
         own = next((each for each in SAID.values() if set(each) <= set(self.outputs)), None)
         if own is None or not {"score", "samples"} <= set(self.outputs) <= {*OUTPUTS, *own}:
             raise ValueError(

@@ -21,6 +21,7 @@ from torch import Tensor
 from abnn.errors import InputError, MissingExtraError, explain, unknown
 from abnn.export.artefact import INPUT, MOST_BYTES, ONNX, TORCH, open_session
 from abnn.export.graph import Graph
+from abnn.export.learnt import Learnt
 from abnn.export.proof import ExportError, check_inputs, compare, longer
 from abnn.export.schema import TYPES, ExportedModel
 from abnn.files import as_json
@@ -62,6 +63,7 @@ def export(model: Any, path: str | Path, format: str = "onnx", check: Any = None
         "score": graph.score, "draws": draws, "seed": seed, "views": prediction.views or 1, "plain": model.state.plain,
         "spread": spread_of(graph.triage), "extra": as_json("extra", model.extra),
         "triage": None if graph.triage is None else graph.triage.to_dict(),
+        "learnt": Learnt.of(model.combined).to_dict() if graph.parts else None,
     }  # fmt: skip
     return write_folder(path, ExportedModel, fields, {FORMATS[format]: content})
 

@@ -11,6 +11,7 @@ import numpy as np
 from abnn.errors import InputError, explain
 from abnn.export.artefact import Answers, Exported
 from abnn.export.ask import ask
+from abnn.export.learnt import Learnt
 from abnn.store.names import class_names_of
 from abnn.triage.thresholds import seven_digits
 
@@ -51,9 +52,11 @@ class Answerer:
         self.model, self.triage = model, model.triage
         self.names = class_names_of(model) or [str(number) for number in range(model.classes)]
         if isinstance(model, Exported):
-            learnt, self.plain = model.description.parts, model.description.plain
+            learnt, self.plain, self.learnt = model.description.parts, model.description.plain, model.learnt
         else:
-            learnt = model.combined.names if getattr(model, "is_judge", False) else []
+            judges = getattr(model, "is_judge", False)
+            learnt = model.combined.names if judges else []
+            self.learnt = Learnt.of(model.combined) if judges else None
             self.plain = getattr(getattr(model, "state", None), "plain", False)
         self.parts = {name: in_words(name) for name in ([*learnt, FAR] if learnt else ())}
 
@@ -80,27 +83,11 @@ class Answerer:
     def causes_of(self, answers: Answers) -> list[dict[str, float]]:
         """Return for each input by how much the learnt score would be lower if a part of it were usual, the largest first.
 
-        A part counts where it is above usual; ``FAR`` is the term that grows outside of the data. [] without a learnt score, and
-        for exported models, which keep it inside of their graph.
+        A part counts where it is above usual; ``FAR`` is the term that grows outside of the data. [] without a learnt score.
         """
-        combined = getattr(self.model, "combined", None)
-        if combined is None or not answers.parts or self.triage.score != "combined":
+        if self.learnt is None or not answers.parts or self.triage.score != "combined":
             return []
-        import torch
-
-        x, score = (
-            torch.from_numpy(each).to(combined.anchor)
-            for each in (np.stack([*answers.parts.values()], 1), answers.score)
-        )
-
-        def learnt(x: Any) -> Any:
-            return ((combined.members(x) - combined.mean) / combined.spread).mean(0) + x @ combined.anchor
-
-        whole, count = learnt(x), x.shape[1]
-        usual = x[:, None].repeat(1, count, 1)
-        usual.diagonal(dim1=1, dim2=2).clamp_(max=0)
-        drops = whole[:, None] - learnt(usual.flatten(0, 1)).view(-1, count)
-        rows = torch.cat([drops, (score - whole)[:, None]], dim=1).cpu().tolist()
+        rows = self.learnt.drops(np.stack([*answers.parts.values()], 1), answers.score).tolist()
         named = [zip([*answers.parts, FAR], row) for row in rows]
         return [
             {name: float(f"{drop:.4g}") for name, drop in sorted(row, key=lambda pair: -pair[1]) if drop >= LEAST_CAUSE}

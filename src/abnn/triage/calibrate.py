@@ -22,7 +22,15 @@ from abnn.train.watch import progress_bar
 from abnn.triage.drift import LEAST_SCORES, split_reference
 from abnn.triage.intervals import Intervals
 from abnn.triage.temperature import choose_temperature
-from abnn.triage.thresholds import best_split, cheapest_thresholds, conformal_quantile, least_count, lift, seven_digits
+from abnn.triage.thresholds import (
+    LEARNT,
+    best_split,
+    cheapest_thresholds,
+    conformal_quantile,
+    least_count,
+    lift,
+    seven_digits,
+)
 from abnn.triage.triage import Triage
 from abnn.triage.widths import learn_statement
 
@@ -133,8 +141,9 @@ def gather(
             prediction, scores = predict(x)
             if not rows:
                 alone = np.concatenate([predict(each)[1] for each in x[:PROBES].split(1)])
-                facts["rounding"] = float(np.abs(alone - scores[:PROBES]).max())
                 facts["score"] = config.score or prediction.default
+                least = LEARNT if facts["score"] == "combined" else 0.0
+                facts["rounding"] = max(least, float(np.abs(alone - scores[:PROBES]).max()))
                 facts.update(drawn=len(prediction.samples), views=prediction.views)
             if prediction.distribution == "classes":
                 columns = (prediction.label, y, prediction.probs.float().log())

@@ -11,6 +11,9 @@ from abnn.decisions import COST_KINDS, Costs
 from abnn.errors import InputError, explain
 
 RESOLUTION, ROUNDING, LEAST = 1e-4, 1e-5, 2.0**-21
+LEARNT = 2.5e-5
+"""The least rounding of the learnt score, whose unit is the spread of ordinary inputs: onnxruntime rounds otherwise than torch, and
+where all inputs are equal, no batch shows it."""
 
 
 def conformal_rank(count: int, share: float, confidence: float | None = None) -> int:
@@ -61,7 +64,7 @@ def lift(limit: Any, scores: np.ndarray, rounding: float = 0.0) -> Any:
 
         1e-4 (Q_95 - Q_5),    1e-5 |limit|,    2^-21 (a few roundings of a probability in float32),    4 rounding.
 
-    rounding  by how much scores of some inputs were seen to differ between batches
+    rounding  by how much scores of some inputs were seen to differ between batches; of the learnt score at least ``LEARNT``
     """
     low, high = np.quantile(scores, (0.05, 0.95))
     least = max(RESOLUTION * float(high - low), LEAST, 4 * rounding)
