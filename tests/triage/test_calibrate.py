@@ -21,6 +21,7 @@ from abnn.predict import Plain, Prediction, concatenate
 from abnn.triage import Costs, Triage, TriageConfig, calibrate
 from abnn.triage.calibrate import Gathered, choose, gather, usual_draws
 from abnn.triage.thresholds import conformal_quantile, conformal_rank, lift
+from tests.export.models import picture_model
 from tests.train.test_fit import QUIET, attached, backbone, data, loader
 
 X, Y = data()
