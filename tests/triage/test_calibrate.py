@@ -21,7 +21,7 @@ from abnn.predict import Plain, Prediction, concatenate
 from abnn.triage import Costs, Triage, TriageConfig, calibrate
 from abnn.triage.calibrate import Gathered, choose, gather, usual_draws
 from abnn.triage.thresholds import conformal_quantile, conformal_rank, lift
-from tests.export.models import picture_model
+from tests.export.models import picture_model, pictures
 from tests.train.test_fit import QUIET, attached, backbone, data, loader
 
 X, Y = data()
@@ -375,7 +375,6 @@ def test_equal_inputs_get_one_verdict_in_any_batch(value: float) -> None:
 
 def test_thresholds_on_equal_inputs_leave_room_for_another_runtime() -> None:
     """Scores of equal inputs have no spread, and no batch shows rounding; onnxruntime's differ from torch's by some 1e-5."""
-    model, x = picture_model(), torch.zeros(40, 1, 8, 8)
-    assert model.triage is not None
+    model, x = picture_model(), pictures(1, 0)[0].expand(40, 1, 8, 8)
     triage = abnn.Triage.calibrate(model, [(x, torch.zeros(40, dtype=torch.int64))])
     assert 9e-5 < triage.notice - model.predict(x[:1]).score.item() < 2e-4

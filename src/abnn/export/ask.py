@@ -27,7 +27,7 @@ def ask(model: Any, x: Any, draws: int | None = None, seed: int | None = None) -
     if triage is not None:
         judgement = triage(prediction)
         said["score"], verdict = judgement.score, judgement.verdict
-    arrays = {name: None if each is None else _array(each) for name, each in said.items()}
+    arrays: dict[str, Any] = {name: None if each is None else _array(each) for name, each in said.items()}
     parts = {name: _array(part) for name, part in (prediction.parts or {}).items()}
     return Answers(**arrays, parts=parts or None, verdict=verdict, triage=triage)
 
