@@ -17,6 +17,7 @@ from abnn.export import Answers, Exported
 from abnn.export.graph import Graph
 from abnn.export.proof import ExportError, compare
 from abnn.predict.prediction import LabelPrediction, NumberPrediction
+from abnn.serve.answers import Answerer
 from tests.conftest import alter, generator, mlp
 from tests.export.models import drawing_table_model, every_kind, picture_model, pictures, regression_model, word_model
 
@@ -56,6 +57,17 @@ def test_the_folder_says_what_it_is(folder: Path) -> None:
     assert (exported.classes, exported.input_shape, exported.score) == (3, (1, 8, 8), "combined")
     content = (folder / "model.onnx").read_bytes()
     assert b".py" not in content and Path(__file__).parts[-3].encode() not in content  # no paths of anybody's files
+
+
+def test_causes_are_those_of_the_model(folder: Path) -> None:
+    x = every_kind(pictures(6, 3)[0])[:24]  # those without numbers that have no end
+    own, other = Answerer(picture_model())(x), Answerer(Exported(folder))(x.numpy())
+    assert sum(bool(each["causes"]) for each in own) > 10
+    for each, exported in zip(own, other):
+        assert exported["reason"] == each["reason"] and set(exported["parts"]) == set(each["parts"])
+        for name in each["causes"].keys() | exported["causes"].keys():  # those below 0.05 are left out
+            first, second = (said["causes"].get(name, 0.05) for said in (each, exported))
+            assert first == pytest.approx(second, rel=1e-3, abs=2e-3)
 
 
 def test_sentences_of_any_length(tmp_path: Path) -> None:
