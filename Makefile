@@ -1,7 +1,16 @@
 # Everything a fresh machine needs is Python 3.10 to 3.13 and make.
 PYTHON ?= python3
 VENV ?= .venv
-PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
+UV = $(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python
+# uv installs in a tenth of pip's time, from where pip is told to in the environment. Where it finds less than all, pip installs.
+INSTALL = ($(PIP) uv && $(UV) -c constraints.txt -e '.[$(EXTRAS)]') || $(PIP) -c constraints.txt -e '.[$(EXTRAS)]'
+UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+UV_INDEX ?= $(PIP_EXTRA_INDEX_URL)
+UV_SYSTEM_CERTS ?= true
+export $(foreach name,UV_FIND_LINKS UV_DEFAULT_INDEX UV_INDEX UV_SYSTEM_CERTS,$(if $($(name)),$(name)))
+unexport PYTHONDONTWRITEBYTECODE  # what is imported is compiled once, not in each of the many processes of the tests
 
 .PHONY: demo test check docs docs-serve release-check tables reproduce clean
 
@@ -70,12 +79,14 @@ reproduce: $(VENV)/.installed-dev  ## the paper's seven tables: trains every cel
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
+$(VENV)/.installed: EXTRAS = torch,serve
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP_INSTALL) -e '.[torch,serve]'
+	$(INSTALL)
 	touch $@
 
+$(VENV)/.installed-dev: EXTRAS = dev
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP_INSTALL) -e '.[dev]'
+	$(INSTALL)
 	touch $@ $(VENV)/.installed
 
 clean:

@@ -39,6 +39,16 @@ def pytest_configure(config: pytest.Config) -> None:
         bfloat16_works.cache_clear()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test with several cases only the first counts lines: counting makes Python slower by half."""
+    counted: set[str] = set()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        if test in counted:
+            item.add_marker("no_cover")
+        counted.add(test)
+
+
 def alter(folder: Path, **fields: Any) -> Path:
     """Change fields of a saved folder's description, and make all checksums fit to what is there; ``...`` takes one out."""
     file = next(folder.glob("*.json"))
