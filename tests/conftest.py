@@ -25,6 +25,8 @@ from abnn.predict.processor import WITHOUT_AMX, bfloat16_works
 from abnn.store.folder import file_digest, seal
 from abnn.train import combine
 
+LEARNING_STEPS = combine.STEPS
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """An unexpected warning of ours is an error. Said here, for naming it in the settings of pytest would import the
@@ -37,6 +39,18 @@ def pytest_configure(config: pytest.Config) -> None:
     if not bfloat16_works():  # before the first product of this process: that is when PyTorch looks
         os.environ.setdefault(*WITHOUT_AMX)
         bfloat16_works.cache_clear()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def short_learning() -> None:
+    """Fewer steps for the members of the learnt score, which take most of the time of a small fit."""
+    combine.STEPS = 30
+
+
+@pytest.fixture
+def full_learning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many steps as users have, for tests of how good the learnt score is."""
+    monkeypatch.setattr(combine, "STEPS", LEARNING_STEPS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -69,11 +69,16 @@ def agree(left: Prediction, right: Prediction, most: float = 1e-5) -> None:
         assert list(left.parts) == list(right.parts)
 
 
-CASES = [("bounded", True), ("bounded", False), ("chain", False), ("replace", False)]
+CASES = [
+    ("bounded", True, None),
+    ("bounded", True, 5),
+    ("bounded", False, 5),
+    ("chain", False, None),
+    ("replace", False, 0),
+]
 
 
-@pytest.mark.parametrize("draws", [None, 0, 5])
-@pytest.mark.parametrize(("kind", "learnt"), CASES)
+@pytest.mark.parametrize(("kind", "learnt", "draws"), CASES)
 def test_compiled_predictions_are_the_same(kind: str, learnt: bool, draws: int | None) -> None:
     model, x = make(learnt, kind=kind), images(6)
     expected = model.predict(x, draws=draws, seed=3)

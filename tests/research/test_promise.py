@@ -13,7 +13,7 @@ from research import promise
 from research.drift import peaks_of, peaks_without_drift
 from research.promise import KINDS, check_split_scores, promise_table
 
-SMALL = {**promise.CONFIG, "fitted": 150, "good": 200, "epochs": 1, "steps": 20}
+SMALL = {**promise.CONFIG, "fitted": 150, "good": 100, "epochs": 1, "steps": 20}
 
 
 @pytest.mark.parametrize("name", KINDS)

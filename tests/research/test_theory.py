@@ -148,7 +148,7 @@ def test_no_prediction_beats_the_target_and_draws_losses_are_never_below_mean_lo
 @pytest.mark.filterwarnings("ignore:The attachments cost accuracy")
 def test_the_sign_of_the_outlier_step_decides_about_confidence(monkeypatch: pytest.MonkeyPatch) -> None:
     data = trial.load_digits(0)
-    few = replace(data, train=Labelled(*(part[:512] for part in data.train)))
+    few = replace(data, train=Labelled(*(part[:256] for part in data.train)))
     monkeypatch.setattr(trial, "load_digits", lambda seed: few)
     up, down = "cross-entropy to 1/K, maximised", "cross-entropy to 1/K, minimised"
     rows = trial.run_trial(seed=0, epochs=2, goals=(up, down))

@@ -15,17 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
 from abnn.scores.combined import MEMBERS
-from abnn.train.combine import STEPS, auroc, learn_score
+from abnn.train.combine import auroc, learn_score
 from abnn.train.hold_out import hold_out
 from tests.conftest import mlp, trained
 from tests.train.test_fit import QUIET, attached, data, equal, loader, quiet, values
-
-
-@pytest.fixture
-def full_learning(short_learning: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All steps, as users have them."""
-    monkeypatch.setattr("abnn.train.combine.STEPS", STEPS)
-
 
 LEARNT = ("combined.", "closed_form.")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -72,16 +74,20 @@ def choose_blocks(
     if budget is None and spec.width is not None:
         return blocks, spec
     most = int(SHARE * structure.weights) if budget is None else budget
-    widths = [spec.width] if spec.width is not None or not bounded else [*range(WIDTH, 0, -1)]
+    widths = [spec.width] if spec.width is not None or not bounded else [*range(1, WIDTH + 1)]
     for start in range(len(blocks) if at is None or budget is not None else 1):
-        for width in widths:
-            if learned_numbers(blocks[start:], replace(spec, width=width)) <= most:
-                return blocks[start:], replace(spec, width=width)
-    least = replace(spec, width=widths[-1])
+        numbers = partial(_numbers_of_width, blocks[start:], spec)
+        if affordable := bisect_right(widths, most, key=numbers):
+            return blocks[start:], replace(spec, width=widths[affordable - 1])
+    least = replace(spec, width=widths[0])
     if budget is None:  # of a network that is smaller than any attachment
         return blocks[-1:] if at is None else blocks, least
     needed = f"at least {learned_numbers(blocks[-1:], least)} for one attachment of kind {spec.kind!r} at {blocks[-1].name!r}"
     raise AttachError(explain("budget", budget, needed, "Raise the budget."))
+
+
+def _numbers_of_width(blocks: Sequence[Block], spec: Spec, width: int | None) -> int:
+    return learned_numbers(blocks, replace(spec, width=width))
 
 
 def watched_blocks(structure: Probe, attached: Sequence[Block]) -> list[Block]:

@@ -31,7 +31,7 @@ from abnn.outliers import measure_range
 from abnn.predict.inputs import check_inputs, split_batch
 from abnn.tasks import TASKS
 from abnn.tensors import rows_digest, tensor_digest
-from abnn.train.randomness import number, preserved_random_state, seed_everything
+from abnn.train.randomness import number, preserved_random_state, seed_everything, seed_torch
 
 SAMPLED = 16  # items of a data set that stand for all of them, at least
 MEASURED = 10  # batches of each process from which ranges of values and targets are measured
@@ -86,7 +86,7 @@ class Batches:
                 if chance:
                     seed_everything(self.seed, "step", epoch, step, self.rank)
                 else:
-                    torch.manual_seed(number(self.seed, "step", epoch, step, self.rank))
+                    seed_torch(number(self.seed, "step", epoch, step, self.rank))
                 yield step, _ordinary(x).to(self.device), _ordinary(y).to(self.device)
             step += 1
         self._check_some(step)

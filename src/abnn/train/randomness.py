@@ -37,9 +37,17 @@ def number(*key: object) -> int:
 def seed_everything(*key: object) -> None:
     """Set the global random states of torch, numpy and random to values that belong to the key."""
     seed = number(*key)
-    torch.manual_seed(seed)
+    seed_torch(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+def seed_torch(seed: int) -> None:
+    """Set the global random states of torch, on all devices that there are."""
+    if torch.cuda.is_available() or torch.backends.mps.is_available():
+        torch.manual_seed(seed)
+    else:  # the above notes the whole call stack for every kind of device that is absent, a millisecond at each step
+        torch.default_generator.manual_seed(seed)
 
 
 def seeded(*key: object) -> torch.Generator:
