@@ -4,9 +4,10 @@
     python .ci/release-check.py --python /usr/bin/python3.12 --record results/release/checks.json
 
 For each Python a stranger's script is made of the quick start's text, line by line, and runs in an empty folder and without anything
-of this repository but the wheel. Then `abnn demo` and the other commands of the README run in the environment that it has left.
-One more environment gets the sdist, and one is made by uv. With --record, what happened is put into that file and into the table
-of docs/how-to/install.md.
+of this repository but the wheel. Then `abnn demo` and the other commands of the README run in the environment that it has left, and
+it exports the model of the quick start. Three more environments are made by uv: one by the lines of the page about installing, one
+with the sdist, and one without torch, which runs the exported model. With --record, what happened is put into that file, beside the
+other Pythons there, and into the table of docs/how-to/install.md. Caches of pip and uv are not used.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def build(folder: Path) -> Path:
     """Build the sdist, and the wheel out of the sdist, as installers do; return the folder with both."""
     dist = folder / "dist"
     run([sys.executable, "-m", "venv", "builder"], folder)
-    run(["builder/bin/pip", "install", "--quiet", "hatchling"], folder)
+    run(["builder/bin/pip", "install", "--quiet", "hatchling", "uv"], folder)
     run([str(folder / "builder/bin/python"), "-m", "hatchling", "build", "-d", str(dist), "-t", "sdist"], ROOT)
     sdist = next(dist.glob("*.tar.gz"))
     run(["builder/bin/pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(dist), str(sdist)], folder)
@@ -106,6 +107,7 @@ def check(python: Path, dist: Path, folder: Path) -> dict[str, Any]:
     photo = Path(sklearn.datasets.__file__).parent / "images" / "flower.jpg"
     shutil.copy(photo, stranger / "photo.jpg")
     environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PIP_FIND_LINKS": _links(dist), "PIP_QUIET": "1"}
+    environment["PIP_NO_CACHE_DIR"] = "1"
     started = time.perf_counter()
     said = run(strangers_script(ROOT / "docs" / "quickstart.md"), stranger, **environment)
     seconds = time.perf_counter() - started
@@ -114,13 +116,15 @@ def check(python: Path, dist: Path, folder: Path) -> dict[str, Any]:
     own = stranger / "my-env" / "bin"
     script = "import sys, torch, abnn; print(sys.version.split()[0], torch.__version__, abnn.__version__)"
     version, torch_version, own_version = run([str(own / "python"), "-c", script], stranger).split()
-    run([str(own / "pip"), "install", "abnn[torch,serve]"], stranger, **environment)
+    run([str(own / "pip"), "install", "abnn[export,serve]"], stranger, **environment)
     demo = run([str(own / "abnn"), "demo"], stranger)
     assert "Model: demo/model" in demo, demo
     first, *_ = run(f"{own / 'abnn'} predict demo/model photo.jpg --format jsonl --exit-zero", stranger).splitlines()
     run(f"{own / 'abnn'} predict demo/model photo.jpg --ink --exit-zero", stranger)
     serving = f"timeout --signal INT 30 {own / 'abnn'} serve --demo --port 0 || test $? -eq 124"
     assert "Serving" in run(serving, stranger)
+    run(f"{own / 'abnn'} export my-model exported --backbone reader:build", stranger)
+    shutil.rmtree(own.parent)  # with torch, several GB
     return {
         "python": version,
         "torch": torch_version,
@@ -128,6 +132,7 @@ def check(python: Path, dist: Path, folder: Path) -> dict[str, Any]:
         "quick_start": last[-1],
         "quick_start_seconds": round(seconds),
         "readme": json.loads(first)["verdict"],
+        **check_uv(python, dist, stranger),
     }
 
 
@@ -135,38 +140,48 @@ def _links(dist: Path) -> str:
     return " ".join(filter(None, [str(dist), os.environ.get("PIP_FIND_LINKS", "")]))
 
 
-def check_sdist(python: Path, dist: Path, folder: Path) -> str:
-    """Install the sdist alone, without its dependencies, and ask for the version."""
-    folder.mkdir()
-    run([str(python), "-m", "venv", "env"], folder)
-    run(["env/bin/pip", "install", "--quiet", "--no-deps", str(next(dist.glob("*.tar.gz")))], folder)
-    run(["env/bin/pip", "install", "--quiet", "typer"], folder)
-    return run(["env/bin/abnn", "--version"], folder).strip()
-
-
-def check_uv(python: Path, dist: Path, folder: Path) -> str:
-    """The lines for uv of the page about installing."""
-    uv = shutil.which("uv")
-    if uv is None:
-        return "uv is not here"
-    folder.mkdir()
-    lines = next(block for block in blocks(PAGE) if block.code.startswith("uv venv"))
-    environment = {"UV_FIND_LINKS": str(dist), "UV_PYTHON": str(python), "UV_PRERELEASE": "if-necessary-or-explicit"}
-    return (
-        run("\n".join(["set -e", *commands(lines), "abnn --version"]), folder, **environment).strip().splitlines()[-1]
-    )
+def check_uv(python: Path, dist: Path, folder: Path) -> dict[str, Any]:
+    """Three environments that uv makes: by the lines of the page about installing, of the sdist, and for exported models, without torch."""
+    uv = dist.parent / "builder" / "bin"
+    environment = {
+        "PATH": f"{uv}:{os.environ['PATH']}",
+        "UV_FIND_LINKS": _links(dist).replace(" ", ","),
+        "UV_PYTHON": str(python),
+    }
+    environment |= {"UV_NO_CACHE": "1", "UV_INDEX_STRATEGY": "unsafe-best-match"}
+    lines = commands(next(block for block in blocks(PAGE) if block.code.startswith("uv venv")))
+    script = "import torch; print(torch.__version__)"
+    with_torch = run(
+        "\n".join(["set -e", *lines, "abnn --version", f"python -c '{script}'"]), folder, **environment
+    ).split()
+    shutil.rmtree(folder / "my-env")
+    sdist = next(dist.glob("*.tar.gz"))
+    lines = ["set -e", "uv venv small", ". small/bin/activate", f"uv pip install {sdist}", "abnn --version"]
+    from_sdist = run("\n".join(lines), folder, **environment).split()[-1]
+    lines = [
+        "set -e",
+        ". small/bin/activate",
+        f"uv pip install --reinstall-package abnn 'abnn[onnx] @ {next(dist.glob('*.whl'))}'",
+    ]
+    lines += [
+        "! python -c 'import torch' 2> no-torch.txt",
+        "abnn predict exported photo.jpg --format jsonl --exit-zero",
+    ]
+    first = json.loads(run("\n".join(lines), folder, **environment).strip().splitlines()[-1])
+    return {"uv": with_torch[-2], "uv_torch": with_torch[-1], "sdist": from_sdist, "without_torch": first["verdict"]}
 
 
 def table(record: dict[str, Any]) -> str:
     rows = [
-        "| Python | torch | quick start ends with | README: `abnn predict demo/model` of a photograph |",
-        "|---|---|---|---|",
+        "| Python | torch | quick start ends with | README: a photograph | from the sdist | with uv | exported, without torch |",
+        "|---|---|---|---|---|---|---|",
     ]
     rows += [
-        f"| {each['python']} | {each['torch']} | {each['quick_start']} | {each['readme']} |"
+        f"| {each['python']} | {each['torch']} | {each['quick_start']} | {each['readme']} | abnn {each['sdist']} "
+        f"| abnn {each['uv']}, torch {each['uv_torch']} | {each['without_torch']} |"
         for each in record["environments"]
     ]
-    text = f"abnn {record['abnn']}, {record['platform']}. From the sdist: {record['sdist']}. With uv: {record['uv']}."
+    text = f"abnn {record['abnn']}, {record['platform']}. The photograph is the flower that scikit-learn ships; the models read digits."
     return "\n".join(["<!-- abnn:table release -->", "", *rows, "", text, "", "<!-- /abnn:table -->"])
 
 
@@ -184,23 +199,27 @@ def main() -> None:
             environments.append(check(python, dist, folder / str(number)))
             print(environments[-1], flush=True)
             shutil.rmtree(folder / str(number))
-        sdist, uv = check_sdist(pythons[0], dist, folder / "sdist"), check_uv(pythons[-1], dist, folder / "uv")
-        print(sdist, uv, sep="\n")
     if options.record:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-        record = {
-            "abnn": environments[-1]["abnn"],
-            "code": commit.stdout.strip(),
-            "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "platform": f"{platform.system()} {platform.machine()}",
-            "environments": environments,
-            "sdist": sdist,
-            "uv": uv,
-        }
-        options.record.parent.mkdir(parents=True, exist_ok=True)
-        options.record.write_text(json.dumps(record, indent=1) + "\n")
-        before, _, rest = PAGE.read_text().partition("<!-- abnn:table release -->")
-        PAGE.write_text(before + table(record) + rest.partition("<!-- /abnn:table -->")[2])
+        write(environments, options.record)
+
+
+def write(environments: list[dict[str, Any]], target: Path) -> None:
+    """Put what happened beside what is in the record of other Pythons, and into the page about installing."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    code, now = commit.stdout.strip(), datetime.now(timezone.utc).isoformat(timespec="seconds")
+    earlier = json.loads(target.read_text())["environments"] if target.exists() else []
+    kept = {each["python"]: each for each in earlier} | {
+        each["python"]: each | {"code": code, "written": now} for each in environments
+    }
+    record = {
+        "abnn": environments[-1]["abnn"],
+        "platform": f"{platform.system()} {platform.machine()}",
+        "environments": [kept[version] for version in sorted(kept)],
+    }
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(record, indent=1) + "\n")
+    before, _, rest = PAGE.read_text().partition("<!-- abnn:table release -->")
+    PAGE.write_text(before + table(record) + rest.partition("<!-- /abnn:table -->")[2])
 
 
 if __name__ == "__main__":
