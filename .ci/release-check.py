@@ -142,21 +142,22 @@ def _links(dist: Path) -> str:
 
 def check_uv(python: Path, dist: Path, folder: Path) -> dict[str, Any]:
     """Three environments that uv makes: by the lines of the page about installing, of the sdist, and for exported models, without torch."""
-    uv = dist.parent / "builder" / "bin"
     environment = {
-        "PATH": f"{uv}:{os.environ['PATH']}",
+        "PATH": f"{dist.parent / 'builder' / 'bin'}:{os.environ['PATH']}",
         "UV_FIND_LINKS": _links(dist).replace(" ", ","),
-        "UV_PYTHON": str(python),
+        "UV_NO_CACHE": "1",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
     }
-    environment |= {"UV_NO_CACHE": "1", "UV_INDEX_STRATEGY": "unsafe-best-match"}
+    with_python = f"uv venv --python {python}"  # never as a variable: uv would install into that Python itself
     lines = commands(next(block for block in blocks(PAGE) if block.code.startswith("uv venv")))
+    lines = [line.replace("uv venv", with_python) for line in lines]
     script = "import torch; print(torch.__version__)"
     with_torch = run(
         "\n".join(["set -e", *lines, "abnn --version", f"python -c '{script}'"]), folder, **environment
     ).split()
     shutil.rmtree(folder / "my-env")
     sdist = next(dist.glob("*.tar.gz"))
-    lines = ["set -e", "uv venv small", ". small/bin/activate", f"uv pip install {sdist}", "abnn --version"]
+    lines = ["set -e", f"{with_python} small", ". small/bin/activate", f"uv pip install {sdist}", "abnn --version"]
     from_sdist = run("\n".join(lines), folder, **environment).split()[-1]
     lines = [
         "set -e",
@@ -164,7 +165,7 @@ def check_uv(python: Path, dist: Path, folder: Path) -> dict[str, Any]:
         f"uv pip install --reinstall-package abnn 'abnn[onnx] @ {next(dist.glob('*.whl'))}'",
     ]
     lines += [
-        "! python -c 'import torch' 2> no-torch.txt",
+        "if python -c 'import torch' 2> no-torch.txt; then exit 1; fi",
         "abnn predict exported photo.jpg --format jsonl --exit-zero",
     ]
     first = json.loads(run("\n".join(lines), folder, **environment).strip().splitlines()[-1])
