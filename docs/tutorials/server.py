@@ -12,7 +12,7 @@
 # %%
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_sample_image
 from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
@@ -27,7 +27,7 @@ val_loader = DataLoader(TensorDataset(x[1000:1400], y[1000:1400]), batch_size=10
 
 network = abnn.build_backbone("paper-resnet", classes=10, in_channels=1, width=8, blocks=1, stem="small")
 optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
-for _epoch in range(8):
+for _epoch in range(15):
     for pictures, labels in train_loader:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(network(pictures), labels).backward()
@@ -37,7 +37,7 @@ network.eval()
 model = abnn.attach(network, example=x[:1])
 abnn.fit(model, train_loader, progress=False)
 abnn.calibrate(model, val_loader, progress=False)
-model.save("my-model", backbone=True, extra={"class_names": list("0123456789")})
+saved = model.save("my-model", backbone=True, extra={"class_names": list("0123456789")})
 
 # %% [markdown]
 # ## Export
@@ -57,7 +57,8 @@ import time
 import urllib.request
 
 address = "http://127.0.0.1:8765"
-server = subprocess.Popen(["abnn", "serve", "exported", "--port", "8765", "--quiet"], stderr=subprocess.DEVNULL)
+command = ["abnn", "serve", "exported", "--port", "8765"]
+server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def ask(path, body=None, method=None):
@@ -94,7 +95,7 @@ def encode(picture):
     return base64.b64encode(file.getvalue()).decode()
 
 
-for name, picture in {"a digit": x[1400, 0], "noise": np.random.default_rng(0).random((8, 8))}.items():
+for name, picture in {"a digit": x[1400, 0], "a photograph": load_sample_image("china.jpg") / 255}.items():
     answer = ask("/predict", {"image": encode(picture)})
     print(f"{name}: {answer['class_name']}, {answer['verdict']}, score {answer['score']:.1f}. {answer['reason']}")
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from abnn import cli
+from abnn.cli.serve import listen
 from abnn.data import InputForm
 from abnn.data.resize import resize
 from tests.export.models import NAMES, picture_model
+from tests.website.conftest import run_line
+from website.blocks import blocks, commands
 
 WITHOUT = """
 import json, sys
@@ -126,3 +131,24 @@ def test_the_command_exports_what_was_saved(
         cli.main()
     assert end.value.code == 0 and "with thresholds; equal to the model" in capsys.readouterr().out
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["export.json", "model.pt2"]
+
+
+def test_the_page_about_exports(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lines for the other machine and its code, with a folder that was exported; tests above run `abnn export`."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folder, "out")
+    Path("photos").mkdir()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save("photos/picture.png")
+    served: list[object] = []
+    monkeypatch.setattr("abnn.serve.server.run", lambda application, *rest: served.append(application))
+    monkeypatch.setattr(sys.modules[listen.__module__], "listen", lambda host, port: listen(host, 0))
+    code = blocks(Path(__file__).parents[2] / "docs" / "export.md")
+    lines = [line for block in code if block.language == "bash" for line in commands(block)]
+    own = [line for line in lines if not line.startswith("pip ")]
+    assert own[0] == "abnn export my-model/ out/" and len(own) == 3
+    for line in own[1:]:
+        run_line(line)
+    assert len(served) == 1
+    scope: dict[str, Any] = {"x": np.zeros((2, 1, 8, 8), np.float32), "model": None}
+    exec(next(block.code for block in code if "Exported" in block.code), scope)  # noqa: S102
+    assert len(scope["answers"].verdict) == 2

@@ -67,7 +67,7 @@ class HubServer:
             (r"/(\w+/\w+)\.git/info/lfs/objects/batch", self.batch),
             (r"/upload/(\w+)", self.upload),
             (r"/api/models/(\w+/\w+)/commit/main", self.commit),
-            (r"/api/models/(\w+/\w+)(?:/revision/\w+)?", self.info),
+            (r"/api/models/(\w+/\w+)(?:/revision/[\w.]+)?", self.info),
             (r"/api/models/(\w+/\w+)/tree/\w+", self.tree),
         ):
             if match := re.fullmatch(pattern, path):
@@ -75,7 +75,7 @@ class HubServer:
                     return self.reply(to, act(body, *match.groups()))
                 except KeyError:
                     return self.reply(to, {"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"})
-        if match := re.fullmatch(r"/(\w+/\w+)/resolve/\w+/(.+)", path):
+        if match := re.fullmatch(r"/(\w+/\w+)/resolve/[\w.]+/(.+)", path):
             return self.resolve(to, *match.groups())
         return self.reply(to, {"error": "Not found"}, 404)
 
