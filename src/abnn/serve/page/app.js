@@ -44,8 +44,8 @@ async function check(image, title, prepare) {
     byId("hint").hidden = !(model.drawing && image === upload && prepare === "image" && answer.verdict === "reject");
     remember({ answer, title, given: URL.createObjectURL(image) });
     show(past[0]);
+    await showTraffic();
     if (image === upload) bringIntoView();
-    showTraffic();
   } catch (error) {
     if (error.name === "AbortError") return; // something newer was asked for
     shown = null;
@@ -215,12 +215,11 @@ async function start() {
     const [channels, height, width] = model.input_shape;
     document.title = document.querySelector("h1").textContent = model.name;
     byId("about").textContent =
-      `${model.classes} classes, input ${width} x ${height} ${channels === 1 ? "grey" : "colour"}, ` +
-      `${model.draws ? `${model.draws} draws` : "mean weights"}.`;
+      `It knows ${model.classes.toLocaleString("en")} classes and sees ${width} x ${height} pixels, ${channels === 1 ? "grey" : "in colour"}.`;
     addSamples(samples);
     if (model.drawing) addPaper();
     addUploads();
-    showTraffic();
+    await showTraffic(); // before anything is seen, which an alarm would move
   } catch (error) {
     showError(error.message);
     say(error.message);

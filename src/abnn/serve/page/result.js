@@ -192,6 +192,6 @@ function showClasses(answer, model) {
   const order = answer.probabilities.map((share, label) => ({ share, head: model.class_names[label], label }));
   const many = order.length > MOST_CLASSES;
   if (many) order.sort((one, two) => two.share - one.share);
-  const caption = many ? `The ${MOST_CLASSES} most probable of ${order.length} classes, in the prediction:` : "All classes, in the prediction:";
+  const caption = many ? `The ${MOST_CLASSES} most probable of ${order.length.toLocaleString("en")} classes, in the prediction:` : "All classes, in the prediction:";
   byId("classes").replaceChildren(bars(caption, order.slice(0, MOST_CLASSES)));
 }
