@@ -75,7 +75,7 @@ for _attempt in range(300):  # until it is there
         break
     except OSError:
         time.sleep(0.2)
-ready
+print(ready)
 
 # %% [markdown]
 # ## Ask it
