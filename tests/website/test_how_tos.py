@@ -36,6 +36,7 @@ NOT_RUN = {
     "abnn serve --demo photos": "the same",
     "abnn score my-model/model mails.parquet": "tests/batch/test_plan.py scores text; a tokenizer is not at hand",
     "abnn score my-model/model photos/ scored/ --ray": "needs a Ray cluster",
+    "abnn score out/": "tests/batch/test_job.py scores with exported models",
     "abnn score my-model/model photos/ /mnt/scored/": "needs a Ray cluster",
     "abnn sweep": "needs Ray Tune; tests/cli/test_cli_sweep.py runs its trials",
     "ray start": "needs several machines",

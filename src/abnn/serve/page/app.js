@@ -215,7 +215,7 @@ async function start() {
     const [channels, height, width] = model.input_shape;
     document.title = document.querySelector("h1").textContent = model.name;
     byId("about").textContent =
-      `It knows ${model.classes.toLocaleString("en")} classes and sees ${width} x ${height} pixels, ${channels === 1 ? "grey" : "in colour"}.`;
+      `It knows ${model.classes.toLocaleString("en")} classes and sees ${width} x ${height} pixels, in ${channels === 1 ? "grey" : "colour"}.`;
     addSamples(samples);
     if (model.drawing) addPaper();
     addUploads();
