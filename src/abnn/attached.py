@@ -223,13 +223,15 @@ def attach(
         output = structure.calls[""].output
         classes = None if output is None else chosen_task.check_outputs(output, structure.batch, structure.logits)
         watched = watched_blocks(structure, blocks) if spec.kind == "bounded" else []
-        model = Attached(backbone, example, blocks, spec, structure, watched)
+        told = 0 if classes is None else chosen_task.told_classes(classes)
+        model = Attached(backbone, example, blocks, spec, structure, watched, told)
         model.task, model.classes = chosen_task, classes or model.classes
         readout = model.__dict__["readout"]
         last_width = None if readout is None else readout.block.in_features
         chosen_task.prepare(model.classes, len(model.places), last_width)
         if watched:
-            model.combined = Combined(chosen_task, model.places, last_width)
+            assert model.closed_form is not None
+            model.combined = Combined(chosen_task, model.places, last_width, model.closed_form.classes > 0)
             model.combined.to(model.device)
         model.preset, model.score, model.views = preset, chosen.score, views
         model.usual_draws = chosen.draws or (0 if watched else DRAWS)

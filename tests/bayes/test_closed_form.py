@@ -155,3 +155,67 @@ def test_state_and_copies() -> None:
     twin = copy.deepcopy(form)
     assert torch.equal(other(x), form(x)) and torch.equal(twin(x), form(x)) and bool(other.fitted)
     assert not any(True for _ in form.parameters())  # nothing that an optimiser could change
+
+
+# -- classes -----------------------------------------------------------------------------------------------------------
+
+
+def told_apart(data: list[Tensor], labels: Tensor, classes: int) -> ClosedForm:
+    form = ClosedForm([each.shape[1] for each in data], classes)
+    moments = [Moments(classes, each.shape[1]) for each in data]
+    for each, values in zip(moments, data):
+        each.add(values.double(), labels)
+    form.set(moments)
+    return form
+
+
+def relative_by_hand(data: np.ndarray, labels: np.ndarray, x: np.ndarray, label: int) -> np.ndarray:
+    means = np.stack([data[labels == each].mean(0) for each in range(labels.max() + 1)])
+    inside = data - means[labels]
+    spread = inside.std(0)
+    share = min(0.9, max(0.05, data.shape[1] / len(data)))
+    inverse = np.linalg.inv(
+        (1 - share) * np.cov(inside / spread, rowvar=False, bias=True) + share * np.eye(len(spread))
+    )
+    phi = (x - means[label]) / spread
+    return np.einsum("bi,ij,bj->b", phi, inverse, phi) / len(spread) - by_hand(data, x)
+
+
+def test_classes_equal_numpy() -> None:
+    labels = torch.arange(400) % 3
+    data = [each + 2 * each.std(0) * labels[:, None] for each in features()]
+    x = features(20, seed=5)
+    found = told_apart(data, labels, 3)(x)
+    torch.testing.assert_close(found[:, :3], fitted(data)(x))
+    relative = found[:, 3:].unflatten(1, (3, 3))
+    for place, (known, new) in enumerate(zip(data, x)):
+        for label in range(3):
+            expected = relative_by_hand(known.double().numpy(), labels.numpy(), new.double().numpy(), label)
+            np.testing.assert_allclose(relative[:, place, label].numpy(), expected, rtol=2e-3, atol=2e-3)
+
+
+def test_few_inputs_say_nothing_about_classes_and_many_classes_are_not_told_apart() -> None:
+    data, labels = features(59), torch.arange(59) % 3
+    found = told_apart(data, labels, 3)(data)
+    torch.testing.assert_close(found[:, :3], fitted(data)(data))
+    assert (found[:, 3:] == 0).all()
+    assert ClosedForm(WIDTHS, 201).classes == 0
+
+
+def test_a_class_without_inputs_attracts_nothing() -> None:
+    data, labels = features(), torch.arange(400) % 2
+    relative = told_apart(data, labels, 3)(data)[:, 3:].unflatten(1, (3, 3))
+    assert (relative[:, :, 2] > 1e4).all() and (relative[:, :, :2] < 1e3).all()
+
+
+@pytest.mark.parametrize("size", [1e10, 1e25, 1e37, math.inf, math.nan])
+def test_classes_far_away_are_finite(size: float) -> None:
+    data, labels = features(), torch.arange(400) % 2
+    assert told_apart(data, labels, 2)([size * each for each in data]).isfinite().all()
+
+
+def test_classes_are_saved_as_they_are() -> None:
+    data, labels = features(), torch.arange(400) % 2
+    form, other = told_apart(data, labels, 2), ClosedForm(WIDTHS, 2)
+    other.load_state_dict(form.state_dict())
+    assert torch.equal(other(data), form(data)) and bool(other.told)

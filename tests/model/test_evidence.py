@@ -98,7 +98,7 @@ def test_evidence_is_that_of_the_plain_network_and_the_attached_one(case: tuple[
     places, form = seen(model, x), model.closed_form
     assert form is not None
     features = [condense(note(places[name], layouts.get(name, "channels"))) for name in model.places]
-    torch.testing.assert_close(evidence.variances, form(features), rtol=1e-3, atol=1e-2)
+    torch.testing.assert_close(evidence.statistics, form(features), rtol=1e-3, atol=1e-2)
 
 
 @torch.no_grad()

@@ -174,7 +174,7 @@ def test_a_fitted_score_grows_without_end(which: str, direction: int, request: p
     t = torch.logspace(0, 6, 61).view(-1, *[1] * (x.ndim - 1))
     found = model.predict(x[0] + t * step)
     assert found.combined is not None and found.parts is not None and found.combined.isfinite().all()
-    places = slice(-len(model.places), None)
+    places = [row for row, name in enumerate(found.parts) if name.startswith("distance at ")]
     units = torch.stack(list(found.parts.values()), dim=1)[:, places]
     outside = model.combined.far(units * model.combined.unit[places] + model.combined.centre[places]) > 0
     start = int(outside.float().argmax())
@@ -255,7 +255,8 @@ def test_a_model_without_a_fit_has_none() -> None:
     found = model.predict(x[:3])
     assert found.default == "combined" and found.parts is not None and list(found.parts) == model.combined.names
     assert torch.equal(found.score, found.combined)  # type: ignore[arg-type]
-    assert list(found.parts)[-3:] == ["distance at input", "distance at 0", "distance at 2"]
+    assert list(found.parts)[-6:-3] == ["distance at input", "distance at 0", "distance at 2"]
+    assert list(found.parts)[-3:] == ["nearest class at input", "nearest class at 0", "nearest class at 2"]
 
 
 def test_a_copy_of_a_model_has_a_score_of_its_own() -> None:

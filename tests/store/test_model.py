@@ -131,7 +131,8 @@ def test_attachments_are_small(fitted: abnn.Attached, tmp_path: Path) -> None:
     fitted.save(tmp_path / "model")
     assert fitted.closed_form is not None
     numbers = fitted.attachment_size + sum(each.numel() for each in fitted.combined.buffers()) + fitted.example.numel()
-    numbers += sum(width * (width + 3) // 2 for width in fitted.closed_form.widths)  # means, and half of each matrix
+    widths, classes = fitted.closed_form.widths, fitted.closed_form.classes
+    numbers += sum(width * (width + 2 + classes) for width in widths)  # means, and halves of two matrices
     size = sum(file.stat().st_size for file in (tmp_path / "model").iterdir())
     assert size < 4 * numbers + 8000  # four bytes a number, and the names
 

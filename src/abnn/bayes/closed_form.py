@@ -9,6 +9,14 @@ covariance S = (I + phi_1 phi_1' + ... )^-1 up to units, and the variance that i
 with C the covariance of the features over the data. Its mean stays 0, so the network's prediction does. The variance is about 1
 where the data are, and for features t phi it is t^2 v: it grows without bound in every direction. It needs one pass over the data and no
 draws.
+
+Where classes are few and each has enough inputs, the attachment also has a mean of its own for each of them: with m_c the mean
+features of class c, W the covariance within classes, shrunk likewise, and V = W^-1,
+
+    r_c(x) = [(phi - m_c)' V (phi - m_c) - d v(x)] / d
+
+says how much worse class c explains the features than all data together do: the relative distance of Ren et al. 2021,
+arXiv:2106.09022, at every place.
 """
 
 from __future__ import annotations
@@ -25,6 +33,10 @@ from abnn.bayes.gaussians import Moments
 LEAST, MOST = 0.05, 0.9
 TINY = 1e-9
 LARGEST = 80.0  # of ln v: float32 ends at 88
+MOST_CLASSES = 200
+PER_CLASS = 20  # inputs, on average; with fewer, means of classes are noise
+NOWHERE = 1e3  # where the mean of a class without inputs lies, in units of the spread
+WORST = 1e6  # of r_c
 SMALLEST = -14.0  # of ln v: what lies below is rounding, of features that are flat on the data
 
 
@@ -33,49 +45,77 @@ class ClosedForm(nn.Module):
 
     All places are computed at once, as if each had as many features as the widest. What is saved of a place is its own alone.
 
-    widths  how many features each place has
+    widths   how many features each place has
+    classes  how many classes are told apart; 0: none are
     """
 
     fitted: Tensor
     log_widths: Tensor
     means: Tensor
     whitenings: Tensor
+    within: Tensor
+    centres: Tensor
+    told: Tensor
 
-    def __init__(self, widths: Sequence[int]) -> None:
+    def __init__(self, widths: Sequence[int], classes: int = 0) -> None:
         super().__init__()
-        self.widths, self.most = list(widths), max(widths)
+        self.widths, self.most, self.classes = list(widths), max(widths), classes if classes <= MOST_CLASSES else 0
         self.register_buffer("means", torch.zeros(len(self.widths), 1, self.most), persistent=False)
         self.register_buffer("whitenings", torch.zeros(len(self.widths), self.most, self.most), persistent=False)
         self.register_buffer("log_widths", torch.tensor(self.widths).float().log(), persistent=False)
         self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
+        if self.classes:
+            self.register_buffer("within", torch.zeros_like(self.whitenings), persistent=False)
+            self.register_buffer("centres", torch.zeros(len(self.widths), classes, self.most), persistent=False)
+            self.register_buffer("told", torch.zeros((), dtype=torch.bool))
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
-        """ln v, [B, places]; never in half precision."""
+        """ln v at every place, then r_c of every class at every place, [B, places (1 + classes)]; never in half precision."""
         with torch.autocast(features[0].device.type, enabled=False):
             # In float64, where there is one: the square of what is far away is more than float32 holds.
             wide = torch.float32 if features[0].device.type == "mps" else torch.float64
             padded = [F.pad(part, (0, self.most - part.shape[1])) for part in features]
-            white = torch.bmm(torch.stack(padded).float() - self.means, self.whitenings.mT)
-            sizes = torch.linalg.vector_norm(white, dim=2, dtype=wide).T
+            centred = torch.stack(padded).float() - self.means
+            sizes = torch.linalg.vector_norm(torch.bmm(centred, self.whitenings.mT), dim=2, dtype=wide).T
             logs = 2 * sizes.clamp_min(TINY).log() - self.log_widths
-            return logs.float().nan_to_num(nan=LARGEST).clamp(SMALLEST, LARGEST)
+            logs = logs.float().nan_to_num(nan=LARGEST).clamp(SMALLEST, LARGEST)
+            return torch.cat([logs, self._relative(centred, sizes).flatten(1)], dim=1) if self.classes else logs
+
+    def _relative(self, centred: Tensor, sizes: Tensor) -> Tensor:
+        """r_c, [B, places, classes]; zero where the data were too few."""
+        white = torch.bmm(centred, self.within.mT)
+        across = torch.bmm(white, self.centres.mT)
+        squares = white.square().sum(2, keepdim=True) + self.centres.square().sum(2)[:, None] - 2 * across
+        beyond = (squares - sizes.T[..., None].square().float()).transpose(0, 1) / self.log_widths.exp()[:, None]
+        return torch.where(self.told, beyond.nan_to_num(nan=WORST).clamp(-WORST, WORST), 0.0)
 
     @torch.no_grad()
     def set(self, moments: Sequence[Moments]) -> None:
-        """Take the posterior that these moments give; one for each place."""
+        """Take the posterior that these moments give; one for each place, with the classes that are told apart."""
+        count = moments[0].counts.sum().item()
+        if self.classes:
+            self.told.fill_(count >= PER_CLASS * self.classes)
         for place, (each, width) in enumerate(zip(moments, self.widths)):
-            shrinkage = min(MOST, max(LEAST, width / max(1.0, each.counts.sum().item())))
-            means, whitening = each.finish([width], shrinkage)
+            shrinkage = min(MOST, max(LEAST, width / max(1.0, count)))
+            means, whitening = each.together().finish([width], shrinkage)
             self.means[place, 0, :width] = means[0]
             self.whitenings[place, :width, :width] = whitening
+            if self.classes and self.told:
+                own, within = each.finish([width], shrinkage)
+                self.within[place, :width, :width] = within
+                centres = ((own - means) @ within.T).to(self.centres)
+                self.centres[place, :, :width] = torch.where(each.counts[:, None].to(centres) > 0, centres, NOWHERE)
         self.fitted.fill_(True)
 
     def _own(self) -> dict[str, Tensor]:
-        """The means and whitening matrices of all places, as views of the padded ones."""
+        """What is known of each place, as views of the padded tensors."""
         views = {}
         for place, width in enumerate(self.widths):
             views[f"mean{place}"] = self.means[place, 0, :width]
             views[f"whitening{place}"] = self.whitenings[place, :width, :width]
+            if self.classes:
+                views[f"whitening_within{place}"] = self.within[place, :width, :width]
+                views[f"centres{place}"] = self.centres[place, :, :width]
         return views
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:

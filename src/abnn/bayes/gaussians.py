@@ -45,6 +45,13 @@ class Moments:
         self.sums += other.sums + other.counts[:, None] * shift
         self.counts += other.counts
 
+    def together(self) -> Moments:
+        """Those of all classes as one."""
+        whole = Moments(1, self.sums.shape[1])
+        whole.counts, whole.sums = self.counts.sum(0, keepdim=True), self.sums.sum(0, keepdim=True)
+        whole.products, whole.origin = self.products, self.origin
+        return whole
+
     def finish(self, widths: Sequence[int] | None = None, shrinkage: float | None = None) -> tuple[Tensor, Tensor]:
         """Class means, and W with W^T W = C^-1, where C is shrunk towards its diagonal, as far as it takes to invert it.
 

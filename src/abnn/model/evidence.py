@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -16,6 +17,7 @@ class Evidence(NamedTuple):
     weight     of that layer, [K, F], likewise
     bias       of that layer, [K], likewise
     variances  ln v at every place, see :mod:`abnn.bayes.closed_form`, [B, P]
+    classes    r_c of every class at every place, likewise, [B, P, C]; None: classes are not told apart
     """
 
     plain: Tensor
@@ -24,3 +26,9 @@ class Evidence(NamedTuple):
     weight: Tensor | None
     bias: Tensor | None
     variances: Tensor
+    classes: Tensor | None = None
+
+    @property
+    def statistics(self) -> Tensor:
+        """Variances and classes as the closed form returns them, [B, P (1 + C)]."""
+        return self.variances if self.classes is None else torch.cat([self.variances, self.classes.flatten(1)], dim=1)

@@ -47,6 +47,7 @@ class AttachedNetwork(nn.Module):
         spec: Spec,
         structure: Probe,
         watched: Sequence[Block] = (),
+        told: int = 0,
     ) -> None:
         super().__init__()
         device, dtype = _device_and_dtype(backbone)
@@ -106,7 +107,7 @@ class AttachedNetwork(nn.Module):
             inputs = list(measured(example))
             self.places[:0] = [name for name, _, _ in inputs]
             widths[:0] = [condensed_width(tuple(value.shape), layout) for _, value, layout in inputs]
-            self.closed_form = ClosedForm(widths).to(device)
+            self.closed_form = ClosedForm(widths, told).to(device)
 
     # -- what it is made of -------------------------------------------------------------------------------------------
 
@@ -238,12 +239,15 @@ class AttachedNetwork(nn.Module):
         features, last = run.take_features()
         return self.evidence(outputs, last, self.closed_form([condense(part) for part in features]))
 
-    def evidence(self, outputs: Tensor, last: Tensor | None, variances: Tensor) -> Evidence:
-        """The same from what was read on the way: what went into the last layer, and ln v at every place."""
+    def evidence(self, outputs: Tensor, last: Tensor | None, statistics: Tensor) -> Evidence:
+        """The same from what was read on the way: what went into the last layer, and what the closed form returned."""
         layer = self.__dict__["readout"]
         weight, bias = (None, None) if layer is None or last is None else (layer.block.weight, layer.block.bias)
         attached = outputs[1] if len(outputs) == 2 else self.task.average(outputs[1:])
-        return Evidence(outputs[0].float(), attached.float(), last, weight, bias, variances)
+        count = len(self.places)
+        variances, rest = statistics[:, :count], statistics[:, count:]
+        classes = rest.unflatten(1, (count, -1)) if rest.shape[1] else None
+        return Evidence(outputs[0].float(), attached.float(), last, weight, bias, variances, classes)
 
     def forward(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """What the backbone would return, averaged over the held draws: logits, or for a dict and the like one with these logits.

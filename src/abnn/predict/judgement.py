@@ -28,7 +28,7 @@ class Judgement:
         self.batch = chunks.inputs[-1].stop
         self.result: Tensor | None = None
         self.outputs: Tensor | None = None
-        self.variances: Tensor | None = None
+        self.statistics: Tensor | None = None
         self.last: Tensor | None = None
 
     def wanted(self, draws: range) -> str:
@@ -50,16 +50,16 @@ class Judgement:
         self.outputs[: self.first, rows] = outputs[: self.first]
         self.outputs[self.first + draws.start : self.first + draws.stop, rows] = outputs[self.first :]
         if draws.start == 0:
-            self.variances = self._put(self.variances, rows, said[1])
+            self.statistics = self._put(self.statistics, rows, said[1])
             self.last = self._put(self.last, rows, said[2])
 
     def finish(self) -> Tensor:
         """Return what :func:`abnn.predict.passes.judge` does, for all inputs."""
         if not self.at_once:
-            assert self.outputs is not None and self.variances is not None
+            assert self.outputs is not None and self.statistics is not None
             for rows in self.chunks.inputs:  # a few at a time: intermediate results are as large as all outputs
                 last = None if self.last is None else self.last[rows]
-                evidence = self.network.evidence(self.outputs[:, rows], last, self.variances[rows])
+                evidence = self.network.evidence(self.outputs[:, rows], last, self.statistics[rows])
                 self.result = self._put(self.result, rows, judge(self.network, evidence))
         assert self.result is not None
         return self.result

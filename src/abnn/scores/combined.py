@@ -1,6 +1,6 @@
 """One score of everything that a pass says about an input; what counts how much was learnt from the network's own data.
 
-The parts (energies, odds and entropies with and without attachments, ln v at every place; see the tasks and
+The parts (energies, odds and entropies with and without attachments, ln v and the nearest class at every place; see the tasks and
 :mod:`abnn.bayes.closed_form`) are measured in units of what is usual: x = (part - median) / (q_95 - q_5) * 3.3 on held-out ordinary
 inputs, cut to +-8. Then
 
@@ -44,15 +44,17 @@ class Combined(nn.Module):
 
     places   where variances are read, see AttachedNetwork.places
     readout  how many features go into the network's last linear layer; None: it has none
+    classes  whether these places tell classes apart
     """
 
     fitted: Tensor
 
-    def __init__(self, task: Task, places: Sequence[str], readout: int | None) -> None:
+    def __init__(self, task: Task, places: Sequence[str], readout: int | None, classes: bool = False) -> None:
         super().__init__()
         self.task = task
         self.own = task.part_names(readout is not None)
         self.names = [*self.own, *(f"distance at {place}" for place in places)]
+        self.names += [f"nearest class at {place}" for place in places] if classes else []
         parts = len(self.names)
         sizes = {
             "usual_variances": (len(places),), "usual_last": (readout or 0,), "ceiling": (),
@@ -85,7 +87,10 @@ class Combined(nn.Module):
 
     def raw_parts(self, evidence: Evidence, visible: Tensor | None = None) -> Tensor:
         """[B, parts], in units of their own."""
-        return torch.cat([self.task.parts(evidence, self.usual, visible), evidence.variances], dim=1)
+        parts = [self.task.parts(evidence, self.usual, visible), evidence.variances]
+        if evidence.classes is not None:
+            parts.append((evidence.classes if visible is None else evidence.classes[:, :, visible]).amin(2))
+        return torch.cat(parts, dim=1)
 
     def in_units(self, raw: Tensor) -> Tensor:
         """In units of what is usual, [B, parts]."""

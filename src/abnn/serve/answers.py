@@ -196,9 +196,11 @@ def reason(
 
 def in_words(part: str) -> str:
     """Return what it means where a part of the learnt score is large."""
-    block = part.removeprefix("distance at ")
-    if part not in WORDS and block != part:
+    kind, _, block = part.partition(" at ")
+    if part not in WORDS and kind == "distance":
         return f"inside the network, at {block}, it is unlike the training data"
+    if kind == "nearest class":
+        return f"{'as a picture' if block == 'input' else f'inside the network, at {block}'}, it is like none of the classes"
     return WORDS.get(part, f"“{part}” is large")
 
 

@@ -115,6 +115,10 @@ class Task(ABC):
         visible  the classes that there are, by number; None: all
         """
 
+    def told_classes(self, outputs: int) -> int:
+        """Return how many classes the closed form tells apart, see :mod:`abnn.bayes.closed_form`; targets are their numbers."""
+        return 0
+
     def hidden_classes(self, classes: int, rounds: int, generator: torch.Generator) -> list[Tensor]:
         """Return, for each round, which classes are taken away, as bools: their inputs are then like those of unknown classes.
 

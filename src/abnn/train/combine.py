@@ -124,13 +124,14 @@ def _moments(
 ) -> tuple[list[Moments], Fitted | None]:
     """Of the condensed features of every place, over the batches of all processes; and what learning widths needs of these inputs."""
     assert model.closed_form is not None
-    moments, found = [Moments(1, width) for width in model.closed_form.widths], []
+    classes = model.closed_form.classes
+    moments, found = [Moments(classes or 1, width) for width in model.closed_form.widths], []
     for x, y in batches:
         outputs = run(x)
         noted, last = run.take_features()
         for each, part in zip(moments, noted):
             features = condense(part).cpu().double()  # some devices have no float64
-            each.add(features, torch.zeros(len(features), dtype=torch.int64))
+            each.add(features, y.cpu() if classes else torch.zeros(len(features), dtype=torch.int64))
         if model.task.spread is not None:
             said = model.evidence(outputs, last, outputs.new_zeros(len(x), 0))
             found.append((said.plain, said.attached, last, y))
@@ -167,14 +168,17 @@ def _join(found: list[Evidence]) -> Evidence:
         attached=torch.cat([each.attached for each in found]),
         last=torch.cat(lasts) if lasts else None,
         variances=torch.cat([each.variances for each in found]),
+        classes=None
+        if found[0].classes is None
+        else torch.cat([each.classes for each in found if each.classes is not None]),
     )
 
 
 def _pick(evidence: Evidence, rows: Tensor) -> Evidence:
-    last = None if evidence.last is None else evidence.last[rows]
-    return evidence._replace(
-        plain=evidence.plain[rows], attached=evidence.attached[rows], last=last, variances=evidence.variances[rows]
-    )
+    """Of some inputs; what belongs to the network stays."""
+    per_input = ("plain", "attached", "last", "variances", "classes")
+    values = {name: getattr(evidence, name) for name in per_input}
+    return evidence._replace(**{name: value[rows] for name, value in values.items() if value is not None})
 
 
 Made = tuple[Evidence, Tensor, Tensor]
