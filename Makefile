@@ -19,7 +19,7 @@ demo: $(VENV)/.installed  ## the main job on embedded data
 
 # One thread for each test process: several processes with a thread per core each would only wait for one another.
 test: $(VENV)/.installed-dev  ## all tests, with line coverage
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --dist loadscope --cov --cov-report=term --cov-fail-under=90
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --dist worksteal --cov --cov-report=term --cov-fail-under=90
 
 check: $(VENV)/.installed-dev  ## format, lint, types, who imports whom, and dangerous calls
 	$(VENV)/bin/ruff format --check .

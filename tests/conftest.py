@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,8 +25,9 @@ from abnn.networks.by_name import PaperResNet
 from abnn.predict.processor import WITHOUT_AMX, bfloat16_works
 from abnn.store.folder import file_digest, seal
 from abnn.train import combine
+from abnn.triage.calibrate import gather
 
-LEARNING_STEPS = combine.STEPS
+STEPS, MADE = combine.STEPS, combine.MADE
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,14 +45,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def short_learning() -> None:
-    """Fewer steps for the members of the learnt score, which take most of the time of a small fit."""
-    combine.STEPS = 30
+    """Fewer steps for the members of the learnt score, and fewer outliers: they take most of the time of a small fit."""
+    combine.STEPS, combine.MADE = 30, 500
+    sys.modules[gather.__module__].LEAST_OUTLIERS = 200  # type: ignore[attr-defined]
 
 
 @pytest.fixture
 def full_learning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many steps as users have, for tests of how good the learnt score is."""
-    monkeypatch.setattr(combine, "STEPS", LEARNING_STEPS)
+    """As many as users have, for tests of how good the learnt score is."""
+    monkeypatch.setattr(combine, "STEPS", STEPS)
+    monkeypatch.setattr(combine, "MADE", MADE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

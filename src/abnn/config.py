@@ -177,13 +177,7 @@ class Preset:
         settings = dict(self.attach)
         if kind is not None and kind != settings.get("kind", Spec.kind):
             settings = {name: value for name, value in settings.items() if name == "prior"}
-        chosen = {
-            "kind": kind,
-            "width": config.width,
-            "share": config.share,
-            "prior": config.prior,
-            "init": config.init,
-        }
+        chosen = {"kind": kind, **{name: getattr(config, name) for name in ("width", "share", "prior", "init")}}
         return Spec(**{**settings, **{name: value for name, value in chosen.items() if value is not None}})
 
 

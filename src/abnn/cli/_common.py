@@ -34,11 +34,16 @@ def command(request: type[Request]) -> Callable[[Callable[[Request], None]], Cal
         def run(**values: Any) -> None:
             function(request(**values))
 
-        run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
-        run.__signature__ = inspect.signature(request, eval_str=True).replace(return_annotation=None)  # type: ignore
-        return run
+        return named_like(function, run, inspect.signature(request, eval_str=True).replace(return_annotation=None))
 
     return decorate
+
+
+def named_like(function: Callable[..., Any], run: Callable[..., None], signature: inspect.Signature) -> Any:
+    """Return ``run`` with the name and the help of a function, and with the options of a signature."""
+    run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    return run
 
 
 def visible(text: str) -> str:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from abnn._version import __version__
+from abnn.cli._common import named_like
 from abnn.errors import FileFormatError, unknown
 
 FILE = "run.toml"
@@ -57,11 +58,9 @@ def configurable(command: Callable[..., None]) -> Callable[..., None]:
         finally:
             _running.reset(token)
 
-    run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
     signature = inspect.signature(command, eval_str=True)
     parameter = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Config)
-    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), parameter])  # type: ignore[attr-defined]
-    return run
+    return named_like(command, run, signature.replace(parameters=[*signature.parameters.values(), parameter]))
 
 
 def write_options(path: Path) -> None:

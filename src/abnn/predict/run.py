@@ -28,18 +28,9 @@ def predict(
     replay: bool = True,
     views: int | None = None,
 ) -> Prediction:
-    """Predict ``x`` with ``draws`` weight draws; 0: mean weights, None: what the model's preset says.
+    """Return what the model says about one batch; arguments as in :meth:`abnn.attached.Attached.predict`.
 
-    x             one batch: a tensor, array, dict or tuple of the form that the model was attached with, on any device
-    seed          the draws belong to the seed alone: an input gets the same result, up to rounding, whatever batch it
-                  comes in. None: fresh draws, from torch's global random state
-    score         the score that ``Prediction.score`` shows; default: the model's, "combined" once a fit has learnt
-                  it, else "entropy"
-    memory_limit  bytes that activations may take; inputs and draws are processed in chunks that stay below, see
-                  :mod:`abnn.predict.chunks`. None: 1 GiB, on CUDA a sixteenth of the device's memory
-    views         how many views of each image the draws look at, see :mod:`abnn.model.views`; 1: the image as it is. None: the
-                  model's
-    replay        on CUDA, run repeated passes of one shape as one graph, see :mod:`abnn.predict.replay`
+    Inputs and draws go through in chunks (:mod:`abnn.predict.chunks`), on CUDA as graphs (:mod:`abnn.predict.replay`).
     """
     draws = model.usual_draws if draws is None else not_negative("draws", draws)
     model.check_attached()

@@ -104,9 +104,7 @@ class Triage:
             raise InputError(explain("prediction", name, "what model.predict(x) returns", "triage(model.predict(x))."))
         score = prediction.score_by(self.score)
         self.check_numbers(prediction)
-        predicted = prediction.label.cpu().numpy() if self.by_class else None
-        limits = self._limits(predicted, prediction.samples.shape[2])
-        return Verdicts(verdicts(score, *limits), score)
+        return Verdicts(verdicts(score, *self.levels_of(prediction).unbind(1)), score)
 
     def probabilities(self, prediction: Prediction) -> Tensor:
         """Return the averaged prediction, made to come true on calibration data, [B, K]; the most probable class stays.
@@ -131,13 +129,17 @@ class Triage:
         score = prediction.score_by(self.score)
         if not self.by_class:
             return score.new_tensor([[self.notice, self.reject]]).expand(score.shape[0], 2)
-        if (classes := prediction.samples.shape[2]) > len(self.by_class):
-            raise InputError(explain("prediction", f"{classes} classes", f"{len(self.by_class)}, as calibrated"))
+        self._check_classes(prediction.samples.shape[2])
         return score.new_tensor(self.by_class)[prediction.label]
 
     def levels(self, scores: np.ndarray, predicted: np.ndarray | None = None) -> np.ndarray:
         """Return numbers into ``VERDICTS`` for scores that are at hand; with ``by_class`` the predicted classes decide."""
-        return verdict_levels(scores, *self._limits(predicted))
+        if not self.by_class:
+            return verdict_levels(scores, self.notice, self.reject)
+        if predicted is None:
+            raise InputError(explain("predicted", "None", "the predicted classes, as thresholds differ by class"))
+        self._check_classes(int(predicted.max(initial=0)) + 1)
+        return verdict_levels(scores, *np.array(self.by_class)[predicted].T)
 
     def monitor(self, alarm: float = 0.01, seed: int = 0) -> DriftMonitor:
         """Return a monitor of whether scores still look like those of calibration."""
@@ -176,14 +178,6 @@ class Triage:
         draws, views = ("draws", len(prediction.samples), self.drawn), ("views", prediction.views, self.views)
         return next((each for each in (draws, views) if None not in each and each[1] != each[2]), None)  # type: ignore[return-value]
 
-    def _limits(self, predicted: np.ndarray | None, classes: int | None = None) -> tuple[Any, Any]:
-        """Return (notice, reject), for all inputs or one of each for every input; ``classes``: None: as many as predicted."""
-        if not self.by_class:
-            return self.notice, self.reject
-        if predicted is None:
-            raise InputError(explain("predicted", "None", "the predicted classes, as thresholds differ by class"))
-        classes = int(predicted.max(initial=0)) + 1 if classes is None else classes
+    def _check_classes(self, classes: int) -> None:
         if classes > len(self.by_class):
             raise InputError(explain("prediction", f"{classes} classes", f"{len(self.by_class)}, as calibrated"))
-        notice, reject = np.array(self.by_class)[predicted].T
-        return notice, reject

@@ -240,6 +240,7 @@ def test_a_difference_is_judged_by_its_interval(metric: str, low: float, high: f
     assert judge(Interval(float(np.mean([low, high])), low, high, 0.95), METRICS[metric]) == word
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_a_clear_loss_of_accuracy_stands_first_in_a_red_box(tmp_path: Path) -> None:
     plain, attached = make_pair()
     assert 'class="alert"' not in write_report([plain, plain_copy(plain)], tmp_path / "same.html", "T").read_text()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -39,11 +39,11 @@ class NumberPrediction(Prediction):
     def of_pass(
         cls, samples: Tensor, judged: Tensor | None, names: Sequence[str], default: str, views: int | None
     ) -> Prediction:
+        prediction = super().of_pass(samples, judged, names, default, views)
         if judged is None:
-            return cls(samples, default=default, views=views)
-        parts = dict(zip(names, judged[:, 1:].unbind(1)))
+            return prediction
         centre, noise, unknown = judged[:, 1 + len(names) :].chunk(3, dim=1)
-        return cls(samples, judged[:, 0], parts, default, {}, views, None, centre, noise, unknown)
+        return replace(prediction, centre=centre, noise=noise, unknown=unknown)  # type: ignore[call-arg]
 
     @property
     def mean(self) -> Tensor:
@@ -127,13 +127,8 @@ class NumberPrediction(Prediction):
         values: dict[str, Tensor] = {}
         if self.noise is not None:
             low, high = self.interval(0.9)
-            values = {
-                "std": self.std,
-                "aleatoric": self.aleatoric,
-                "epistemic": self.epistemic,
-                "low": low,
-                "high": high,
-            }
+            parts = {"aleatoric": self.aleatoric, "epistemic": self.epistemic}
+            values = {"std": self.std, **parts, "low": low, "high": high}
 
         def columns(name: str, value: Tensor) -> dict[str, Any]:
             return {f"{name}{end}": value[:, place].cpu().numpy() for place, end in enumerate(ends)}
