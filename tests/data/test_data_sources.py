@@ -263,7 +263,7 @@ def test_unreadable_images_are_named_and_the_others_read(tmp_path: Path, monkeyp
     reasons = dict(each.split(": ", 1) for each in chunk.unreadable)
     assert sorted(reasons) == ["001.png", "002.png", "003.png", "004.png", "006.png", "007.tif", "008.png"]
     assert reasons["002.png"] == "no image of a known format" and "300 x 300 pixels" in reasons["008.png"]
-    assert "No such file" in reasons["006.png"] and "floating-point" in reasons["007.tif"]
+    assert "no such file" in reasons["006.png"] and "floating-point" in reasons["007.tif"]
 
 
 def test_images_of_16_bits_upright_and_animated(tmp_path: Path) -> None:

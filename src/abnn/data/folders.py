@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from abnn.data.form import InputForm
-from abnn.data.images import EXTENSIONS, read_image, reason
+from abnn.data.images import EXTENSIONS, read_input
 from abnn.data.source import Chunk, Source
 from abnn.errors import InputError, explain, readable
 
@@ -46,7 +46,7 @@ class FolderSource(Source):
 
     def take(self, rows: np.ndarray, form: InputForm) -> Chunk:
         with ThreadPoolExecutor(THREADS) as pool:
-            inputs = list(pool.map(lambda row: _input(self.path / self.files[row], form), rows))
+            inputs = list(pool.map(lambda row: read_input(self.path / self.files[row], form), rows))
         x = [each for each in inputs if isinstance(each, Tensor)]
         good = np.array([isinstance(each, Tensor) for each in inputs])
         unreadable = tuple(
@@ -54,14 +54,6 @@ class FolderSource(Source):
         )
         stacked = torch.cat(x) if x else torch.zeros(0, *form.shape, dtype=form.dtype)
         return Chunk(stacked, rows[good], int(rows[-1]) + 1, unreadable)
-
-
-def _input(path: Path, form: InputForm) -> Tensor | str:
-    """Return the image as one input of the model, or why it cannot be read."""
-    try:
-        return form.images(read_image(path, form.shape[0])[None])
-    except Exception as error:  # noqa: BLE001, for Pillow's many decoders raise whatever they come across
-        return reason(error)
 
 
 def _listing(root: Path) -> tuple[list[str], int]:

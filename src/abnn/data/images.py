@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -70,6 +70,16 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     if wide.min() < 0 or wide.max() > 65535:
         raise ValueError("its pixels have more than 16 bits")
     return Image.fromarray(((wide + 128) // 257).astype(np.uint8))
+
+
+def read_input(source: Path | bytes, form: Any) -> Any:
+    """Return an image as one input of an :class:`abnn.data.form.InputForm`, [1, ...], or, as text, why it cannot be read."""
+    try:
+        return form.images(read_image(source, form.shape[0])[None])
+    except FileNotFoundError:
+        return "no such file"
+    except Exception as error:  # noqa: BLE001, for Pillow's many decoders raise whatever they come across
+        return reason(error)
 
 
 def reason(error: Exception) -> str:

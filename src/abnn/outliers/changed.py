@@ -1,8 +1,8 @@
 """Images that are changed but can still be read: many kinds of change, mild ones and hard ones.
 
-Every kind is a function of a batch with values in [0, 1], a strength in [0, 1], and random numbers; ``@kind("name")`` makes one
-known. Hard kinds are always at their strongest: people still read most of them, networks few. A kind may return values outside
-[0, 1], which are clipped, and may use the other images of its batch. ``MILD`` and ``HARD`` list the kinds by name.
+Every kind is a function of a batch with values in [0, 1], a strength in [0, 1], and random numbers; ``MILD`` and ``HARD`` list them by
+name, at the end. Hard kinds are always at their strongest: people still read most of them, networks few. A kind may return values
+outside [0, 1], which are clipped, and may use the other images of its batch.
 """
 
 from __future__ import annotations
@@ -22,23 +22,11 @@ from abnn.outliers.random import Rng
 from abnn.outliers.style import Style
 
 Kind = Callable[[Tensor, float, Rng], Tensor]
-MILD: dict[str, Kind] = {}
-HARD: dict[str, Kind] = {}
 GROUPS = 8
 """So many groups of a batch are changed in ways of their own, or as many as leave two images to each."""
 SAME = 1e-5
 """An image none of whose values moved by more than this share of their range is the same."""
 SORTED = 2**23  # values of a batch among which a quantile is looked for: torch takes at most 2^24
-
-
-def kind(name: str, hard: bool = False) -> Callable[[Kind], Kind]:
-    """Make a function known as a kind of change."""
-
-    def register(function: Kind) -> Kind:
-        (HARD if hard else MILD)[name] = function
-        return function
-
-    return register
 
 
 @dataclass(kw_only=True, eq=False)
@@ -156,85 +144,67 @@ def clutter(x: Tensor, rng: Rng) -> Tensor:
     return leaf_scenes(x.shape, 24, rng) if rng.number() < 0.5 else tiles(x.roll(1, 0), rng)
 
 
-@kind("soft")
 def _soft(x: Tensor, amount: float, rng: Rng) -> Tensor:
     return resized(x, 1 + amount * (1.5 if small(x) else 5) * rng.number(0.5, 1))
 
 
-@kind("noise")
 def _noise(x: Tensor, amount: float, rng: Rng) -> Tensor:
     return x + 0.3 * amount * rng.number(0.3, 1) * rng.normal(*x.shape)
 
 
-@kind("dark")
-def _dark(x: Tensor, amount: float, rng: Rng) -> Tensor:
-    return x * (1 - 0.85 * amount * per_image(x, rng.uniform(len(x))))
-
-
-@kind("contrast")
 def _contrast(x: Tensor, amount: float, rng: Rng) -> Tensor:
     mean = x.mean((1, 2, 3), keepdim=True)
     factor, shift = (amount * per_image(x, rng.between(-1, 1, len(x))) for _ in range(2))
     return (x - mean) * torch.exp(1.4 * factor) + mean + 0.3 * shift
 
 
-@kind("gamma")
 def _gamma(x: Tensor, amount: float, rng: Rng) -> Tensor:
     return x.clamp_min(1e-4).pow(torch.exp(1.1 * amount * per_image(x, rng.between(-1, 1, len(x)))))
 
 
-@kind("colours")
 def _colours(x: Tensor, amount: float, rng: Rng) -> Tensor:
     tint = torch.exp(0.7 * amount * rng.normal(*x.shape[:2]))[..., None, None]
     return torch.lerp(x, grey(x), amount) if rng.number() < 0.5 and x.shape[1] > 1 else x * tint
 
 
-@kind("levels")
 def _levels(x: Tensor, amount: float, rng: Rng) -> Tensor:
     count = max(2, round(2 + (1 - amount) * 10))
     return (x * (count - 1) + 0.5).floor() / (count - 1)
 
 
-@kind("solarised")
 def _solarised(x: Tensor, amount: float, rng: Rng) -> Tensor:
     limit = 1 - 0.6 * amount
     return torch.where(x > limit, 2 * limit - x, x)
 
 
-@kind("turned")
 def _turned(x: Tensor, amount: float, rng: Rng) -> Tensor:
     angle = 0.8 * amount * rng.between(-1, 1, len(x))
     none = torch.zeros_like(angle)
     return warped(x, [angle.cos(), -angle.sin(), none, angle.sin(), angle.cos(), none])
 
 
-@kind("sheared")
 def _sheared(x: Tensor, amount: float, rng: Rng) -> Tensor:
     across, down = (amount * rng.between(-1, 1, len(x)) for _ in range(2))
     one = torch.ones_like(across)
     return warped(x, [one, 0.7 * across, 0 * one, 0.3 * down, one, 0 * one])
 
 
-@kind("stretched")
 def _stretched(x: Tensor, amount: float, rng: Rng) -> Tensor:
     wide, tall = (torch.exp(0.6 * amount * rng.between(-1, 1, len(x))) for _ in range(2))
     return warped(x, [wide, 0 * wide, 0 * wide, 0 * wide, tall, 0 * wide])
 
 
-@kind("zoomed")
 def _zoomed(x: Tensor, amount: float, rng: Rng) -> Tensor:
     side = 1 - 0.6 * amount * rng.uniform(len(x))
     left, top = ((1 - side) * rng.between(-1, 1, len(x)) for _ in range(2))
     return warped(x, [side, 0 * side, left, 0 * side, side, top])
 
 
-@kind("shrunk")
 def _shrunk(x: Tensor, amount: float, rng: Rng) -> Tensor:
     side = 1 + amount * rng.uniform(len(x))
     return warped(x, [side, 0 * side, 0 * side, 0 * side, side, 0 * side], "border" if rng.number() < 0.5 else "zeros")
 
 
-@kind("covered")
 def _covered(x: Tensor, amount: float, rng: Rng) -> Tensor:
     cover = leaf_scenes(x.shape, 12, rng) if rng.number() < 0.5 else x.roll(1, 0)
     down, across = (min(side, int(side * math.sqrt(amount / 2)) + 1) for side in x.shape[2:])
@@ -244,42 +214,10 @@ def _covered(x: Tensor, amount: float, rng: Rng) -> Tensor:
     return x
 
 
-@kind("spectrum")
-def _spectrum(x: Tensor, amount: float, rng: Rng) -> Tensor:
-    return spectrum_of_others(x, amount * rng.number(0.5, 1))
-
-
-@kind("sharp")
 def _sharp(x: Tensor, amount: float, rng: Rng) -> Tensor:
     return x + (1 + 6 * amount) * amount * (x - blurred(x, 1 + (0 if small(x) else 2 * rng.number())))
 
 
-@kind("overlaid")
-def _overlaid(x: Tensor, amount: float, rng: Rng) -> Tensor:
-    return torch.lerp(x, clutter(x, rng), 0.45 * amount)
-
-
-@kind("very soft", hard=True)
-def _very_soft(x: Tensor, amount: float, rng: Rng) -> Tensor:
-    return _noise(_soft(x, 1.4, rng).clamp(0, 1), 0.5, rng)
-
-
-@kind("very noisy", hard=True)
-def _very_noisy(x: Tensor, amount: float, rng: Rng) -> Tensor:
-    return x + rng.number(0.2, 0.5) * rng.normal(*x.shape)
-
-
-@kind("spectrum of another", hard=True)
-def _whole_spectrum(x: Tensor, amount: float, rng: Rng) -> Tensor:
-    return spectrum_of_others(x, 1.0)
-
-
-@kind("faint", hard=True)
-def _faint(x: Tensor, amount: float, rng: Rng) -> Tensor:
-    return grey(x) * rng.number(0.08, 0.25) + rng.number(0, 0.7)
-
-
-@kind("two colours", hard=True)
 def _two_colours(x: Tensor, amount: float, rng: Rng) -> Tensor:
     value = blurred(x.mean(1, keepdim=True), 1.0)
     some = value.flatten(1)[:, :: 1 + value.numel() // SORTED]
@@ -288,13 +226,11 @@ def _two_colours(x: Tensor, amount: float, rng: Rng) -> Tensor:
     return torch.lerp(other, one, torch.sigmoid(40 * (value - limit)))
 
 
-@kind("far away", hard=True)
 def _far_away(x: Tensor, amount: float, rng: Rng) -> Tensor:
     side = torch.full((len(x),), (2.0 if small(x) else 3.0) * rng.number(0.8, 1.2), device=x.device, dtype=x.dtype)
     return warped(x, [side, 0 * side, 0 * side, 0 * side, side, 0 * side], "border" if rng.number() < 0.5 else "zeros")
 
 
-@kind("tone curve", hard=True)
 def _tone_curve(x: Tensor, amount: float, rng: Rng) -> Tensor:
     knots = rng.uniform(*x.shape[:2], 6)
     place = (x * 5).clamp(0, 5 - 1e-4).flatten(2)
@@ -303,7 +239,6 @@ def _tone_curve(x: Tensor, amount: float, rng: Rng) -> Tensor:
     return torch.lerp(start, end, place - below).view_as(x)
 
 
-@kind("elastic", hard=True)
 def _elastic(x: Tensor, amount: float, rng: Rng) -> Tensor:
     field = F.interpolate(rng.normal(len(x), 2, 10, 10), size=x.shape[2:], mode="bicubic", align_corners=False)
     same = torch.eye(2, 3, device=x.device, dtype=x.dtype).expand(len(x), 2, 3)
@@ -311,13 +246,11 @@ def _elastic(x: Tensor, amount: float, rng: Rng) -> Tensor:
     return F.grid_sample(x, grid, padding_mode="reflection", align_corners=False)
 
 
-@kind("details alone", hard=True)
 def _details(x: Tensor, amount: float, rng: Rng) -> Tensor:
     fine = x - blurred(x, rng.number(0.8, 2) if small(x) else rng.number(1.5, 4.5))
     return 0.5 + rng.number(2, 5) * (grey(fine) if rng.number() < 0.5 else fine)
 
 
-@kind("erased", hard=True)
 def _erased(x: Tensor, amount: float, rng: Rng) -> Tensor:
     x = x.clone()
     for _ in range(6):
@@ -328,30 +261,17 @@ def _erased(x: Tensor, amount: float, rng: Rng) -> Tensor:
     return x
 
 
-@kind("much overlaid", hard=True)
-def _much_overlaid(x: Tensor, amount: float, rng: Rng) -> Tensor:
-    return torch.lerp(x, clutter(x, rng), rng.number(0.4, 0.65))
-
-
-@kind("several changes", hard=True)
 def _several(x: Tensor, amount: float, rng: Rng) -> Tensor:
     for _ in range(3):
         x = MILD[rng.choice([*MILD])](x, rng.number(0.3, 0.9), rng).clamp(0, 1)
     return x
 
 
-@kind("inverted", hard=True)
-def _inverted(x: Tensor, amount: float, rng: Rng) -> Tensor:
-    return 1 - x
-
-
-@kind("specks", hard=True)
 def _specks(x: Tensor, amount: float, rng: Rng) -> Tensor:
     where, value = (rng.uniform(len(x), 1, *x.shape[2:]) for _ in range(2))
     return torch.where(where < rng.number(0.15, 0.45), value.round(), x)
 
 
-@kind("style", hard=True)
 def _style(x: Tensor, amount: float, rng: Rng) -> Tensor:
     maker = Style()
     maker.prepare(0.0, 1.0)
@@ -359,3 +279,41 @@ def _style(x: Tensor, amount: float, rng: Rng) -> Tensor:
     for _ in range(1 + (rng.number() < 0.5)):
         x = maker.change(x, dial, rng).clamp(0, 1)
     return x
+
+
+MILD: dict[str, Kind] = {
+    "soft": _soft,
+    "noise": _noise,
+    "dark": lambda x, amount, rng: x * (1 - 0.85 * amount * per_image(x, rng.uniform(len(x)))),
+    "contrast": _contrast,
+    "gamma": _gamma,
+    "colours": _colours,
+    "levels": _levels,
+    "solarised": _solarised,
+    "turned": _turned,
+    "sheared": _sheared,
+    "stretched": _stretched,
+    "zoomed": _zoomed,
+    "shrunk": _shrunk,
+    "covered": _covered,
+    "spectrum": lambda x, amount, rng: spectrum_of_others(x, amount * rng.number(0.5, 1)),
+    "sharp": _sharp,
+    "overlaid": lambda x, amount, rng: torch.lerp(x, clutter(x, rng), 0.45 * amount),
+}
+HARD: dict[str, Kind] = {
+    "very soft": lambda x, amount, rng: _noise(_soft(x, 1.4, rng).clamp(0, 1), 0.5, rng),
+    "very noisy": lambda x, amount, rng: x + rng.number(0.2, 0.5) * rng.normal(*x.shape),
+    "spectrum of another": lambda x, amount, rng: spectrum_of_others(x, 1.0),
+    "faint": lambda x, amount, rng: grey(x) * rng.number(0.08, 0.25) + rng.number(0, 0.7),
+    "two colours": _two_colours,
+    "far away": _far_away,
+    "tone curve": _tone_curve,
+    "elastic": _elastic,
+    "details alone": _details,
+    "erased": _erased,
+    "much overlaid": lambda x, amount, rng: torch.lerp(x, clutter(x, rng), rng.number(0.4, 0.65)),
+    "several changes": _several,
+    "inverted": lambda x, amount, rng: 1 - x,
+    "specks": _specks,
+    "style": _style,
+}

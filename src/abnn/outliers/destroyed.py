@@ -1,8 +1,8 @@
 """Images of which nothing is left to read, in many ways.
 
 Many are made of the data at hand, so that colours and sizes do not give them away. Every kind is a function of a batch with values in
-[0, 1] and random numbers; ``@kind("name")`` makes one known, and ``KINDS`` lists them by name. Values stay in the range, except
-that one half of "noise" leaves it.
+[0, 1] and random numbers; ``KINDS`` lists them by name, at the end. Values stay in the range, except that one half of
+"noise" leaves it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,6 @@ from abnn.outliers.patches import shuffle_patches
 from abnn.outliers.random import Rng
 
 Kind = Callable[[Tensor, Rng], Tensor]
-KINDS: dict[str, Kind] = {}
-
-
-def kind(name: str) -> Callable[[Kind], Kind]:
-    """Make a function of a batch with values in [0, 1] known as a way to destroy it."""
-
-    def register(function: Kind) -> Kind:
-        KINDS[name] = function
-        return function
-
-    return register
 
 
 @dataclass(kw_only=True, eq=False)
@@ -58,7 +47,6 @@ class Destroyed(Outliers):
         return torch.lerp(x, low + span * torch.cat(parts), per_image(x, severity).to(x.dtype)), severity
 
 
-@kind("noise")
 def _noise(x: Tensor, rng: Rng) -> Tensor:
     if rng.number() < 0.15:
         return rng.uniform(*x.shape)
@@ -66,35 +54,17 @@ def _noise(x: Tensor, rng: Rng) -> Tensor:
     return noisy if rng.number() < 0.5 else noisy.clamp(0, 1)
 
 
-@kind("jumbled places")
 def _patches(x: Tensor, rng: Rng) -> Tensor:
     counts = torch.tensor([4, 8] if small(x) else [4, 8, 16], device=x.device)
     chosen = counts[rng.integers(len(counts), len(x))]
     return shuffle_patches(x, chosen, torch.ones(len(x), device=x.device), int(counts.max()), rng)
 
 
-@kind("blobs")
 def _blobs(x: Tensor, rng: Rng) -> Tensor:
     field = torch.lerp(smooth_field(x.shape, 3, rng), smooth_field(x.shape, 6, rng), per_image(x, rng.uniform(len(x))))
     return torch.sigmoid((field - 0.5) * per_image(x, rng.between(4, 24, len(x))))
 
 
-@kind("background")
-def _background(x: Tensor, rng: Rng) -> Tensor:
-    return smooth_background(x.shape, rng)
-
-
-@kind("leaves")
-def _leaves(x: Tensor, rng: Rng) -> Tensor:
-    return leaf_scenes(x.shape, 32, rng)
-
-
-@kind("tiles")
-def _tiles(x: Tensor, rng: Rng) -> Tensor:
-    return tiles(x, rng)
-
-
-@kind("enlarged part")
 def _enlarged(x: Tensor, rng: Rng) -> Tensor:
     down, across = (max(min(3, side), int(side / rng.number(5, 14))) for side in x.shape[2:])
     top, left = int(rng.number() * (x.shape[2] - down + 1)), int(rng.number() * (x.shape[3] - across + 1))
@@ -102,7 +72,6 @@ def _enlarged(x: Tensor, rng: Rng) -> Tensor:
     return F.interpolate(part, size=x.shape[2:], mode="bicubic", align_corners=False).clamp(0, 1)
 
 
-@kind("random phases")
 def _phases(x: Tensor, rng: Rng) -> Tensor:
     own, other = torch.fft.rfft2(x.float()), torch.fft.rfft2(rng.uniform(len(x), 1, *x.shape[2:]).float())
     mixed = torch.fft.irfft2(torch.polar(own.abs(), other.angle().expand_as(own)), s=x.shape[2:])
@@ -111,7 +80,6 @@ def _phases(x: Tensor, rng: Rng) -> Tensor:
     return ((mixed - centre) / (spread + 1e-6) * std + mean).to(x.dtype).clamp(0, 1)
 
 
-@kind("strokes")
 def _strokes(x: Tensor, rng: Rng) -> Tensor:
     """Three thick curves of one colour on a flat ground."""
     batch, channels, height, width = x.shape
@@ -132,7 +100,6 @@ def _strokes(x: Tensor, rng: Rng) -> Tensor:
     return torch.lerp(ground, ink, inside)
 
 
-@kind("pieces of many")
 def _pieces(x: Tensor, rng: Rng) -> Tensor:
     """A grid whose cells come from different images of the batch."""
     batch, channels, height, width = x.shape
@@ -148,3 +115,17 @@ def _pieces(x: Tensor, rng: Rng) -> Tensor:
     result = x.clone()
     result[:, :, : down * count, : across * count] = whole.reshape(batch, channels, down * count, across * count)
     return result
+
+
+KINDS: dict[str, Kind] = {
+    "noise": _noise,
+    "jumbled places": _patches,
+    "blobs": _blobs,
+    "background": lambda x, rng: smooth_background(x.shape, rng),
+    "leaves": lambda x, rng: leaf_scenes(x.shape, 32, rng),
+    "tiles": tiles,
+    "enlarged part": _enlarged,
+    "random phases": _phases,
+    "strokes": _strokes,
+    "pieces of many": _pieces,
+}

@@ -27,6 +27,7 @@ class Mixed(Outliers):
 
     name: ClassVar[str] = "mixed"
     forms: ClassVar[tuple[str, ...] | None] = None
+    parts_draw: ClassVar[bool] = False  # whether parts draw severities of their own, where the caller gives none
     severity: tuple[float, float] = (1.0, 1.0)
     parts: tuple[Any, ...] = ("noise", "patches", "invert", "blobs")
 
@@ -42,12 +43,9 @@ class Mixed(Outliers):
         result.parts = tuple(part.copied() for part in self.parts)
         return result
 
-    def part_severity(self, batch: int, severity: Tensor | None, rng: Rng) -> Tensor | None:
-        """What the parts are told; None: they draw their own."""
-        return self.choose_severity(batch, severity, rng)
-
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
-        severity = self.part_severity(len(x), severity, rng)
+        if not self.parts_draw:
+            severity = self.choose_severity(len(x), severity, rng)
         # Each part gets a fixed number of slots, and samples are dealt into them at random: sizes that do not depend on
         # the draw, and no part is computed for samples of another. Slots left over repeat a sample and are dropped.
         slots = -(-len(x) // len(self.parts))
@@ -82,6 +80,7 @@ class TwoTier(Mixed):
     """
 
     name: ClassVar[str] = "two-tier"
+    parts_draw: ClassVar[bool] = True
     severity: tuple[float, float] = field(default=(0.0, 1.0), init=False)
     parts: tuple[Any, ...] = field(default=(), init=False)
     style: tuple[Any, ...] = ("style",)
@@ -101,9 +100,6 @@ class TwoTier(Mixed):
         self.style, self.content = upper.parts, lower.parts
         super().__post_init__()
 
-    def part_severity(self, batch: int, severity: Tensor | None, rng: Rng) -> Tensor | None:
-        return severity
-
     def copied(self) -> Outliers:
         result = super().copied()
         assert isinstance(result, TwoTier)
@@ -116,11 +112,9 @@ class Tiers(Mixed):
     """Images that are changed but readable, and images of which nothing is left, in equal shares."""
 
     name: ClassVar[str] = "tiers"
+    parts_draw: ClassVar[bool] = True
     severity: tuple[float, float] = field(default=(0.0, 1.0), init=False)
     parts: tuple[Any, ...] = ("changed", "destroyed")
-
-    def part_severity(self, batch: int, severity: Tensor | None, rng: Rng) -> Tensor | None:
-        return severity
 
 
 @dataclass(kw_only=True, eq=False)

@@ -50,15 +50,6 @@ class Run:
             for name, value in self.trainable.values().items():
                 value.copy_(values[name])
 
-    def _optimizer_states(self) -> dict[str, Any]:
-        return {name: optimizer.state_dict() for name, optimizer in self.trainable.optimizers.items()}
-
-    def _set(self, values: dict[str, Tensor], more: Any, optimizers: dict[str, Any]) -> None:
-        self.restore(values)
-        self.trainable.restore_more(more)
-        for name, optimizer in self.trainable.optimizers.items():
-            optimizer.load_state_dict(optimizers[name])
-
     def broadcast(self, fabric: Any) -> None:
         """Start from the first process's values everywhere; whether a checkpoint is this run's, it says for all."""
         self.digests = fabric.broadcast(self.digests)
@@ -78,7 +69,7 @@ class Run:
             "values": self.trainable.values(),
             "good": self.good if self.step else None,  # None: the values themselves
             "more": self.trainable.more(),
-            "optimizers": self._optimizer_states(),
+            "optimizers": {name: each.state_dict() for name, each in self.trainable.optimizers.items()},
             "threads": torch.get_num_threads(),
         }
         write_tree(self.path, tree)
@@ -110,7 +101,10 @@ class Run:
             ) from error
 
     def _take(self, tree: dict[str, Any]) -> None:
-        self._set(tree["values"], tree["more"], tree["optimizers"])
+        self.restore(tree["values"])
+        self.trainable.restore_more(tree["more"])
+        for name, optimizer in self.trainable.optimizers.items():
+            optimizer.load_state_dict(tree["optimizers"][name])
         self.epoch, self.step, self.sums = tree["epoch"], tree["step"], tree["sums"]
         self.history = History(tree["history"])
         self.keep()

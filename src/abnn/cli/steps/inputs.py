@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from abnn.data import ArraySource, InputForm, read_image
-from abnn.data.images import EXTENSIONS, reason
+from abnn.data import ArraySource, InputForm
+from abnn.data.images import EXTENSIONS, read_input
 from abnn.errors import InputError, explain, readable
 
 STDIN = "-"
@@ -136,19 +136,9 @@ def _rows(name: str, form: InputForm, size: int) -> Iterator[Batch]:
 
 def _image(name: str, form: InputForm) -> Any:
     """Return the image as one input of the model, or why it cannot be read."""
-    try:
-        content = _read_standard_input() if name == STDIN else Path(name)
-        return form.images(read_image(content, form.shape[0])[None])
-    except FileNotFoundError:
-        return "no such file"
-    except Exception as error:  # noqa: BLE001, for Pillow's many decoders raise whatever they come across
-        return reason(error)
-
-
-def _read_standard_input() -> bytes:
+    if name != STDIN:
+        return read_input(Path(name), form)
     content = standard_input().read(MOST_STDIN + 1)
-    if not content:
-        raise ValueError("nothing came in")
     if len(content) > MOST_STDIN:
-        raise ValueError(f"more than {MOST_STDIN >> 20} MiB came in")
-    return content
+        return f"more than {MOST_STDIN >> 20} MiB came in"
+    return read_input(content, form) if content else "nothing came in"

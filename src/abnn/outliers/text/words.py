@@ -105,8 +105,6 @@ class Sentences(Mixed):
     """Sentences that can still be read, and sentences with nothing to read, in equal shares; each tier draws its own severities."""
 
     name: ClassVar[str] = "sentences"
+    parts_draw: ClassVar[bool] = True
     severity: tuple[float, float] = (0.0, 1.0)
     parts: tuple[Any, ...] = ("changed-words", "destroyed-words")
-
-    def part_severity(self, batch: int, severity: Tensor | None, rng: Rng) -> Tensor | None:
-        return severity
