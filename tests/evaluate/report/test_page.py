@@ -248,9 +248,8 @@ def test_a_clear_loss_of_accuracy_stands_first_in_a_red_box(tmp_path: Path) -> N
     page = write_report(
         [plain, replace(attached, sets=(wrong, *attached.sets[1:]))], tmp_path / "page.html", "T"
     ).read_text()
-    box = page.index(
-        '<p class="alert" role="alert">attached network is right about id inputs less often than plain network'
-    )
+    box = page.index('<p class="alert" role="alert">Accuracy on handwritten is ')
+    assert "points lower: attached network, compared with plain network." in page
     assert box < page.index("<nav") < page.index("<svg") < page.index("The most important numbers")
 
 
