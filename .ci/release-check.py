@@ -2,6 +2,7 @@
 
     python .ci/release-check.py                      every Python from 3.10 to 3.13 that this machine has
     python .ci/release-check.py --python /usr/bin/python3.12 --record results/release/checks.json
+    python .ci/release-check.py --build              nothing but the build: what is in sdist and wheel, and what they say of themselves
 
 For each Python a stranger's script is made of the quick start's text, line by line, and runs in an empty folder and without anything
 of this repository but the wheel. Then `abnn demo` and the other commands of the README run in the environment that it has left, and
@@ -13,14 +14,17 @@ other Pythons there, and into the table of docs/how-to/install.md. Caches of pip
 from __future__ import annotations
 
 import argparse
+import email
 import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
+import zipfile
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -29,6 +33,11 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from website.blocks import blocks, commands
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 PAGE = ROOT / "docs" / "how-to" / "install.md"
@@ -70,6 +79,34 @@ def run(command: list[str] | str, folder: Path, **environment: str) -> str:
     if done.returncode != 0:
         raise SystemExit(f"{command}\nended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     return done.stdout
+
+
+def check_contents(dist: Path) -> str:
+    """Compare what is in sdist and wheel with the repository; return a line about it."""
+    tracked = subprocess.run(["git", "ls-files", "src/abnn"], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = {name.removeprefix("src/") for name in tracked.stdout.split("\n") if name}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    with zipfile.ZipFile(next(dist.glob("*.whl"))) as wheel:
+        inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        (about,) = (name.removesuffix("METADATA") for name in wheel.namelist() if name.endswith("/METADATA"))
+        said = email.message_from_bytes(wheel.read(f"{about}METADATA"))
+        assert inside == files, f"only in one of wheel and repository: {sorted(inside ^ files)}"
+        assert b"abnn = abnn.cli:main" in wheel.read(f"{about}entry_points.txt")
+        assert any(name.endswith("/LICENSE") for name in wheel.namelist())
+    assert set(said.get_all("Provides-Extra", [])) == set(project["optional-dependencies"])
+    assert said["Requires-Python"] == project["requires-python"]
+    assert said.get_payload(decode=True).decode() == (ROOT / "README.md").read_text(), "the description is not the README"
+    with tarfile.open(next(dist.glob("*.tar.gz"))) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    missing = {
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "tests/test_package.py",
+        *(f"src/{name}" for name in files),
+    } - names
+    assert not missing, f"not in the sdist: {sorted(missing)}"
+    return f"abnn {said['Version']}: {len(files)} files in the wheel, all of them in the sdist"
 
 
 def build(folder: Path) -> Path:
@@ -190,12 +227,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--python", type=Path, action="append", help="an interpreter; default: all from 3.10 to 3.13")
     parser.add_argument("--record", type=Path, help="write what happened to this file, and into docs/how-to/install.md")
+    parser.add_argument("--build", action="store_true", help="build and look inside, install nothing")
     options = parser.parse_args()
     pythons = options.python or find_pythons()
     environments = []
     with tempfile.TemporaryDirectory(prefix="abnn-release.") as name:
         folder = Path(name)
         dist = build(folder)
+        print(check_contents(dist), flush=True)
+        if options.build:
+            return
         for number, python in enumerate(pythons):
             environments.append(check(python, dist, folder / str(number)))
             print(environments[-1], flush=True)
