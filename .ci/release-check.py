@@ -95,7 +95,9 @@ def check_contents(dist: Path) -> str:
         assert any(name.endswith("/LICENSE") for name in wheel.namelist())
     assert set(said.get_all("Provides-Extra", [])) == set(project["optional-dependencies"])
     assert said["Requires-Python"] == project["requires-python"]
-    assert said.get_payload(decode=True).decode() == (ROOT / "README.md").read_text(), "the description is not the README"
+    assert said.get_payload(decode=True).decode() == (ROOT / "README.md").read_text(), (
+        "the description is not the README"
+    )
     with tarfile.open(next(dist.glob("*.tar.gz"))) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     missing = {

@@ -154,7 +154,9 @@ def _losses(models: Sequence[Evaluation], numbers: Any) -> list[str]:
         if row["difference"] is not None and judge(row["difference"], row["metric"]) == "worse":
             points, kind = f"{-100 * row['difference'].estimate:.1f}", row["metric"].title.rpartition(" ")[2]
             sets = ", ".join(each.name for each in models[1].sets if each.tier == kind)
-            lines.append(f"Accuracy on {sets} is {points} points lower: {models[1].name}, compared with {models[0].name}.")
+            lines.append(
+                f"Accuracy on {sets} is {points} points lower: {models[1].name}, compared with {models[0].name}."
+            )
     return lines
 
 
