@@ -2,16 +2,21 @@
 
 Networks and data are those of the zoo (``research.zoo``), trained for a few epochs; attachments are fitted and thresholds calibrated. Inputs are
 ordinary ones, and made from them: changed (noise, shifts of brightness, other orders of words), far (other data, other scales), constant, and
-extreme (up to 1e30). Each is predicted in batches of 100 by both. Both are timed one after the other, in turns, with as many threads.
+extreme (up to 1e30). Each is predicted in batches of 100 by both.
 
     python -m research.exports --networks resnet18 vit      # records in results/export
-    python -m research.exports --table
+    OMP_NUM_THREADS=2 python -m research.exports --speed    # on a machine without other work: below four minutes for all eight
+    python -m research.exports --table                      # into docs/export.md
+
+Speed does not depend on what was learnt, so it is measured on networks that have learnt next to nothing. Both take turns in each of several
+rounds over all networks, with as many threads.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -19,6 +24,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -29,12 +35,13 @@ import abnn
 from abnn.evaluate.provenance import provenance
 from abnn.export import Exported
 from abnn.files import write_json
-from research.tables import markdown_table
+from abnn.train import combine
+from research.tables import markdown_table, update_between_markers
 from research.zoo import run as zoo
 from research.zoo.data import JOBS
 from research.zoo.networks import FITS
 
-RESULTS = Path("results/export")
+RESULTS, DOCS = Path("results/export"), Path("docs/export.md")
 NETWORKS = {
     "perceptron": "cancer",
     "convolutions along time": "signals",
@@ -46,7 +53,7 @@ NETWORKS = {
     "vit": "digits at 32 pixels",
 }
 KINDS = ("ordinary", "changed", "far", "constant", "extreme")
-BATCH, TIMED, ROUNDS = 100, 64, 15
+BATCH, TIMED, ROUNDS, CALLS = 100, 64, 7, 5
 
 
 def build(name: str, data: str, seed: int, epochs: int) -> tuple[abnn.Attached, Any]:
@@ -135,13 +142,56 @@ def clock(model: abnn.Attached, exported: Exported, x: Tensor) -> dict[str, floa
         "onnx": lambda: exported.predict(x.numpy()),
     }
     seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(ROUNDS + 2):
+    for number in range(CALLS + 1):
         for name, run in runs.items():
             started = time.perf_counter()
             run()
-            if number >= 2:
+            if number >= 1:
                 seconds[name].append(time.perf_counter() - started)
     return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def build_quickly(name: str, data: str) -> tuple[abnn.Attached, Tensor]:
+    """Return a model that has learnt next to nothing, and inputs."""
+    job = JOBS[data](0)
+    torch.manual_seed(0)
+    network = next(make for own, of, make in FITS if (own, of) == (name, data))().eval()
+    x, y = (each[:200] for each in job.train)
+    with warnings.catch_warnings(), mock.patch.multiple(combine, STEPS=10, MADE=100):
+        warnings.simplefilter("ignore")
+        model = abnn.attach(network, x[:1])
+        abnn.fit(model, [(x, y)], epochs=0, progress=False)
+        abnn.calibrate(model, [(x, y)], progress=False)
+    return model, x
+
+
+def measure_speed(names: list[str]) -> dict[str, Any]:
+    """Return the record of all networks' seconds for a batch, the medians of ``ROUNDS`` rounds."""
+    started, both = time.perf_counter(), dict[str, tuple[abnn.Attached, Exported, Tensor]]()
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in names:
+            model, x = build_quickly(name, NETWORKS[name])
+            folder = model.export(Path(scratch) / name)
+            both[name] = model, Exported(folder, threads=torch.get_num_threads()), x
+            print(f"{name}: exported after {time.perf_counter() - started:.0f} s", flush=True)
+    rounds: dict[str, dict[str, list[dict[str, float]]]] = {name: {"1": [], str(TIMED): []} for name in names}
+    for _ in range(ROUNDS):
+        for name, (model, exported, x) in both.items():
+            for size, values in rounds[name].items():
+                values.append(clock(model, exported, x[: int(size)]))
+    found = {name: {size: _middle(values) for size, values in sizes.items()} for name, sizes in rounds.items()}
+    return {
+        "experiment": "export-speed", "seed": 0, "device": "cpu", "networks": found, "threads": torch.get_num_threads(),
+        "config": {"rounds": ROUNDS, "calls": CALLS, "batches": [1, TIMED]}, "load": os.getloadavg()[0],
+        "seconds": time.perf_counter() - started, **provenance(),
+    }  # fmt: skip
+
+
+def _middle(rounds: list[dict[str, float]]) -> dict[str, float]:
+    """Return the medians over the rounds, and how many times as fast onnxruntime was: in the middle and in the worst round."""
+    faster = sorted(each["torch"] / each["onnx"] for each in rounds)
+    middle = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+    return {**middle, "times_as_fast": statistics.median(faster), "worst_round": faster[0]}
 
 
 def measure(name: str, count: int, seed: int, epochs: int) -> dict[str, Any]:
@@ -154,24 +204,23 @@ def measure(name: str, count: int, seed: int, epochs: int) -> dict[str, Any]:
         exported = Exported(folder, threads=torch.get_num_threads())
         inputs = inputs_of(job, count // len(KINDS), seed)
         found = compare(model, exported, inputs)
-        times = {str(size): clock(model, exported, inputs["ordinary"][:size]) for size in (1, TIMED)}
         size = (folder / "model.onnx").stat().st_size
     return {
         "experiment": "export", "network": name, "data": NETWORKS[name], "seed": seed, "device": "cpu",
-        "config": {"inputs": count, "epochs": epochs, "batch": BATCH, "rounds": ROUNDS}, "spread": exported.description.spread,
-        "kinds": found, "seconds": {"export": took, "batches": times}, "bytes": size, **provenance(),
+        "config": {"inputs": count, "epochs": epochs, "batch": BATCH}, "spread": exported.description.spread,
+        "kinds": found, "seconds": {"export": took}, "bytes": size, **provenance(),
     }  # fmt: skip
 
 
-def table(records: list[dict[str, Any]]) -> str:
-    """One row for each network."""
+def table(records: list[dict[str, Any]], speed: dict[str, Any]) -> str:
+    """One row for each network; ``speed``: the networks of a record of speed, {}: not measured."""
     rows = []
     for each in records:
         kinds = each["kinds"].values()
         usual = [each["kinds"][kind]["largest difference in spreads"] for kind in ("ordinary", "changed")]
         relative = max(kind["largest difference in spreads, or of the score where that is larger"] for kind in kinds)
-        times = each["seconds"]["batches"]
-        faster = [f"{times[size]['torch'] / times[size]['onnx']:.1f}" for size in ("1", str(TIMED))]
+        times = speed.get(each["network"], {})
+        faster = [f"{times[size]['times_as_fast']:.1f}" if times else "–" for size in ("1", str(TIMED))]
         total, other = (sum(kind[name] for kind in kinds) for name in ("inputs", "verdicts that differ"))
         rows.append(
             [each["network"], each["data"], f"{total:,}", str(other), f"{max(usual):.0e}", f"{relative:.0e}", *faster]
@@ -187,16 +236,27 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=3, help="of the network's own training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true", help="print the table of the records")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--speed", action="store_true", help="measure how fast both are, and nothing else")
+    what.add_argument("--table", action="store_true", help="put the table of the records into docs/export.md")
     chosen = parser.parse_args(arguments)
+    place = chosen.output / "speed.json"
+    if chosen.speed:
+        write_json(place, record := measure_speed(chosen.networks))
+        for name, sizes in record["networks"].items():
+            print(name, {size: {key: f"{value:.4g}" for key, value in each.items()} for size, each in sizes.items()})
+        return
     if chosen.table:
-        records = [json.loads(file.read_text()) for file in sorted(chosen.output.glob("*.json"))]
-        print(table([each for each in records if each["experiment"] == "export"]))
+        records = [json.loads(file.read_text()) for file in sorted(chosen.output.glob("*-seed*.json"))]
+        speed = json.loads(place.read_text())["networks"] if place.exists() else {}
+        text = table(sorted(records, key=lambda each: list(NETWORKS).index(each["network"])), speed)
+        update_between_markers(DOCS, "export", text)
+        print(text)
         return
     for name in chosen.networks:
         record = measure(name, chosen.inputs, chosen.seed, chosen.epochs)
         write_json(chosen.output / f"{name.replace(' ', '-')}-seed{chosen.seed}.json", record)
-        print(table([record]), flush=True)
+        print(table([record], {}), flush=True)
 
 
 if __name__ == "__main__":
