@@ -14,6 +14,16 @@ from abnn.errors import AbnnError, InputError, MissingExtraError, explain
 
 MOST_TASKS = 4096  # numbers of shards are handed out in so many pieces at most
 STORE = 80 * 2**20  # bytes of shared memory of a local cluster: only numbers pass through it
+CALM = {
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_event_stats": "0",
+    "RAY_enable_worker_prestart": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_raylet_report_resources_period_milliseconds": "1000",
+    "RAY_memory_monitor_refresh_ms": "1000",
+}
+"""Of a local cluster: nobody looks at its metrics and events, and their collection takes processor time from the model."""
 
 
 @contextmanager
@@ -23,6 +33,8 @@ def connected(address: str | None, workers: int | None = None) -> Iterator[Any]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("MALLOC_ARENA_MAX", "1")  # of workers: else each of their threads keeps memory of its own
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # it goes to standard error; Ray's own files have it all
+    for name, value in CALM.items() if address is None else ():
+        os.environ.setdefault(name, value)
     try:
         import ray
     except ImportError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, islice
@@ -35,15 +35,21 @@ class Batch:
     x: Any
 
 
-Reader = Callable[[list[Any], ThreadPoolExecutor], tuple[list[str | None], Any]]
+Each = Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]]
+"""As map(): one after the other, or several at once."""
+Reader = Callable[[list[Any], Each], tuple[list[str | None], Any]]
 """From paths, bytes or texts to (why each cannot be read, the others as inputs of the model)."""
 
 
 class Ahead:
-    """Reads the next batch while the caller works on this one. Its threads stay: memory of threads that end is not used again."""
+    """Reads the next batch while the caller works on this one. Its threads stay: memory of threads that end is not used again.
+
+    threads  that read at once; with one, that which reads ahead does it itself
+    """
 
     def __init__(self, reader: Reader, threads: int) -> None:
-        self.reader, self.ahead, self.pool = reader, ThreadPoolExecutor(1), ThreadPoolExecutor(threads)
+        self.reader, self.ahead = reader, ThreadPoolExecutor(1)
+        self.each: Each = map if threads == 1 else ThreadPoolExecutor(threads).map
 
     def batches(self, raw: Iterator[Raw], size: int) -> Iterator[Batch]:
         """Yield batches of ``size`` inputs."""
@@ -53,7 +59,7 @@ class Ahead:
             if not some:
                 return None
             ids, contents = zip(*some)
-            return Batch(list(ids), *self.reader(list(contents), self.pool))
+            return Batch(list(ids), *self.reader(list(contents), self.each))
 
         following = self.ahead.submit(read)
         while (batch := following.result()) is not None:
@@ -136,8 +142,8 @@ def image_reader(form: InputForm) -> Reader:
         except Exception as error:  # noqa: BLE001, for Pillow's many decoders raise whatever they come across
             return reason(error)
 
-    def read(contents: list[Any], pool: ThreadPoolExecutor) -> tuple[list[str | None], Any]:
-        inputs = list(pool.map(read_one, contents))
+    def read(contents: list[Any], each_of: Each) -> tuple[list[str | None], Any]:
+        inputs = list(each_of(read_one, contents))
         errors = [each if isinstance(each, str) else None for each in inputs]
         good = [each for each in inputs if not isinstance(each, str)]
         if len({each.shape for each in good}) > 1:
@@ -164,7 +170,7 @@ def text_reader(folder: str, model: Any) -> Reader:
     several, form = getattr(model, "input_forms", None), "np" if isinstance(model, Exported) else "pt"
     length = model.input_shape[0] if several is None and len(model.input_shape) == 1 else None
 
-    def read(contents: list[Any], pool: ThreadPoolExecutor) -> tuple[list[str | None], Any]:
+    def read(contents: list[Any], each_of: Each) -> tuple[list[str | None], Any]:
         errors = [None if isinstance(each, str) else "no text" for each in contents]
         good = [each for each in contents if isinstance(each, str)]
         if not good:

@@ -72,8 +72,10 @@ class InputForm:
         if self.number == np.uint8:
             assert pictures.dtype == np.uint8
             return self.inputs(x)
-        x = x.astype(self.number)
-        return self.inputs(self._normalised(x / self.number.type(255) if pictures.dtype == np.uint8 else x))
+        x = np.ascontiguousarray(x).astype(self.number)  # bytes are put in order faster than numbers
+        if pictures.dtype == np.uint8:
+            x /= self.number.type(255)
+        return self.inputs(self._normalised(x))
 
     def features(self, rows: np.ndarray) -> Any:
         """Rows of a table as inputs, [N, features]."""

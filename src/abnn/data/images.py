@@ -63,10 +63,10 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     """Return the image upright, 16-bit greys rounded to 8 bits; Pillow's own conversion would cut them off at 255."""
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers of unknown range")
-    upright = ImageOps.exif_transpose(image)
-    if not upright.mode.startswith("I"):
-        return upright
-    wide = np.asarray(upright).astype(np.int64)
+    ImageOps.exif_transpose(image, in_place=True)
+    if not image.mode.startswith("I"):
+        return image
+    wide = np.asarray(image).astype(np.int64)
     if wide.min() < 0 or wide.max() > 65535:
         raise ValueError("its pixels have more than 16 bits")
     return Image.fromarray(((wide + 128) // 257).astype(np.uint8))
