@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from abnn.errors import InputError, explain
+from abnn.errors import InputError, at_least_one, explain
 from abnn.metrics import Result
-from abnn.metrics._arrays import ArrayLike, as_count
+from abnn.metrics._arrays import ArrayLike
 from abnn.metrics.tiers import Groups, Matrix, cluster_confusion, tier_groups
 
 PAPER_KEEP = (9000, 9000, 9000)
@@ -54,7 +54,7 @@ def paper_trimmed_clustering(
     groups = tier_groups(id_scores, semi_scores, full_scores)
     if not isinstance(keep, tuple | list) or len(keep) != 3:
         raise InputError(explain("keep", repr(keep), "three whole numbers, for id, semi and full"))
-    counts = [as_count(number, f"keep for {tier}") for number, tier in zip(keep, _TIERS, strict=True)]
+    counts = [at_least_one(f"keep for {tier}", number) for number, tier in zip(keep, _TIERS, strict=True)]
     for number, group, tier in zip(counts, groups, _TIERS, strict=True):
         if number > len(group):
             fix = "Keep at most as many as there are; the paper kept 9 of 10 for id and full and a third for semi."
@@ -92,11 +92,11 @@ def _cluster(
     groups: Groups, select: Callable[[Groups], Groups], kept: list[int], shuffles: int, seed: int
 ) -> PaperTrimmedClustering:
     result = cluster_confusion(*select(groups))
-    rng = np.random.default_rng(as_count(seed, "seed", at_least=0))
+    rng = np.random.default_rng(at_least_one("seed", seed, least=0))
     pooled = np.concatenate(groups)
     ends = np.cumsum([len(group) for group in groups])[:2]
     chance = []
-    for _ in range(as_count(shuffles, "shuffles", at_least=2)):
+    for _ in range(at_least_one("shuffles", shuffles, least=2)):
         first, second, third = np.split(rng.permutation(pooled), ends)
         chance.append(cluster_confusion(*select((first, second, third))).accuracy)
     shares = [number / len(group) for number, group in zip(kept, groups, strict=True)]

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from abnn.errors import InputError, explain
+from abnn.errors import InputError, at_least_one, explain
 from abnn.metrics import Result
-from abnn.metrics._arrays import ArrayLike, Floats, Ints, as_count, as_scores
+from abnn.metrics._arrays import ArrayLike, Floats, Ints, as_scores
 from abnn.metrics.detection import split_by_correctness
 
 PAPER_STEPS = 200_000
@@ -51,7 +51,7 @@ class PaperGridMisclassification(Result):
 def paper_grid_detection(id_scores: ArrayLike, ood_scores: ArrayLike, steps: int = PAPER_STEPS) -> PaperGridDetection:
     """The paper's five detection numbers for scores in this package's convention (larger = more uncertain)."""
     id_checked, ood_checked = as_scores(id_scores, "id_scores"), as_scores(ood_scores, "ood_scores")
-    return PaperGridDetection(*_scan(-id_checked, -ood_checked, as_count(steps, "steps")))
+    return PaperGridDetection(*_scan(-id_checked, -ood_checked, at_least_one("steps", steps)))
 
 
 def paper_grid_misclassification(
@@ -59,7 +59,7 @@ def paper_grid_misclassification(
 ) -> PaperGridMisclassification:
     """The paper's five misclassification numbers: right predictions positive, wrong ones negative."""
     right, wrong = split_by_correctness(scores, correct)
-    return PaperGridMisclassification(*_scan(-right, -wrong, as_count(steps, "steps")))
+    return PaperGridMisclassification(*_scan(-right, -wrong, at_least_one("steps", steps)))
 
 
 def _scan(positive: Floats, negative: Floats, steps: int) -> tuple[float, float, float, float, float]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import spearmanr
 
-from abnn.errors import InputError, explain
+from abnn.errors import InputError, at_least_one, explain
 from abnn.metrics import Result
-from abnn.metrics._arrays import ArrayLike, Floats, as_count, as_scores
+from abnn.metrics._arrays import ArrayLike, Floats, as_scores
 
 EXACT_UP_TO = 16
 _CHUNK = 10_000
@@ -39,7 +39,7 @@ def paired_test(first: ArrayLike, second: ArrayLike, draws: int = 100_000, seed:
     differences = ours - theirs
     # Patterns that tie with the observed one may differ from it in the last digits of a sum of n terms.
     bound = abs(differences.sum()) - np.abs(differences).sum() * n * np.finfo(np.float64).eps
-    number, seed = as_count(draws, "draws"), as_count(seed, "seed", at_least=0)
+    number, seed = at_least_one("draws", draws), at_least_one("seed", seed, least=0)
     if exact := n <= EXACT_UP_TO:
         patterns = np.arange(2**n)[:, None] >> np.arange(n) & 1
         p_value, smallest = float(np.mean(_extreme(patterns, differences, bound))), 2.0 ** (1 - n)

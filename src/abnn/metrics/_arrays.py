@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abnn.errors import InputError, explain, whole_number
+from abnn.errors import InputError, explain
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -99,14 +99,6 @@ def as_confidences(value: ArrayLike, argument: str) -> Floats:
     """Return a non-empty 1-d float64 array in [0, 1]."""
     fix = "Pass the probability of the predicted class, not a logit or an uncertainty score."
     return _check_unit_range(as_scores(value, argument), argument, "a 1-d array of numbers in [0, 1]", fix)
-
-
-def as_count(value: int, argument: str, at_least: int = 1) -> int:
-    """Return a whole number that is large enough."""
-    number = whole_number(value)
-    if number is None or number < at_least:
-        raise InputError(explain(argument, repr(value), f"a whole number of at least {at_least}"))
-    return number
 
 
 def to_numpy(value: ArrayLike, argument: str, accepted: str) -> NDArray[Any]:

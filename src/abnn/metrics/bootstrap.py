@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abnn.errors import InputError, explain
-from abnn.metrics._arrays import ArrayLike, Result, as_count, as_scores, to_numpy
+from abnn.errors import InputError, at_least_one, explain
+from abnn.metrics._arrays import ArrayLike, Result, as_scores, to_numpy
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def bootstrap(
     arrays = [_as_rows(group, f"group {number}") for number, group in enumerate(groups, start=1)]
     if not 0 < level < 1:
         raise InputError(explain("level", repr(level), "a number between 0 and 1", "Write 95 % as 0.95."))
-    repeats = as_count(resamples, "resamples", at_least=2)
-    rng = np.random.default_rng(as_count(seed, "seed", at_least=0))
+    repeats = at_least_one("resamples", resamples, least=2)
+    rng = np.random.default_rng(at_least_one("seed", seed, least=0))
     whole = statistic(*arrays)
     estimates = _numbers(whole)
     samples = []

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from abnn.metrics._arrays import ArrayLike, Floats, Ints, Result, as_booleans, as_confidences, as_count, rows_and_labels
+from abnn.errors import at_least_one
+from abnn.metrics._arrays import ArrayLike, Floats, Ints, Result, as_booleans, as_confidences, rows_and_labels
 
 DEFAULT_BINS = 15
 LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
@@ -72,7 +73,7 @@ def reliability(
     """
     values = as_confidences(confidence, "confidence")
     right = as_booleans(correct, "correct", len(values), "confidence").astype(np.float64)
-    number = as_count(bins, "bins")
+    number = at_least_one("bins", bins)
     if not equal_mass:
         edges = np.linspace(0, 1, number + 1)
         index = np.maximum(np.searchsorted(edges, values, side="left") - 1, 0)

@@ -211,13 +211,14 @@ class AttachedNetwork(nn.Module):
             self.seed = 0
             hold(self._layers, no_noise(self._layers))
             return
-        numbers = draws if isinstance(draws, range) else range(check_draws(self.draws if draws is None else draws))
-        self.seed = seed if numbers.start == 0 else None
+        if not isinstance(draws, range):
+            draws = range(at_least_one("draws", self.draws if draws is None else draws, fix="Ten is a good start."))
+        self.seed = seed if draws.start == 0 else None
         if seed is None:
             for layer in self._layers:
-                layer.resample(len(numbers))
+                layer.resample(len(draws))
             return
-        generators = [torch.Generator().manual_seed(draw_seed(seed, index)) for index in numbers]
+        generators = [torch.Generator().manual_seed(draw_seed(seed, index)) for index in draws]
         for layer in self._layers:
             layer.resample_seeded(generators)
 
@@ -290,11 +291,6 @@ def noted_blocks(blocks: Sequence[Block]) -> list[Block]:
     """Return the blocks whose output is noted: all, or so many in equal distances that begin with the first and end with the last."""
     count = min(MOST_PLACES, len(blocks))
     return [blocks[round(number * (len(blocks) - 1) / max(1, count - 1))] for number in range(count)]
-
-
-def check_draws(draws: object) -> int:
-    """The number of draws as an int, whichever library the whole number comes from."""
-    return at_least_one("draws", draws, fix="Ten is a good start.")
 
 
 def _device_and_dtype(backbone: nn.Module) -> tuple[torch.device, torch.dtype]:
