@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import torch
 from PIL import Image
 
 import abnn
+from abnn.errors import AbnnError
 
 SIDE, CLASSES, GROUP = 64, 10, 2000
 MARK = "ABNN_JOB_MARK"  # in the environment of a job, and so of all processes that it starts
@@ -55,7 +57,11 @@ def _jpeg(number: int) -> bytes:
 
 def make_model(path: Path) -> Path:
     """Save a ResNet-18 with attachments and thresholds, of random weights: its speed is that of a trained one."""
-    if not path.exists():
+    with contextlib.suppress(AbnnError):  # there is none, or it is of another version
+        abnn.load(path)
+        return path
+    shutil.rmtree(path, ignore_errors=True)
+    with torch.random.fork_rng():
         torch.manual_seed(0)
         backbone = abnn.build_backbone("resnet18", CLASSES).eval()
         x, y = tensors(1280), torch.arange(1280) % CLASSES
