@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import posixpath
 import re
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -27,9 +30,14 @@ INCLUDED = {
     "SECURITY.md": "project/security.md",
 }
 """Documents of the repository that are pages of the site as well."""
+ALONE = ("index.md", "quickstart.md")
 MODULES = ("triage", "metrics", "outliers", "scores", "tasks", "data", "evaluate", "baselines", "errors")
 """Rooms that users import from directly."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+SECTION = re.compile(
+    r'(<nav class="md-nav" data-md-level="\d" )aria-labelledby="__nav_[\d_]+_label"([^>]*>\s*)'
+    r'(<label class="md-nav__title"[^>]*>\s*<span class="md-nav__icon md-icon"></span>)([^<]+)</label>'
+)
 CACHE = ROOT / ".cache" / "tutorials"
 
 
@@ -62,7 +70,6 @@ def on_files(files: Files, config: Any) -> Files:
         page, pictures = to_markdown(cells, tutorial.stem)
         made[f"tutorials/{tutorial.stem}.md"] = page
         made[f"tutorials/{tutorial.stem}.ipynb"] = to_notebook(cells)
-        made[f"tutorials/{tutorial.stem}.py"] = tutorial.read_text()
         made |= {f"tutorials/{name}": picture for name, picture in pictures.items()}
     for target, content in made.items():
         files.append(File.generated(config, target, content=content))
@@ -130,3 +137,43 @@ def _outside_code(markdown: str, rewrite: Any) -> str:
     """Apply ``rewrite`` to every link that is not inside of a block of code."""
     pieces = re.split(r"(^```.*?^```)", markdown, flags=re.MULTILINE | re.DOTALL)
     return "".join(piece if index % 2 else LINK.sub(rewrite, piece) for index, piece in enumerate(pieces))
+
+
+def on_page_context(context: Any, page: Page, config: Any, nav: Any) -> Any:
+    """Give pages that are alone in their section the width of the navigation, which would be empty."""
+    if page.file.src_uri in ALONE:
+        page.meta["hide"] = ["navigation"]
+    return context
+
+
+def on_post_page(output: str, page: Page, config: Any) -> str:
+    """Name what the theme leaves without a name: its search, and sections of the navigation that have a page of their own."""
+    output = output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
+    return SECTION.sub(
+        lambda match: f'{match[1]}aria-label="{match[4].strip()}"{match[2]}{match[3]}{match[4]}</label>', output
+    )
+
+
+def on_post_build(config: Any) -> None:
+    """Fail where a page leads to a file or a place of the site that is not there."""
+    if broken := broken_links(Path(config.site_dir)):
+        raise PluginError("links that lead nowhere:\n" + "\n".join(broken))
+
+
+def broken_links(site: Path) -> list[str]:
+    """Return every link within a site that leads nowhere, as "page: link"."""
+    texts = {page.resolve(): page.read_text() for page in site.rglob("*.html") if page.name != "404.html"}
+    places = {page: set(re.findall(r'\b(?:id|name)="?([^"\s>]+)', text)) for page, text in texts.items()}
+    broken = []
+    for page, text in texts.items():
+        for link in sorted(set(re.findall(r'\b(?:href|src)="?([^"\s>]+)', text))):
+            path, _, place = html.unescape(unquote(link)).partition("#")
+            if re.match(r"[a-z]+:|//", path):
+                continue
+            target = (page.parent / path.partition("?")[0]).resolve() if path else page
+            target = target / "index.html" if target.is_dir() else target
+            if not target.exists() or (place and target in places and place not in places[target]):
+                broken.append(f"{page.relative_to(site.resolve())}: {link}")
+    return broken

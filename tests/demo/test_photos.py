@@ -28,7 +28,9 @@ def test_the_page_shows_each_picture_with_its_verdict(tmp_path: Path) -> None:
     sights = [photos.Sight(each, 1, "<cat>", 0.75, 2.0, v) for each, v in zip(demo_pictures(), verdicts)]
     page = photos.write_page(sights, tmp_path / "page.html").read_text()
     assert (
-        page.count("<figure") == 12 and page.count("<s>&lt;cat&gt;</s>") == 4 and page.count("&lt;cat&gt;, 75 %") == 8
+        page.count("<figure") == 12
+        and page.count("<s>&lt;cat&gt;</s>") == 4
+        and page.count("&lt;cat&gt;, 75&nbsp;%") == 8
     )
     assert "<cat>" not in page and "http" not in page
 

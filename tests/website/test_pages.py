@@ -13,7 +13,7 @@ import abnn
 from abnn.cli import app
 from website.commands import command_names, command_page, commands_page
 from website.docstrings import to_markdown as docstring_to_markdown
-from website.hooks import MODULES, api_pages, on_page_markdown
+from website.hooks import MODULES, api_pages, broken_links, on_page_markdown, on_post_page
 from website.tutorials import Cell, outcome, read_cells, run_cells, to_markdown, to_notebook
 
 SCRIPT = """# Copyright
@@ -112,3 +112,24 @@ def test_a_tutorial_runs_once_until_it_changes(tmp_path: Path) -> None:
     script.write_text("# %%\nraise ValueError('wrong')\n")
     with pytest.raises(RuntimeError, match="wrong"):
         outcome(script, tmp_path / "cache")
+
+
+def test_links_of_the_site_that_lead_nowhere_are_found(tmp_path: Path) -> None:
+    (tmp_path / "one.html").write_text(
+        '<h1 id="top"></h1><a href="two.html#here">a</a><a href="https://c.d">b</a><a href="#top">c</a>'
+    )
+    (tmp_path / "two.html").write_text(
+        '<p id="here"><a href="one.html#gone">a</a><img src="no%20picture.png"><a href=".">b</a>'
+    )
+    assert broken_links(tmp_path) == ["two.html: .", "two.html: no%20picture.png", "two.html: one.html#gone"]
+    (tmp_path / "index.html").write_text("")
+    assert "two.html: ." not in broken_links(tmp_path)
+
+
+def test_parts_of_the_theme_get_names() -> None:
+    section = """<nav class="md-nav" data-md-level="1" aria-labelledby="__nav_5_label" aria-expanded="false">
+      <label class="md-nav__title" for="__nav_5"><span class="md-nav__icon md-icon"></span> How-to </label>"""
+    page = on_post_page(f'<div data-md-component="search" role="dialog">{section}', None, None)  # type: ignore[arg-type]
+    assert (
+        'role="dialog" aria-label="Search">' in page and 'data-md-level="1" aria-label="How-to" aria-expanded' in page
+    )
