@@ -74,6 +74,7 @@ def test_sentences_of_any_length(tmp_path: Path) -> None:
     model = word_model()
     exported = Exported(model.export(tmp_path / "out"))
     assert exported.input_shape == (None,) and exported.description.spread is not None
+    assert exported.description.length == 6  # texts are filled up to it, as for the model
     for length in (6, 2, 11):
         x = torch.randint(9, (50, length), generator=generator(length))
         assert_same(exported.predict(x.numpy()), model.predict(x), exported.description.spread)

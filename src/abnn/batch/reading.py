@@ -169,6 +169,8 @@ def text_reader(folder: str, model: Any) -> Reader:
         raise InputError(explain("--tokenizer", f"{folder} ({error})", accepted)) from None
     several, form = getattr(model, "input_forms", None), "np" if isinstance(model, Exported) else "pt"
     length = model.input_shape[0] if several is None and len(model.input_shape) == 1 else None
+    if isinstance(model, Exported):  # which takes any length, and says what its example had
+        length = model.description.length or length
 
     def read(contents: list[Any], each_of: Each) -> tuple[list[str | None], Any]:
         errors = [None if isinstance(each, str) else "no text" for each in contents]

@@ -47,6 +47,7 @@ class ExportedModel(Description):
     score        the name of the score
     draws, seed, views   of the predictions; draws 0: mean weights
     plain        whether the first of "samples" is the network without attachments
+    length       of the example's sentence, where any length will do: what texts are filled up to for a model without a mask
     learnt       numbers of the learnt score, to say what counts in it; see :class:`abnn.export.learnt.Learnt`. null: it has none
     spread       Q_95 - Q_5 of the scores of good inputs; differences far below it mean nothing. null: not known
     """
@@ -70,6 +71,7 @@ class ExportedModel(Description):
     spread: Annotated[float, Field(ge=0)] | None
     triage: Triage | None
     extra: dict[str, Any]
+    length: Size | None = None
     learnt: dict[str, list[Any]] | None = None
 
     @property

@@ -63,6 +63,7 @@ def export(model: Any, path: str | Path, format: str = "onnx", check: Any = None
         "score": graph.score, "draws": draws, "seed": seed, "views": prediction.views or 1, "plain": model.state.plain,
         "spread": spread_of(graph.triage), "extra": as_json("extra", model.extra),
         "triage": None if graph.triage is None else graph.triage.to_dict(),
+        "length": model.input_shape[0] if shapes.get(INPUT) == [None] else None,
         "learnt": Learnt.of(model.combined).to_dict() if graph.parts else None,
     }  # fmt: skip
     return write_folder(path, ExportedModel, fields, {FORMATS[format]: content})
