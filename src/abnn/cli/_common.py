@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -54,6 +55,13 @@ def visible(text: str) -> str:
 def say(text: str, warning: bool = False) -> None:
     """Print one line; a warning in yellow, on standard error."""
     typer.secho(visible(text), err=warning, fg="yellow" if warning else None)
+
+
+def waiting(text: str, quiet: bool = False) -> AbstractContextManager[Any]:
+    """Return a context in which a terminal shows a text, and that work goes on: for what has no steps to count."""
+    from rich.console import Console
+
+    return nullcontext() if quiet else Console(stderr=True).status(f"{text} ...")
 
 
 def open_model(

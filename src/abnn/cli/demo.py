@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abnn.cli._common import Figures, Quiet, say
+from abnn.cli._common import Figures, Quiet, say, waiting
 from abnn.errors import InputError, explain, unknown
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def demo(
             write_record(evaluation, output / "records", "demo", images=False)
         if number == seed:
             title = "When to trust a digit reader"
-            page = write_report(evaluations, output / "report.html", title, INTRO, names, figures=figures)
+            with waiting("writing the page", quiet):
+                page = write_report(evaluations, output / "report.html", title, INTRO, names, figures=figures)
             extra = {"class_names": names, "split": f"digits/test/{number}"}
             model = result.model.save(output / "model", backbone=True, triage=result.triage, extra=extra)
     records = find_records(output / "records", experiment="demo", seed=list(range(seed, seed + seeds)))
@@ -80,7 +81,8 @@ def _photos(output: Path, quiet: bool) -> None:
     from abnn.cli.steps.predicting import Row, write_table
     from abnn.demo.photos import look, photo_model, write_page
 
-    sights = look(photo_model())
+    with waiting("looking at pictures", quiet):
+        sights = look(photo_model())
     if not quiet:
         rows = [
             Row(each.picture.title, each.label, each.name, each.probability, each.score, each.verdict)

@@ -36,7 +36,8 @@ def export(request: ExportRequest) -> None:
     if not hasattr(model, "check_attached"):
         actual = f"{request.model}, a {type(model).__name__}"
         raise InputError(explain("model", actual, "a saved model with attachments, as abnn fit writes it"))
-    folder = model.export(request.output, request.format)
+    with common.waiting("exporting, and comparing with the model", request.quiet):
+        folder = model.export(request.output, request.format)
     if request.quiet:
         return
     size = sum(file.stat().st_size for file in folder.iterdir())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abnn.cli._common import Figures, say
+from abnn.cli._common import Figures, say, waiting
 from abnn.errors import InputError, explain
 
 if TYPE_CHECKING:  # the commands that do not need torch should not wait for it
@@ -27,7 +27,8 @@ def report(
     from abnn.files import check_writable
 
     check_writable("--output", output)
-    page = page_from_records(collect(records), output, title, figures)
+    with waiting("writing the page", quiet):
+        page = page_from_records(collect(records), output, title, figures)
     if not quiet:
         say(f"Page: {page}")
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from abnn.cli._common import find_model, name_of, open_model, say, visible
+from abnn.cli._common import find_model, name_of, open_model, say, visible, waiting
 from abnn.cli._config import FILE, write_options
 from abnn.cli.evaluate import SOURCES, EvaluateRequest
 from abnn.cli.report import page_from_records
@@ -57,7 +57,8 @@ def run(request: EvaluateRequest) -> None:
     write_options(output / FILE)
     page = output / "report.html"
     if request.report:
-        page_from_records([record], page, figures=request.figures)
+        with waiting("writing the page", request.quiet):
+            page_from_records([record], page, figures=request.figures)
         say(f"Page: {page}")
     else:
         page.unlink(missing_ok=True)  # that of an earlier run

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from abnn.attached import Attached, attach, detach
 from abnn.baselines import TrainConfig, make_method, train_method
-from abnn.cli._common import say
+from abnn.cli._common import say, waiting
 from abnn.cli._config import FILE, write_options
 from abnn.cli.fit import FitRequest
 from abnn.cli.steps import image_data, own_backbone, own_report
@@ -255,8 +255,8 @@ def calibrate(job: Job, model: Attached, before: Before, alert: str) -> bytes | 
     if not request.report:
         return None
     plain_config = replace(job.triage, per_class=False)
-    plain_triage = choose_thresholds(before.plain, loader, plain_config, job.outliers, progress=False)
-    with tempfile.TemporaryDirectory() as folder:
+    plain_triage = choose_thresholds(before.plain, loader, plain_config, job.outliers, progress=not request.quiet)
+    with tempfile.TemporaryDirectory() as folder, waiting("writing the page", request.quiet):
         page = own_report.write_own_report(
             Path(folder) / "report.html",
             {"plain network": (before.plain, plain_triage), "attached network": (model, triage)},
