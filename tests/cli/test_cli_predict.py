@@ -215,7 +215,7 @@ def test_unreadable_inputs_are_named_and_counted(folder: Path) -> None:
     )
     assert len(stopped.stdout.splitlines()) == 1  # what could be read before is there
     skipped = run(folder / "model", good, bad, folder / "missing.png", "--skip-unreadable")
-    assert skipped.exit_code in (0, 10, 11) and "1 inputs: " in skipped.stderr and "2 skipped" in skipped.stderr
+    assert skipped.exit_code in (0, 10, 11) and "1 input: " in skipped.stderr and "2 skipped" in skipped.stderr
     assert "skipped" in skipped.stderr and "missing.png: no such file" in skipped.stderr.replace("\n", "")
     nothing = run(folder / "model", bad, "--skip-unreadable")
     assert isinstance(nothing.exception, InputError) and "1 inputs, none of which" in str(nothing.exception)

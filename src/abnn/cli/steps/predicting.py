@@ -233,7 +233,7 @@ def _summarise(counts: Counter[str | None], has_thresholds: bool) -> None:
     parts = [f"{counts[verdict]:,} {word}" for verdict, word in words.items()]
     parts += [f"{counts['skipped']:,} skipped"] if counts["skipped"] else []
     total = counts.total() - counts["skipped"]
-    typer.echo(f"{total:,} inputs" + (": " if parts else "") + ", ".join(parts), err=True)
+    typer.echo(f"{total:,} input{'' if total == 1 else 's'}" + (": " if parts else "") + ", ".join(parts), err=True)
     if not has_thresholds:
         typer.echo("The model was saved without thresholds, so there are no verdicts; see abnn.calibrate.", err=True)
 
