@@ -484,6 +484,8 @@ def test_weights_in_all_their_wrappings(tmp_path: Path) -> None:
     torch.save({k: torch.zeros(1, 2, 3) for k in state}, tmp_path / "other.pt")
     with pytest.raises(InputError, match="no tensor has the right shape"):
         load_weights(network, tmp_path / "other.pt", new_head=True)
+    torch.save({"w": nn.Parameter(torch.ones(2))}, tmp_path / "parameters.pt")
+    assert not read_weights(tmp_path / "parameters.pt")["w"].requires_grad
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(FileFormatError, match="holds a list"):
         read_weights(tmp_path / "list.pt")

@@ -86,7 +86,7 @@ def _state_dict(content: Any, path: Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping) or not content or not all(isinstance(v, Tensor) for v in content.values()):
         accepted = f"a state dict, or a dict with one as {', '.join(INSIDE)}"
         raise FileFormatError(explain("weights", f"{path}, which holds a {type(content).__name__}", accepted))
-    return {str(name): value for name, value in content.items()}
+    return {str(name): value.detach() for name, value in content.items()}
 
 
 def _without_prefix(tensors: dict[str, Tensor], state: Mapping[str, Any]) -> dict[str, Tensor]:
