@@ -17,6 +17,7 @@ from speed import tables, update_page
 
 from abnn.errors import InputError
 
+pytestmark = pytest.mark.no_cover  # of compiled passes, whose tracing takes twice as long where lines are counted
 CPU = torch.device("cpu")
 EXPECTED = {
     "training": {bars.OURS, bars.OURS_BF16, bars.OURS_DEFAULT, bars.DROPOUT, "ensemble of 2"},

@@ -27,6 +27,7 @@ from abnn.predict.runtime import runtime_of
 from tests.conftest import attach_with, generator, mlp, random_head, randomise_attachments, with_score
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+pytestmark = pytest.mark.no_cover  # tracing is done in Python, and takes twice as long where lines are counted
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 

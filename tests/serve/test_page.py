@@ -22,6 +22,9 @@ from tests.serve.conftest import PNG, encoded, pixels
 
 CHROMIUM = Path("/usr/bin/chromium")
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium")
+expect.set_options(
+    timeout=60_000
+)  # milliseconds: a busy machine may take long, and nothing waits longer than it has to
 WORDS = re.compile(r"^(Accept|Notice|Reject)\. ")
 REFUSED = "Failed to load resource: the server responded with a status of 4"  # Chromium's note of every such answer
 SCREENSHOTS = os.environ.get("ABNN_SCREENSHOTS")
