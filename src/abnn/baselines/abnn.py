@@ -60,7 +60,7 @@ class Attachments(Method):
 
     score: str = "combined"
     preset: str = option("default", one_of(PRESETS))
-    pretrain: float = option(0.5, check_share)
+    pretrain: float = option(0.75, check_share)
     attachment_lr: float = option(PRESETS["default"].lr, check_positive)
     attachment_optimizer: str = option("adam", one_of(OPTIMIZERS))
     attachment_schedule: str = option(PRESETS["default"].schedule, one_of(SCHEDULES))
