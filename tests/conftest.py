@@ -22,6 +22,7 @@ from abnn.bayes.noise import held_noise, pick_draws
 from abnn.model.blocks import logits_of
 from abnn.model.passes import Pass
 from abnn.networks.by_name import PaperResNet
+from abnn.networks.vision import torchvision
 from abnn.predict.processor import WITHOUT_AMX, bfloat16_works
 from abnn.store.folder import file_digest, seal
 from abnn.train import combine
@@ -36,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "error::abnn.errors.AbnnWarning")
     hypothesis.settings.register_profile("abnn", deadline=None)  # no test depends on the clock
     hypothesis.settings.load_profile("abnn")
+    if not hasattr(config, "workerinput"):
+        torchvision()  # which lightning imports, and the process that collects warnings imports lightning's kinds of them
     # Calibration sets of tests are small; that too few inputs are said to be too few is tested in tests/triage.
     config.addinivalue_line("filterwarnings", "ignore:rejected. got:abnn.errors.AbnnWarning")
     if not bfloat16_works():  # before the first product of this process: that is when PyTorch looks

@@ -16,11 +16,11 @@ from tests.conftest import alter
 
 def test_the_default_freezes_what_plain_training_gives() -> None:
     model = quick("abnn", 4)
-    plain = quick("threshold", 2)
+    plain = quick("threshold", 3)
     assert isinstance(model.network, Attached)
     for name, value in plain.network.state_dict().items():
         assert torch.equal(value, model.network.backbone.state_dict()[name]), name
-    assert [history.rows[-1]["epoch"] for history in model.history.values()] == [2, 2]
+    assert [history.rows[-1]["epoch"] for history in model.history.values()] == [3, 1]
     assert model.network.is_judge
 
 

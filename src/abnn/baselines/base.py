@@ -185,7 +185,7 @@ class Method:
         def make() -> Minimise:
             return Minimise(run, losses, self.make_optimizer(plain.parameters()), "training the plain network", plain)
 
-        return Stage(name, round(share * run.epochs) if run.epochs > 1 else 0, make, self.schedule)
+        return Stage(name, min(round(share * run.epochs), run.epochs - 1), make, self.schedule)
 
     def finish(self, run: Run) -> None:
         """Gather what is needed once the network is trained."""

@@ -75,19 +75,22 @@ class ClosedForm(nn.Module):
             # In float64, where there is one: the square of what is far away is more than float32 holds.
             wide = torch.float32 if features[0].device.type == "mps" else torch.float64
             padded = [F.pad(part, (0, self.most - part.shape[1])) for part in features]
-            centred = torch.stack(padded).float() - self.means
-            sizes = torch.linalg.vector_norm(torch.bmm(centred, self.whitenings.mT), dim=2, dtype=wide).T
+            centred, whitenings = torch.stack(padded).float() - self.means, self.whitenings
+            if self.classes:  # differences of large numbers: in float32 they would depend on the batch
+                centred, whitenings = centred.to(wide), whitenings.to(wide)
+            sizes = torch.linalg.vector_norm(torch.bmm(centred, whitenings.mT), dim=2, dtype=wide).T
             logs = 2 * sizes.clamp_min(TINY).log() - self.log_widths
             logs = logs.float().nan_to_num(nan=LARGEST).clamp(SMALLEST, LARGEST)
             return torch.cat([logs, self._relative(centred, sizes).flatten(1)], dim=1) if self.classes else logs
 
     def _relative(self, centred: Tensor, sizes: Tensor) -> Tensor:
         """r_c, [B, places, classes]; zero where the data were too few."""
-        white = torch.bmm(centred, self.within.mT)
-        across = torch.bmm(white, self.centres.mT)
-        squares = white.square().sum(2, keepdim=True) + self.centres.square().sum(2)[:, None] - 2 * across
-        beyond = (squares - sizes.T[..., None].square().float()).transpose(0, 1) / self.log_widths.exp()[:, None]
-        return torch.where(self.told, beyond.nan_to_num(nan=WORST).clamp(-WORST, WORST), 0.0)
+        centres = self.centres.to(centred)
+        white = torch.bmm(centred, self.within.to(centred).mT)
+        squares = white.square().sum(2, keepdim=True) + centres.square().sum(2)[:, None]
+        squares = squares - 2 * torch.bmm(white, centres.mT) - sizes.T[..., None].square()
+        beyond = squares.transpose(0, 1) / self.log_widths.exp()[:, None]
+        return torch.where(self.told, beyond.nan_to_num(nan=WORST).clamp(-WORST, WORST).float(), 0.0)
 
     @torch.no_grad()
     def set(self, moments: Sequence[Moments]) -> None:
