@@ -91,6 +91,8 @@ def test_reasons(changes: dict[str, Any], words: list[str]) -> None:
         ("energy", "What counts most against it: the network recognises little in it."),
         ("distance at input", "as a picture, it is unlike the training data."),
         ("distance at blocks.1", "at blocks.1, it is unlike the training data."),
+        ("nearest class at input", "as a picture, it is like none of the classes."),
+        ("nearest class at blocks.1", "at blocks.1, it is like none of the classes."),
         ("attached energy", "with attachments, the network recognises little in it."),
         ("change of mind", "the attachments change the network's answer."),
         ("colour", "“colour” is large."),  # of a task of one's own

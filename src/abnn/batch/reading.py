@@ -18,7 +18,7 @@ import torch
 
 from abnn.batch.plan import Shard, open_parquet
 from abnn.data import InputForm, read_image
-from abnn.data.images import reason
+from abnn.data.images import or_reason
 from abnn.errors import InputError, explain, readable
 from abnn.export.artefact import Exported
 
@@ -133,14 +133,7 @@ def image_reader(form: InputForm) -> Reader:
         raise InputError(explain("model", f"inputs of shape {form.shape}", "a model of images, or of text"))
 
     def read_one(content: Path | bytes | None) -> Any:
-        try:
-            if content is None:
-                return "no image"
-            return read_image(content, form.shape[0])
-        except FileNotFoundError:
-            return "no such file"
-        except Exception as error:  # noqa: BLE001, for Pillow's many decoders raise whatever they come across
-            return reason(error)
+        return "no image" if content is None else or_reason(lambda: read_image(content, form.shape[0]))
 
     def read(contents: list[Any], each_of: Each) -> tuple[list[str | None], Any]:
         inputs = list(each_of(read_one, contents))

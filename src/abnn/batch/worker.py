@@ -107,7 +107,7 @@ class Scorer:
         work = self.work
         if is_exported(Path(work.model)):
             model: Any = Exported(work.model, work.threads)
-            self.kind = next(kind for kind, names in SAID.items() if set(names) <= set(model.description.outputs))
+            kind = next(kind for kind, names in SAID.items() if set(names) <= set(model.description.outputs))
         else:
             import abnn.baselines  # noqa: F401 - its saved models, by their format
 
@@ -115,12 +115,11 @@ class Scorer:
             model = load_model(work.model, work.backbone, work.weights)
             on_gpu = work.device != "cpu" and torch.cuda.is_available()
             (model if isinstance(model, torch.nn.Module) else model.network).to("cuda" if on_gpu else "cpu")
-            self.kind = getattr(getattr(model, "task", None), "distribution", "classes")
+            kind = getattr(getattr(model, "task", None), "distribution", "classes")
+        self.schema = schema_of(kind)
         self.names, triage = class_names_of(model), getattr(model, "triage", None)
-        self.judged = triage is not None and work.draws in (
-            None,
-            triage.draws,
-        )  # thresholds are of that number of draws
+        # Thresholds are of one number of draws.
+        self.judged = triage is not None and work.draws in (None, triage.draws)
         return model
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
@@ -141,7 +140,6 @@ class Scorer:
         """Score one shard and write its part. The same shard gives the same rows, whoever scores it and however often."""
         work, rows = self.work, []
         monitor, counts = self._monitor(), Counter[str]()
-        schema = schema_of(self.kind)  # known with the model
         shard = read_shard(Path(work.output) / PLAN, number, work.size)
         raw = read_raw(shard, work.root, work.column, work.id_column)
         for batch in self.reading.batches(raw, work.batch_size):
@@ -149,7 +147,7 @@ class Scorer:
             counts.update(columns["verdict"])
             if monitor is not None:
                 monitor.update([score for score in columns["score"] if score is not None])
-            rows.append(pa.table(columns, schema))
+            rows.append(pa.table(columns, self.schema))
         table = pa.concat_tables(rows)
         errors = table.num_rows - table["error"].null_count
         verdicts = {verdict: count for verdict, count in counts.items() if verdict is not None}
@@ -161,7 +159,7 @@ class Scorer:
     def _columns(self, batch: Batch) -> dict[str, list[Any]]:
         """Return a row for each input by column; those that could not be read have an error and nothing else."""
         good = [place for place, error in enumerate(batch.errors) if error is None]
-        columns: dict[str, list[Any]] = {name: [None] * len(batch.ids) for name in schema_of(self.kind).names}
+        columns: dict[str, list[Any]] = {name: [None] * len(batch.ids) for name in self.schema.names}
         columns |= {"id": batch.ids, "error": batch.errors, "model": [self.work.fingerprint] * len(batch.ids)}
         if not good:
             return columns

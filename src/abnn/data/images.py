@@ -74,8 +74,13 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 def read_input(source: Path | bytes, form: Any) -> Any:
     """Return an image as one input of an :class:`abnn.data.form.InputForm`, [1, ...], or, as text, why it cannot be read."""
+    return or_reason(lambda: form.images(read_image(source, form.shape[0])[None]))
+
+
+def or_reason(read: Callable[[], Any]) -> Any:
+    """Return what ``read`` makes of an image, or, as text, why that cannot be read."""
     try:
-        return form.images(read_image(source, form.shape[0])[None])
+        return read()
     except FileNotFoundError:
         return "no such file"
     except Exception as error:  # noqa: BLE001, for Pillow's many decoders raise whatever they come across

@@ -34,9 +34,12 @@ WORDS = {
     "smallness": "the network finds few features in it",
     "clipped energy": "the network recognises little in it, once extreme features are cut",
     "distance at input": "as a picture, it is unlike the training data",
+    "nearest class at input": "as a picture, it is like none of the classes",
     FAR: "it lies far outside of everything that was seen in training",
 }
 """What it means where a part of the learnt score is large; see :mod:`abnn.tasks`."""
+WORDS_OF_PLACES = {"distance": "it is unlike the training data", "nearest class": "it is like none of the classes"}
+"""The same of parts that each block has."""
 
 
 class Answerer:
@@ -197,10 +200,8 @@ def reason(
 def in_words(part: str) -> str:
     """Return what it means where a part of the learnt score is large."""
     kind, _, block = part.partition(" at ")
-    if part not in WORDS and kind == "distance":
-        return f"inside the network, at {block}, it is unlike the training data"
-    if kind == "nearest class":
-        return f"{'as a picture' if block == 'input' else f'inside the network, at {block}'}, it is like none of the classes"
+    if part not in WORDS and kind in WORDS_OF_PLACES:
+        return f"inside the network, at {block}, {WORDS_OF_PLACES[kind]}"
     return WORDS.get(part, f"“{part}” is large")
 
 

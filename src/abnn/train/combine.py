@@ -161,23 +161,19 @@ def _evidence(
     return _join(found), inputs, labels
 
 
+PER_INPUT = ("plain", "attached", "last", "variances", "classes")
+"""The fields of evidence that have a row for each input; the others belong to the network."""
+
+
 def _join(found: list[Evidence]) -> Evidence:
-    lasts = [each.last for each in found if each.last is not None]
-    return found[0]._replace(
-        plain=torch.cat([each.plain for each in found]),
-        attached=torch.cat([each.attached for each in found]),
-        last=torch.cat(lasts) if lasts else None,
-        variances=torch.cat([each.variances for each in found]),
-        classes=None
-        if found[0].classes is None
-        else torch.cat([each.classes for each in found if each.classes is not None]),
-    )
+    """Of all inputs of several batches."""
+    parts = {name: [getattr(each, name) for each in found] for name in PER_INPUT}
+    return found[0]._replace(**{name: torch.cat(rows) for name, rows in parts.items() if rows[0] is not None})
 
 
 def _pick(evidence: Evidence, rows: Tensor) -> Evidence:
-    """Of some inputs; what belongs to the network stays."""
-    per_input = ("plain", "attached", "last", "variances", "classes")
-    values = {name: getattr(evidence, name) for name in per_input}
+    """Of some inputs."""
+    values = {name: getattr(evidence, name) for name in PER_INPUT}
     return evidence._replace(**{name: value[rows] for name, value in values.items() if value is not None})
 
 
