@@ -106,9 +106,9 @@ def form(*contents: bytes, name: str = "image") -> tuple[bytes, str]:
 
 
 def sample_images() -> list[bytes]:
-    from abnn.serve.app import digit_samples
+    from abnn.serve.samples import digit_samples
 
-    return [base64.b64decode(sample["png"]) for sample in digit_samples()]
+    return [base64.b64decode(sample["content"]) for sample in digit_samples()]
 
 
 @dataclass
