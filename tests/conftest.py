@@ -25,10 +25,11 @@ from abnn.networks.by_name import PaperResNet
 from abnn.networks.vision import torchvision
 from abnn.predict.processor import WITHOUT_AMX, bfloat16_works
 from abnn.store.folder import file_digest, seal
-from abnn.train import combine
+from abnn.train.combine import gather as gathering
+from abnn.train.combine import learn_score, members
 from abnn.triage.calibrate import gather
 
-STEPS, MADE = combine.STEPS, combine.MADE
+STEPS, MADE = members.STEPS, gathering.MADE
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,15 +50,15 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def short_learning() -> None:
     """Fewer steps for the members of the learnt score, and fewer outliers: they take most of the time of a small fit."""
-    combine.STEPS, combine.MADE = 30, 500
+    members.STEPS, gathering.MADE = 30, 500
     sys.modules[gather.__module__].LEAST_OUTLIERS = 200  # type: ignore[attr-defined]
 
 
 @pytest.fixture
 def full_learning(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as users have, for tests of how good the learnt score is."""
-    monkeypatch.setattr(combine, "STEPS", STEPS)
-    monkeypatch.setattr(combine, "MADE", MADE)
+    monkeypatch.setattr(members, "STEPS", STEPS)
+    monkeypatch.setattr(gathering, "MADE", MADE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -125,8 +126,8 @@ def with_score(model: Attached, x: Tensor, y: Tensor | None = None, steps: int =
     """The model with closed form and combined score learnt from these inputs in a few steps, without outliers."""
     y = torch.arange(len(x)) % model.classes if y is None else y
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(combine, "STEPS", steps)
-        combine.learn_score(model, list(zip(x.split(8), y.split(8))), None, None, SimpleNamespace(world_size=1), seed=0)
+        patch.setattr(members, "STEPS", steps)
+        learn_score(model, lambda: list(zip(x.split(8), y.split(8))), None, None, SimpleNamespace(world_size=1), seed=0)
     return model
 
 

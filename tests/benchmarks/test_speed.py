@@ -82,7 +82,7 @@ def test_memory_is_measured_in_a_process_of_its_own():
 )
 def test_compiled_rows(name, rows, check, monkeypatch):
     """Traced and run without generated code, which takes too long for a test; so does learning a score."""
-    monkeypatch.setattr("abnn.train.combine.STEPS", 2)
+    monkeypatch.setattr("abnn.train.combine.members.STEPS", 2)
     original = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model=None, **options: original(model, backend="eager", **options))
     group = speed.run_group(name, CPU, replace(TINY, compiled=True, draws=2, resnet_pixels=32))

@@ -16,8 +16,8 @@ def draw_fewer(patch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def short_score(monkeypatch: pytest.MonkeyPatch) -> None:
     """A learnt score of few steps: where it is not looked at, it takes most of the time of a fit."""
-    monkeypatch.setattr("abnn.train.combine.STEPS", 10)
-    monkeypatch.setattr("abnn.train.combine.MADE", 100)
+    monkeypatch.setattr("abnn.train.combine.members.STEPS", 10)
+    monkeypatch.setattr("abnn.train.combine.gather.MADE", 100)
 
 
 @pytest.fixture

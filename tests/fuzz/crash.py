@@ -116,13 +116,16 @@ def _run(point: Point) -> Any:
         return try_point(job, point.number, point.mode, point.before, point.after, folder)
 
 
-def run(names: Sequence[str], modes: Sequence[str], processes: int, into: Path, pages: bool = True) -> dict[str, Any]:
-    """Try every operation of these jobs in these modes, and return the record."""
+def run(
+    names: Sequence[str], modes: Sequence[str], processes: int, into: Path, pages: bool = True, first: int = 1
+) -> dict[str, Any]:
+    """Try every operation of these jobs, from the ``first`` on, in these modes, and return the record."""
     began, written = time.perf_counter(), 0.0
     record: dict[str, Any] = {
         **provenance(),
         "processes": processes,
         "pages": pages,
+        "first": first,
         "jobs": {},
         "points": 0,
         "recovered": 0,
@@ -144,7 +147,7 @@ def run(names: Sequence[str], modes: Sequence[str], processes: int, into: Path, 
                 raise counted
             operations, before, after = counted
             record["jobs"][point.job] = {"operations": operations}
-            numbers = range(1, operations + 1)
+            numbers = range(first, operations + 1)
             points += [Point(point.job, number, mode, before, after) for number in numbers for mode in modes]
         for point, outcome in in_processes(_run, points, processes, _begin, samples, pages):
             text = outcome if isinstance(outcome, str) else f"error: {outcome!r}"
@@ -167,9 +170,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=NAMES, choices=NAMES, help="what is struck")
     parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES, help="how")
     parser.add_argument("--no-pages", action="store_true", help="commands draw no page, which takes half of the time")
+    parser.add_argument(
+        "--first", type=int, default=1, help="the operation to begin with, where others were tried before"
+    )
     options = parser.parse_args()
     on_one_core()
-    record = run(options.only, options.modes, options.jobs, options.into, not options.no_pages)
+    record = run(options.only, options.modes, options.jobs, options.into, not options.no_pages, options.first)
     print(json.dumps({key: record[key] for key in ("points", "recovered", "jobs", "errors", "seconds")}, indent=2))
     raise SystemExit(1 if record["errors"] else 0)
 

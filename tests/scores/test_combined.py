@@ -22,7 +22,7 @@ from abnn.networks.by_name import PaperResNet
 from abnn.scores.combined import CUT, HIDDEN, MEMBERS, Combined
 from abnn.tasks import Classification
 from abnn.tasks.classification import PARTS, READOUT_PARTS
-from abnn.train import combine
+from abnn.train.combine import gather, members
 from tests.conftest import generator, mlp, random_head, randomise_attachments, trained, with_score
 
 CLASSES, FEATURES, PLACES = 5, 7, ["input", "layer.0", "layer.1"]
@@ -35,8 +35,9 @@ def evidence(rows: int = 6, seed: int = 0, readout: bool = True) -> Evidence:
     made = generator(seed)
     plain, attached, variances = 3 * normal(rows, CLASSES), 3 * normal(rows, CLASSES), normal(rows, len(PLACES))
     if not readout:
-        return Evidence(plain, attached, None, None, None, variances)
-    return Evidence(plain, attached, normal(rows, FEATURES), normal(CLASSES, FEATURES), normal(CLASSES), variances)
+        return Evidence(plain, attached, None, None, None, variances, normal(rows, 2))
+    last, weight, bias = normal(rows, FEATURES), normal(CLASSES, FEATURES), normal(CLASSES)
+    return Evidence(plain, attached, last, weight, bias, variances, normal(rows, 2))
 
 
 def combined(readout: bool = True, seed: int = 0) -> Combined:
@@ -68,14 +69,16 @@ def test_equals_numpy(readout: bool) -> None:
         said = (cut @ buffers["linear"][m] + hidden @ buffers["outer"][m])[:, 0]
         members.append((said - buffers["mean"][m]) / buffers["spread"][m])
     beyond = np.exp(given.variances.double().numpy() - buffers["bounds"]).max(1) - 1
-    expected = np.mean(members, axis=0) + x @ buffers["anchor"] + 10 * np.maximum(0, beyond)
+    destroyed = np.maximum(0, x - buffers["readable"]).sum(1)
+    expected = np.mean(members, axis=0) + x @ buffers["anchor"] + destroyed + 10 * np.maximum(0, beyond)
     np.testing.assert_allclose(value.numpy(), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_parts_have_names() -> None:
     with_readout, without = combined(), combined(readout=False)
-    assert with_readout.names == [*PARTS, *READOUT_PARTS, *(f"distance at {place}" for place in PLACES)]
-    assert without.names == [*PARTS, *(f"distance at {place}" for place in PLACES)]
+    read = [*(f"distance at {place}" for place in PLACES), "looks changed", "looks destroyed"]
+    assert with_readout.names == [*PARTS, *READOUT_PARTS, *read]
+    assert without.names == [*PARTS, *read]
     for made, readout in ((with_readout, True), (without, False)):
         assert made(evidence(readout=readout))[1].shape == (6, len(made.names))
         assert made.inner.shape == (MEMBERS, len(made.names), HIDDEN)
@@ -86,9 +89,8 @@ def test_each_input_by_itself() -> None:
     value, parts = made(given)
     rows = [4, 1]
     assert given.last is not None
-    part = Evidence(
-        given.plain[rows], given.attached[rows], given.last[rows], given.weight, given.bias, given.variances[rows]
-    )
+    own = {name: getattr(given, name)[rows] for name in ("plain", "attached", "last", "variances", "kinds")}
+    part = given._replace(**own)
     torch.testing.assert_close(made(part)[0], value[rows])
     torch.testing.assert_close(made(part)[1], parts[rows])
 
@@ -123,7 +125,7 @@ def test_no_evidence_makes_it_nan() -> None:
         rows = torch.full((2, CLASSES), value)
         rows[:, 0] = -value
         found, parts = made(Evidence(rows, rows, torch.full((2, FEATURES), value), torch.ones(CLASSES, FEATURES),
-                                     torch.zeros(CLASSES), torch.full((2, len(PLACES)), 80.0)))  # fmt: skip
+                                     torch.zeros(CLASSES), torch.full((2, len(PLACES)), 80.0), torch.full((2, 2), value)))  # fmt: skip
         assert not found.isnan().any() and not parts.isnan().any()
     assert torch.equal(made.in_units(torch.full((1, len(made.names)), math.nan)), torch.full((1, len(made.names)), CUT))
 
@@ -138,8 +140,8 @@ def fitted(network: nn.Module, x: Tensor, y: Tensor, epochs: int = 1) -> Attache
     model = abnn.attach(network, x[:1])
     loader, config = DataLoader(TensorDataset(x, y), 64, shuffle=True), abnn.FitConfig(accelerator="cpu")
     with pytest.MonkeyPatch.context() as patch:  # fewer steps and outliers than users get, for the sake of time
-        patch.setattr(combine, "STEPS", 60)
-        patch.setattr(combine, "MADE", 300)
+        patch.setattr(members, "STEPS", 60)
+        patch.setattr(gather, "MADE", 300)
         abnn.fit(model, loader, epochs=epochs, progress=False, config=config)
     return model
 
@@ -255,7 +257,8 @@ def test_a_model_without_a_fit_has_none() -> None:
     found = model.predict(x[:3])
     assert found.default == "combined" and found.parts is not None and list(found.parts) == model.combined.names
     assert torch.equal(found.score, found.combined)  # type: ignore[arg-type]
-    assert list(found.parts)[-6:-3] == ["distance at input", "distance at 0", "distance at 2"]
+    assert list(found.parts)[-8:-5] == ["distance at input", "distance at 0", "distance at 2"]
+    assert list(found.parts)[-5:-3] == ["looks changed", "looks destroyed"]
     assert list(found.parts)[-3:] == ["nearest class at input", "nearest class at 0", "nearest class at 2"]
 
 
@@ -275,8 +278,13 @@ def test_ordinary_inputs_are_about_zero_in_every_part() -> None:
     model = with_score(randomise_attachments(abnn.attach(mlp(), x[:1])), x)
     parts = model.predict(x).parts
     assert parts is not None
-    for part in parts.values():
-        assert part.median().abs() < 0.05 and 0.3 < part.quantile(0.84) - part.quantile(0.16) < 4
+    for name, part in parts.items():
+        if name.startswith("looks "):  # nothing was held out, so that the witness says nothing
+            assert not part.any()
+            continue
+        assert part.median().abs() < 0.05
+        if name != "change of mind":  # of random attachments, which change little
+            assert 0.3 < part.quantile(0.84) - part.quantile(0.16) < 4
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

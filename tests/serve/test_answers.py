@@ -112,7 +112,8 @@ def test_causes_are_what_the_score_loses_where_a_part_is_usual(model: Any) -> No
     parts = torch.stack([*prediction.parts.values()], dim=1)
 
     def score(parts: torch.Tensor) -> torch.Tensor:
-        return ((combined.members(parts) - combined.mean) / combined.spread).mean(0) + parts @ combined.anchor
+        learnt = ((combined.members(parts) - combined.mean) / combined.spread).mean(0)
+        return learnt + parts @ combined.anchor + combined.destroyed(parts)
 
     for row, causes in enumerate(Answerer(model).causes_of(ask(model, x))):
         assert list(causes.values()) == sorted(causes.values(), reverse=True)

@@ -227,7 +227,7 @@ def evidence(rows: int = 7, seed: int = 0) -> tuple[Evidence, Usual]:
     weight, bias = normal(CLASSES, FEATURES), normal(CLASSES)
     last = normal(rows, FEATURES)
     plain = last @ weight.T + bias
-    found = Evidence(plain, plain + normal(rows, CLASSES), last, weight, bias, normal(rows, PLACES))
+    found = Evidence(plain, plain + normal(rows, CLASSES), last, weight, bias, normal(rows, PLACES), normal(rows, 2))
     return found, Usual(normal(PLACES), normal(FEATURES), torch.tensor(0.4))
 
 

@@ -150,7 +150,7 @@ def test_no_training_is_the_score_alone() -> None:
     assert history.rows == [] and not model.training
     assert all(torch.equal(value, start[name]) for name, value in values(model).items() if not name.startswith(LEARNT))
     rest, out = hold_out(loader(count=120, shuffle=False), 0.2, 3)
-    learn_score(same, rest, out, None, Alone(), 3)
+    learn_score(same, lambda: rest, out, None, Alone(), 3)
     for name, value in learnt(same).items():  # the order of the data is another, so sums are rounded in another way
         if name.startswith("closed_form."):
             torch.testing.assert_close(learnt(model)[name], value, rtol=1e-3, atol=1e-5)
@@ -166,7 +166,7 @@ def test_the_closed_form_is_of_training_data_and_the_score_of_other() -> None:
     x, y = table(4, 200)
     torch.manual_seed(0)
     model = abnn.attach(mlp(classes=4).eval(), x[:1])
-    learn_score(model, [(x[y < 3], y[y < 3])], [(x[y == 3], y[y == 3])], None, Alone(), 0)
+    learn_score(model, lambda: [(x[y < 3], y[y < 3])], [(x[y == 3], y[y == 3])], None, Alone(), 0)
     prediction = model.predict(x)
     assert prediction.parts is not None
     far = prediction.parts["distance at input"]
@@ -175,7 +175,7 @@ def test_the_closed_form_is_of_training_data_and_the_score_of_other() -> None:
 
 def test_little_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training data passes once, batch by batch, and no more of it than is needed."""
-    monkeypatch.setattr("abnn.train.combine.MOMENTS", 64)
+    monkeypatch.setattr("abnn.train.combine.learn.MOMENTS", 64)
     x, y = table(4, 320)
     alive: list[int] = []
 
@@ -185,7 +185,7 @@ def test_little_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
             yield x[32 * index : 32 * index + 32], y[32 * index : 32 * index + 32]
 
     model = abnn.attach(mlp(classes=4).eval(), x[:1])
-    learn_score(model, batches(), [(x, y)], None, Alone(), 0)
+    learn_score(model, batches, [(x, y)], None, Alone(), 0)
     assert alive == [0, 1]
 
 

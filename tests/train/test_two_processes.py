@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import abnn
-import abnn.train.combine
+import abnn.train.combine.members
 import abnn.train.fit
 from abnn.baselines import make_method
 from abnn.train.batches import Batches
@@ -44,9 +44,9 @@ def agreement(count: int) -> dict[str, Any]:
 
 
 def score_alone(**options: Any) -> dict[str, Any]:
-    """What is learnt without training: that of all inputs, whatever the number of processes."""
+    """What is learnt without training and outliers: that of all inputs, whatever the number of processes."""
     model = attached()
-    abnn.fit(model, loader(count=120, shuffle=False), **quiet(epochs=0, **options))
+    abnn.fit(model, loader(count=120, shuffle=False), outliers=None, **quiet(epochs=0, **options))
     prediction = model.predict(data(200)[0])
     return {**values(model), "score": prediction.score}
 
@@ -96,7 +96,7 @@ def order(seed: int) -> list[list[float]]:
 
 
 def main(folder: Path) -> None:
-    abnn.train.combine.STEPS = STEPS
+    abnn.train.combine.members.STEPS = STEPS
     abnn.train.fit.EPOCHS, abnn.train.fit.STEPS = 2, 1
     found: dict[str, Any] = {"fitted": agreement(96), "held out": agreement(120), "score": score_alone(devices=2)}
     found["whole"], found["resumed"] = resuming(folder)
@@ -107,7 +107,7 @@ def main(folder: Path) -> None:
 
 
 def test_two_processes_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("abnn.train.combine.STEPS", STEPS)
+    monkeypatch.setattr("abnn.train.combine.members.STEPS", STEPS)
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += ["-m", "tests.train.test_two_processes", str(tmp_path)]

@@ -131,6 +131,6 @@ class Attachments(Method):
     def finish(self, run: Run) -> None:
         assert isinstance(run.network, Attached)
         run.network.eval()
-        learn_score(run.network, run.batches.once(), run.held_out, run.outliers, run.fabric, run.batches.seed)
+        learn_score(run.network, run.batches.once, run.held_out, run.outliers, run.fabric, run.batches.seed)
         if self.frozen:
             warn_if_lost(run.network, run.batches.once())

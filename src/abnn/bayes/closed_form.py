@@ -29,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from abnn.bayes.gaussians import Moments
+from abnn.bayes.witness import Witness
 
 LEAST, MOST = 0.05, 0.9
 TINY = 1e-9
@@ -41,7 +42,7 @@ SMALLEST = -14.0  # of ln v: what lies below is rounding, of features that are f
 
 
 class ClosedForm(nn.Module):
-    """The posterior of a linear attachment at each of several places: ln v of features, see the module.
+    """The posterior of a linear attachment at each of several places: ln v of features, see the module; and :class:`Witness`.
 
     All places are computed at once, as if each had as many features as the widest. What is saved of a place is its own alone.
 
@@ -64,24 +65,36 @@ class ClosedForm(nn.Module):
         self.register_buffer("whitenings", torch.zeros(len(self.widths), self.most, self.most), persistent=False)
         self.register_buffer("log_widths", torch.tensor(self.widths).float().log(), persistent=False)
         self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
+        self.witness = Witness(len(self.widths), self.most)
         if self.classes:
             self.register_buffer("within", torch.zeros_like(self.whitenings), persistent=False)
             self.register_buffer("centres", torch.zeros(len(self.widths), classes, self.most), persistent=False)
             self.register_buffer("told", torch.zeros((), dtype=torch.bool))
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
-        """ln v at every place, then r_c of every class at every place, [B, places (1 + classes)]; never in half precision."""
+        """ln v at every place, what the witness says, then r_c of every class at every place; never in half precision.
+
+        [B, places + 2 + places · classes]
+        """
         with torch.autocast(features[0].device.type, enabled=False):
             # In float64, where there is one: the square of what is far away is more than float32 holds.
             wide = torch.float32 if features[0].device.type == "mps" else torch.float64
-            padded = [F.pad(part, (0, self.most - part.shape[1])) for part in features]
-            centred, whitenings = torch.stack(padded).float() - self.means, self.whitenings
-            if self.classes:  # differences of large numbers: in float32 they would depend on the batch
-                centred, whitenings = centred.to(wide), whitenings.to(wide)
-            sizes = torch.linalg.vector_norm(torch.bmm(centred, whitenings.mT), dim=2, dtype=wide).T
+            # Classes need differences of large numbers: in float32 they would depend on the batch.
+            centred = self._centred(features).to(wide if self.classes else torch.float32)
+            white = torch.bmm(centred, self.whitenings.to(centred).mT)
+            sizes = torch.linalg.vector_norm(white, dim=2, dtype=wide).T
             logs = 2 * sizes.clamp_min(TINY).log() - self.log_widths
             logs = logs.float().nan_to_num(nan=LARGEST).clamp(SMALLEST, LARGEST)
-            return torch.cat([logs, self._relative(centred, sizes).flatten(1)], dim=1) if self.classes else logs
+            classes = [self._relative(centred, sizes).flatten(1)] if self.classes else []
+            return torch.cat([logs, self.witness(white), *classes], dim=1)
+
+    def whiten(self, features: Sequence[Tensor]) -> Tensor:
+        """The features of every place around their means, uncorrelated and of unit spread on the data, [places, B, width]."""
+        return torch.bmm(self._centred(features), self.whitenings.mT)
+
+    def _centred(self, features: Sequence[Tensor]) -> Tensor:
+        padded = [F.pad(part, (0, self.most - part.shape[1])) for part in features]
+        return torch.stack(padded).float() - self.means
 
     def _relative(self, centred: Tensor, sizes: Tensor) -> Tensor:
         """r_c, [B, places, classes]; zero where the data were too few."""

@@ -11,14 +11,15 @@ import numpy as np
 from abnn.errors import InputError, explain
 
 CUT, LOWEST = 8.0, -100.0  # as in abnn.scores.combined
-NAMES = ("linear", "inner", "offset", "outer", "mean", "spread", "anchor")
+NAMES = ("linear", "inner", "offset", "outer", "mean", "spread", "anchor", "readable")
 
 
 @dataclass(frozen=True)
 class Learnt:
     """What a fit has learnt about M small networks with H hidden numbers over P parts, see :mod:`abnn.scores.combined`.
 
-    linear [M, P, 1], inner [M, P, H], offset [M, 1, H], outer [M, H, 1], mean and spread [M, 1], anchor [P]
+    linear [M, P, 1], inner [M, P, H], offset [M, 1, H], outer [M, H, 1], mean and spread [M, 1], anchor and
+    readable [P]
     """
 
     linear: np.ndarray
@@ -28,6 +29,7 @@ class Learnt:
     mean: np.ndarray
     spread: np.ndarray
     anchor: np.ndarray
+    readable: np.ndarray
 
     @classmethod
     def of(cls, combined: Any) -> Learnt:
@@ -43,7 +45,7 @@ class Learnt:
         except (KeyError, ValueError, TypeError):
             raise InputError(explain("learnt", "lists that are no arrays", f"{', '.join(NAMES)}")) from None
         shapes = ((members, parts, 1), (members, parts, hidden), (members, 1, hidden), (members, hidden, 1))
-        for (name, array), shape in zip(arrays.items(), (*shapes, (members, 1), (members, 1), (parts,))):
+        for (name, array), shape in zip(arrays.items(), (*shapes, (members, 1), (members, 1), (parts,), (parts,))):
             if array.shape != shape or not np.isfinite(array).all():
                 raise InputError(explain(f"learnt.{name}", f"shape {array.shape}", f"finite numbers of shape {shape}"))
         return cls(**arrays)
@@ -57,7 +59,8 @@ class Learnt:
         cut = np.clip(x, -CUT, CUT)
         hidden = np.tanh(np.matmul(cut, self.inner) + self.offset)
         said = (np.matmul(cut, self.linear) + np.matmul(hidden, self.outer))[..., 0]
-        return ((said - self.mean) / self.spread).mean(0) + np.maximum(x, LOWEST) @ self.anchor
+        beyond = np.maximum(x - self.readable, 0).sum(1)
+        return ((said - self.mean) / self.spread).mean(0) + np.maximum(x, LOWEST) @ self.anchor + beyond
 
     def drops(self, x: np.ndarray, score: np.ndarray) -> np.ndarray:
         """Return by how much each score would be lower if a part were usual where it is above that, and what is left, [B, P + 1]."""

@@ -84,7 +84,7 @@ class Learner(nn.Module):
         self.model.eval()
         alone: Any = SimpleNamespace(world_size=1)
         with torch.inference_mode(False), torch.enable_grad(), preserved_random_state(*generators_of(batches)):
-            learn_score(self.model, self._read(batches), self.held_out, self.outliers, alone, self.seed)
+            learn_score(self.model, lambda: self._read(batches), self.held_out, self.outliers, alone, self.seed)
 
     def _read(self, batches: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
         for batch in batches:

@@ -17,6 +17,7 @@ class Evidence(NamedTuple):
     weight     of that layer, [K, F], likewise
     bias       of that layer, [K], likewise
     variances  ln v at every place, see :mod:`abnn.bayes.closed_form`, [B, P]
+    kinds      how much it looks changed and destroyed, see :mod:`abnn.bayes.witness`, [B, 2]
     classes    r_c of every class at every place, likewise, [B, P, C]; None: classes are not told apart
     """
 
@@ -26,9 +27,11 @@ class Evidence(NamedTuple):
     weight: Tensor | None
     bias: Tensor | None
     variances: Tensor
+    kinds: Tensor
     classes: Tensor | None = None
 
     @property
     def statistics(self) -> Tensor:
-        """Variances and classes as the closed form returns them, [B, P (1 + C)]."""
-        return self.variances if self.classes is None else torch.cat([self.variances, self.classes.flatten(1)], dim=1)
+        """Variances, kinds and classes as the closed form returns them, [B, P + 2 + P C]."""
+        classes = [] if self.classes is None else [self.classes.flatten(1)]
+        return torch.cat([self.variances, self.kinds, *classes], dim=1)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from abnn.bayes.closed_form import ClosedForm
 from abnn.bayes.layers import MeanField, bayesian_layers, kl_of
 from abnn.bayes.noise import draw_seed, held_noise, hold, no_noise, tensors_of
+from abnn.bayes.witness import KINDS
 from abnn.config import Objective, Spec
 from abnn.errors import AttachError, InputError, at_least_one, explain
 from abnn.model.attached_blocks import AttachedBlock, PassState, Readout, ReplacedBlock, WatchedBlock
@@ -246,9 +247,9 @@ class AttachedNetwork(nn.Module):
         weight, bias = (None, None) if layer is None or last is None else (layer.block.weight, layer.block.bias)
         attached = outputs[1] if len(outputs) == 2 else self.task.average(outputs[1:])
         count = len(self.places)
-        variances, rest = statistics[:, :count], statistics[:, count:]
+        variances, kinds, rest = statistics.tensor_split((count, count + len(KINDS)), dim=1)
         classes = rest.unflatten(1, (count, -1)) if rest.shape[1] else None
-        return Evidence(outputs[0].float(), attached.float(), last, weight, bias, variances, classes)
+        return Evidence(outputs[0].float(), attached.float(), last, weight, bias, variances, kinds, classes)
 
     def forward(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """What the backbone would return, averaged over the held draws: logits, or for a dict and the like one with these logits.

@@ -27,7 +27,7 @@ WANTED = {
     "samples": "nothing more",
     "score": "the learnt score, its parts and widths, [B, 1 + parts + widths]",
     "outputs": "the network's outputs, [S, B, K]",
-    "evidence": "the network's outputs, [S, B, K]; statistics of all places, [B, P (1 + C)]; what went into its last layer, [B, F], or None",
+    "evidence": "the network's outputs, [S, B, K]; statistics of all places, [B, P + 2 + P C]; what went into its last layer, [B, F], or None",
 }
 """What a pass returns beside the predictive distributions."""
 

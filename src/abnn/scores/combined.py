@@ -1,15 +1,16 @@
 """One score of everything that a pass says about an input; what counts how much was learnt from the network's own data.
 
-The parts (energies, odds and entropies with and without attachments, ln v and the nearest class at every place; see the tasks and
-:mod:`abnn.bayes.closed_form`) are measured in units of what is usual: x = (part - median) / (q_95 - q_5) * 3.3 on held-out ordinary
-inputs, cut to +-8. Then
+The parts (energies, odds and entropies with and without attachments, ln v and the nearest class at every place, what the witness
+says; see the tasks, :mod:`abnn.bayes.closed_form` and :mod:`abnn.bayes.witness`) are measured in units of what is usual: x = (part -
+median) / (q_95 - q_5) * 3.3 on held-out ordinary inputs, cut to +-8. Then
 
-    score = mean_m s_m(x) + anchor' x + T,    s_m(x) = w_m' x + b_m' tanh(A_m x + a_m), each standardised on ordinary inputs,
+    score = mean_m s_m(x) + anchor' x + D + T,    s_m(x) = w_m' x + b_m' tanh(A_m x + a_m), each standardised on ordinary inputs,
 
-    T = 10 max(0, max_k v_k / Q_k - 1).
+    D = max(0, x_destroyed - q),    T = 10 max(0, max_k v_k / Q_k - 1).
 
 The small networks s_m are fitted to pairs of inputs of which one should be more uncertain, see :mod:`abnn.train.combine`. The
-network's energies always count, cut below -100 only: ``anchor`` says which of them and how much. T is zero wherever ordinary inputs are, and
+network's energies always count, cut below -100 only: ``anchor`` says which of them and how much. D is zero wherever 95 % of the inputs
+lie that are changed but can be read: what looks more destroyed than these counts by that much. T is zero wherever ordinary inputs are, and
 grows without bound outside: with Q_k the largest variance of held-out inputs, changed ones among them, doubled; for tables, whose
 inputs have no other bounds, the 95 % quantile of ordinary ones.
 """
@@ -22,14 +23,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from abnn.bayes.witness import KINDS
 from abnn.model.evidence import Evidence
 from abnn.scores.registry import Predicted, score, without_statistics
 from abnn.tasks.base import Task, Usual
 
+DESTROYED = "looks destroyed"
 MEMBERS, HIDDEN = 8, 16
 CUT = 8.0
 STEEPNESS = 10.0
 LARGEST = 84.0  # of ln v_k / Q_k: float32 ends at 88
+NEVER = 1e30
 LOWEST = -100.0  # of energies: far away those of ReLU networks fall as fast as inputs grow
 
 
@@ -53,12 +57,12 @@ class Combined(nn.Module):
         super().__init__()
         self.task = task
         self.own = task.part_names(readout is not None)
-        self.names = [*self.own, *(f"distance at {place}" for place in places)]
+        self.names = [*self.own, *(f"distance at {place}" for place in places), *(f"looks {kind}" for kind in KINDS)]
         self.names += [f"nearest class at {place}" for place in places] if classes else []
         parts = len(self.names)
         sizes = {
             "usual_variances": (len(places),), "usual_last": (readout or 0,), "ceiling": (),
-            "centre": (parts,), "unit": (parts,), "bounds": (len(places),), "anchor": (parts,),
+            "centre": (parts,), "unit": (parts,), "bounds": (len(places),), "anchor": (parts,), "readable": (parts,),
             "linear": (MEMBERS, parts, 1), "inner": (MEMBERS, parts, HIDDEN), "offset": (MEMBERS, 1, HIDDEN),
             "outer": (MEMBERS, HIDDEN, 1), "mean": (MEMBERS, 1), "spread": (MEMBERS, 1),
         }  # fmt: skip
@@ -87,7 +91,7 @@ class Combined(nn.Module):
 
     def raw_parts(self, evidence: Evidence, visible: Tensor | None = None) -> Tensor:
         """[B, parts], in units of their own."""
-        parts = [self.task.parts(evidence, self.usual, visible), evidence.variances]
+        parts = [self.task.parts(evidence, self.usual, visible), evidence.variances, evidence.kinds]
         if evidence.classes is not None:
             parts.append((evidence.classes if visible is None else evidence.classes[:, :, visible]).amin(2))
         return torch.cat(parts, dim=1)
@@ -105,12 +109,17 @@ class Combined(nn.Module):
         beyond = (variances - self.bounds).amax(1).clamp(max=LARGEST)  # type: ignore[operator]
         return STEEPNESS * beyond.clamp_min(0).expm1()
 
+    def destroyed(self, x: Tensor) -> Tensor:
+        """D of the module's formula, [B]; ``readable`` has q at the place of its part, and :data:`NEVER` at all others."""
+        return (x - self.readable).clamp_min(0).sum(1)  # type: ignore[operator]
+
     def forward(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
         """The score of each input, [B], and its parts in units of what is usual, [B, parts]; never in half precision."""
         with torch.autocast(evidence.plain.device.type, enabled=False):
             x = self.in_units(self.raw_parts(evidence))
             learnt = ((self.members(x) - self.mean) / self.spread).mean(0)  # type: ignore[operator]
-            return learnt + x.clamp_min(LOWEST) @ self.anchor + self.far(evidence.variances), x  # type: ignore[operator]
+            energies = x.clamp_min(LOWEST) @ self.anchor  # type: ignore[operator]
+            return learnt + energies + self.destroyed(x) + self.far(evidence.variances), x
 
 
 @score("combined", statistics=True)

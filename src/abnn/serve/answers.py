@@ -35,6 +35,8 @@ WORDS = {
     "clipped energy": "the network recognises little in it, once extreme features are cut",
     "distance at input": "as a picture, it is unlike the training data",
     "nearest class at input": "as a picture, it is like none of the classes",
+    "looks changed": "it looks changed: blurred, noisy, drawn or the like",
+    "looks destroyed": "it looks as if there were nothing to read",
     FAR: "it lies far outside of everything that was seen in training",
 }
 """What it means where a part of the learnt score is large; see :mod:`abnn.tasks`."""

@@ -68,7 +68,7 @@ class AttachedModel(WithNetwork):
     ``inputs`` has the forms of all inputs where there are several; ``input_shape`` and ``input_dtype`` are those of the main one.
     """
 
-    FILE, FORMAT, OLDEST, NEWEST = "abnn.json", "abnn-model", 7, 7
+    FILE, FORMAT, OLDEST, NEWEST = "abnn.json", "abnn-model", 8, 8
     EARLIER = OTHER_METHOD
     PARTS = ("attachments.safetensors", "backbone.safetensors")
 

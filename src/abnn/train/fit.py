@@ -111,7 +111,7 @@ def fit(
         model.eval()
         with progress_bar(disable=not progress or model.combined is None, transient=True) as bar:
             bar.add_task("learning the score", total=None, status="")
-            learn_score(model, batches.once(), held_out, maker, fabric, seed)
+            learn_score(model, batches.once, held_out, maker, fabric, seed)
         warn_if_lost(model, batches.once(), right_before)
     model.eval()
     return history

@@ -1,0 +1,125 @@
+"""Learn the combined score: from inputs that the attachments have not seen, and outliers made of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from abnn.model.evidence import Evidence
+from abnn.model.network import AttachedNetwork
+from abnn.model.passes import Pass
+from abnn.outliers import Outliers
+from abnn.scores.combined import DESTROYED, NEVER
+from abnn.train.combine.gather import (
+    Batches,
+    Made,
+    checked,
+    first,
+    gather_evidence,
+    gather_moments,
+    learn_witness,
+    make,
+)
+from abnn.train.combine.members import choose_anchor, fit_members, groups_of, unit_of
+
+MOMENTS, MOST_WITHOUT = 10_000, 2000  # inputs of the closed form over all processes, at most; where nothing is held out
+SMALLEST = 1e-2  # spread of what a member says: where all say the same, the rest is rounding
+CLIPPED = 0.95  # quantile of the last features at which they are clipped
+READABLE = 0.95  # quantile of how destroyed changed inputs look, up to which that counts nothing by itself
+
+
+def learn_score(
+    model: AttachedNetwork,
+    read: Callable[[], Batches],
+    held_out: Iterable[Any] | None,
+    outliers: Outliers | None,
+    fabric: Any,
+    seed: int,
+) -> None:
+    """Set the closed form, its witness and the combined score of a model.
+
+    Every process learns from all held-out data. What the first one has learnt counts: where nothing is held out, each sees a share.
+
+    read      returns batches of the data that the attachments were fitted to, as often as it is called; closed form and
+              witness learn from them
+    held_out  over other data; None: the same, and no witness
+    """
+    combined = model.combined
+    if combined is None or model.closed_form is None:
+        return
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        run = Pass(model, noting=True, plain=True)
+        alone = held_out is None
+        some: Batches = first(read(), (MOST_WITHOUT if alone else MOMENTS) // fabric.world_size)
+        if alone:  # else read one by one: so many images need not fit into memory
+            some = held_out = list(some)
+        moments, fitted, features = gather_moments(model, run, some, fabric)
+        model.closed_form.set(moments)
+        # Of inputs that it has learnt from, a witness is too sure: without others it says nothing.
+        learn_witness(model, run, features, read, None if alone else outliers, generator)
+        if fabric.world_size > 1:
+            _broadcast(model.closed_form.witness, fabric)
+        assert held_out is not None
+        ordinary, source, labels = gather_evidence(model, run, checked(model, held_out))
+        _set_usual(combined, ordinary)
+        changed, destroyed = make(model, run, source, labels, outliers, generator)
+        if combined.widths is not None:
+            outliers_found = [] if destroyed is None else [destroyed[0]]
+            inputs, targets = int(moments[0].counts.sum()), torch.cat(labels)
+            combined.widths.learn(fitted, ordinary, targets, outliers_found, model.closed_form.widths, inputs)
+        _set_bounds(combined, ordinary, changed, tabular=source[0].ndim == 2 and source[0].is_floating_point())
+        groups = groups_of(model, ordinary, torch.cat(labels), changed, destroyed, generator)
+        raw = combined.raw_parts(ordinary)
+        combined.centre.copy_(raw.median(0).values)
+        combined.unit.copy_(unit_of(raw))
+        _set_readable(combined, raw, changed)
+    fit_members(combined, groups, generator)
+    with torch.no_grad():
+        said = combined.members(combined.in_units(raw))
+        combined.mean.copy_(said.mean(1, keepdim=True))
+        combined.spread.copy_(said.std(1, correction=0, keepdim=True).clamp_min(SMALLEST))
+        combined.anchor.copy_(choose_anchor(combined, groups))
+        if fabric.world_size > 1:
+            _broadcast(combined, fabric)
+        combined.fitted.fill_(True)
+
+
+def _broadcast(learnt: torch.nn.Module, fabric: Any) -> None:
+    """Let every process have what the first one has learnt."""
+    for buffer in learnt.buffers():
+        buffer.copy_(fabric.broadcast(buffer))
+
+
+def _set_usual(combined: Any, ordinary: Evidence) -> None:
+    combined.usual_variances.copy_(ordinary.variances.median(0).values)
+    if ordinary.last is not None:
+        combined.usual_last.copy_(ordinary.last.mean(0))
+        values = ordinary.last.flatten()
+        values = values[:: max(1, len(values) // 200_000)].sort().values
+        combined.ceiling.copy_(values[int(CLIPPED * (len(values) - 1))])
+
+
+def _set_bounds(combined: Any, ordinary: Evidence, changed: Made | None, tabular: bool) -> None:
+    """Where T begins: for tables at the 95 % quantile, else at twice the largest variance."""
+    variances = ordinary.variances
+    if tabular:
+        combined.bounds.copy_(variances.sort(0).values[int(0.95 * (len(variances) - 1))])
+        return
+    largest = variances.amax(0)
+    if changed is not None:
+        largest = largest.maximum(changed[0].variances.amax(0))
+    combined.bounds.copy_(largest + math.log(2))
+
+
+def _set_readable(combined: Any, ordinary: Tensor, changed: Made | None) -> None:
+    """Where D begins: up to there lie 95 % of ordinary inputs, and of those that are changed but can be read."""
+    place = combined.names.index(DESTROYED)
+    groups = [ordinary] if changed is None else [ordinary, combined.raw_parts(changed[0])]
+    looks = [combined.in_units(raw)[:, place].sort().values for raw in groups]
+    combined.readable.fill_(NEVER)
+    combined.readable[place] = max(float(each[int(READABLE * (len(each) - 1))]) for each in looks)

@@ -1,0 +1,174 @@
+"""The small networks of the combined score, and how much energies count beside them.
+
+Four groups of inputs are told apart: ordinary ones; *changed* ones, outliers of severity at most 0.3; *destroyed* ones, of severity
+at least 0.7; and *near* ones, ordinary inputs of classes that are hidden from the network (a random fifth of them, several
+times over: their logits are left out). The score is to order pairs of them:
+
+    minimise  sum over pairs  weight * softplus(s(less) - s(more)).
+
+One half of the members learns from one half of the inputs, the other from the other. The energies count beside them, see
+:func:`choose_anchor`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from abnn.model.evidence import Evidence
+from abnn.model.network import AttachedNetwork
+from abnn.scores.combined import CUT, MEMBERS, say
+from abnn.train.combine.gather import Made
+
+WEIGHTS = {
+    ("ordinary", "near"): 4.0,
+    ("ordinary", "destroyed"): 1.0,
+    ("changed", "near"): 2.0,
+    ("changed", "destroyed"): 1.0,
+    ("right", "wrong"): 0.5,
+    ("near", "destroyed"): 0.3,
+    ("ordinary", "changed"): 0.5,
+}
+"""How much each pair counts; the first of a pair is to be less uncertain."""
+ENERGIES = (["energy"], ["energy", "attached energy"], ["widened energy", "widened attached energy"])
+AS_THEY_ARE, WIDENED, TOLERANCE = 0.25, 0.5, 0.01
+"""How much energies count beside what was learnt, and what widening may cost in the AUROC of near inputs."""
+ROUNDS = 8  # of hidden classes
+STEPS, PAIRS, RATE, DECAY, DROPPED = 300, 256, 5e-3, 0.1, 0.2
+FINEST = 1e-3  # unit of a part, relative to its size: what differs by less is rounding
+
+Groups = dict[str, tuple[Tensor, Tensor]]
+"""Parts in units of what is usual, and which half of the inputs each row belongs to, 0 or 1."""
+
+
+def unit_of(raw: Tensor) -> Tensor:
+    """The spread of each part: that of a standard deviation where it is Gaussian; never zero."""
+    ordered = raw.sort(0).values
+    low, high = (ordered[round(share * (len(raw) - 1))] for share in (0.05, 0.95))
+    return ((high - low) / 3.3).clamp_min(FINEST * (1 + raw.abs().amax(0)))
+
+
+def groups_of(
+    model: AttachedNetwork,
+    ordinary: Evidence,
+    labels: Tensor,
+    changed: Made | None,
+    destroyed: Made | None,
+    generator: torch.Generator,
+) -> Groups:
+    """Rows of every kind that occurs, over all rounds of hidden classes; one round that hides none where a task cannot."""
+    none = torch.zeros(model.classes, dtype=torch.bool)
+    rounds = model.task.hidden_classes(model.classes, ROUNDS, generator) or [none]
+    if bool((labels == labels[0]).all()):  # of one class: where that is hidden, nothing is left
+        rounds = [none]
+    found = [_round(model, ordinary, labels, changed, destroyed, hidden.to(labels.device)) for hidden in rounds]
+    return {
+        name: (torch.cat([each[name][0] for each in found]), torch.cat([each[name][1] for each in found]))
+        for name in found[0]
+    }
+
+
+def _round(
+    model: AttachedNetwork,
+    ordinary: Evidence,
+    labels: Tensor,
+    changed: Made | None,
+    destroyed: Made | None,
+    hidden: Tensor,
+) -> Groups:
+    """Rows of every kind where some classes are hidden."""
+    combined, task = model.combined, model.task
+    visible = (~hidden).nonzero()[:, 0] if bool(hidden.any()) else None
+    half, near = torch.arange(len(labels), device=labels.device) % 2, task.hidden_inputs(labels, hidden)
+    raw = combined.raw_parts(ordinary, visible)
+    usual = raw if bool(near.all()) else raw[~near]
+    centre, unit = usual.median(0).values, unit_of(usual)
+
+    def units(own: Tensor) -> Tensor:
+        return ((own - centre) / unit).nan_to_num(nan=CUT)
+
+    x = units(raw)
+    right = task.right_inputs(ordinary, labels, hidden)
+    kinds = {"ordinary": ~near, "near": near, "right": right & ~near, "wrong": ~right & ~near}
+    groups = {name: (x[chosen], half[chosen]) for name, chosen in kinds.items()}
+    if changed is not None:
+        evidence, own_labels, numbers = changed
+        kept = ~task.hidden_inputs(own_labels, hidden)
+        groups["changed"] = units(combined.raw_parts(evidence, visible))[kept], numbers[kept] % 2
+    if destroyed is not None:
+        evidence, _, numbers = destroyed
+        groups["destroyed"] = units(combined.raw_parts(evidence, visible)), numbers % 2
+    return groups
+
+
+def fit_members(combined: Any, groups: Groups, generator: torch.Generator) -> None:
+    """Fit the small networks to all pairs that occur; without any, they say nothing."""
+    names = ("linear", "inner", "offset", "outer")
+    pairs = [(less, more, weight) for (less, more), weight in WEIGHTS.items() if _has_both_halves(groups, less, more)]
+    if not pairs:
+        for name in names:
+            getattr(combined, name).zero_()
+        return
+    device, parts, hidden = combined.linear.device, combined.linear.shape[1], combined.inner.shape[2]
+    values = {}
+    for name, scale in zip(names, (0.0, parts**-0.5, 0.3, hidden**-0.5)):
+        start = scale * torch.randn(getattr(combined, name).shape, generator=generator)
+        values[name] = start.to(device).requires_grad_(True)
+    rows = {name: [x[own == half].clamp(-CUT, CUT) for half in (0, 1)] for name, (x, own) in groups.items()}
+    optimizer = torch.optim.AdamW(values.values(), RATE, weight_decay=DECAY)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+
+    def draw(name: str) -> Tensor:
+        """[members, pairs, parts]: rows of the half that each member learns from."""
+        places = [torch.randint(len(rows[name][m % 2]), (PAIRS,), generator=generator) for m in range(MEMBERS)]
+        return torch.stack([rows[name][m % 2][place.to(device)] for m, place in enumerate(places)])
+
+    for _ in range(STEPS):
+        shown = (torch.rand(MEMBERS, 1, parts, generator=generator) >= DROPPED).float().to(device)
+        loss = torch.zeros((), device=device)
+        for less, more, weight in pairs:
+            gap = say(draw(less) * shown, **values) - say(draw(more) * shown, **values)
+            loss = loss + weight * F.softplus(gap).mean(1).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        for name, value in values.items():
+            getattr(combined, name).copy_(value)
+
+
+def _has_both_halves(groups: Groups, *names: str) -> bool:
+    return all(name in groups and {0, 1} <= set(groups[name][1].unique().tolist()) for name in names)
+
+
+def choose_anchor(combined: Any, groups: Groups) -> Tensor:
+    """How much the energies count beside what was learnt: those with and without attachments, widened where that costs nothing.
+
+    Where the data are few for what the network knows, variances are noise, and near inputs, which lie where ordinary ones do,
+    drown in it; elsewhere widened energies are the better ones.
+    """
+    own, both, widened = (_mean_of(combined, names) for names in ENERGIES)
+    if {"ordinary", "near"} <= groups.keys() and len(groups["near"][0]):
+        (less, _), (more, _) = groups["ordinary"], groups["near"]
+        if auroc(less @ widened, more @ widened) < auroc(less @ own, more @ own) - TOLERANCE:
+            return AS_THEY_ARE * both
+    return WIDENED * widened
+
+
+def _mean_of(combined: Any, names: list[str]) -> Tensor:
+    """Weights of parts that give the mean of the named ones; a task without them has its first part instead."""
+    weights = torch.zeros(len(combined.names), device=combined.centre.device)
+    places = [combined.names.index(name) for name in names if name in combined.names] or [0]
+    weights[places] = 1 / len(places)
+    return weights
+
+
+def auroc(less: Tensor, more: Tensor) -> float:
+    """P(more > less) + P(equal) / 2."""
+    ordered, more = less.sort().values, more.contiguous()
+    below = torch.searchsorted(ordered, more) + torch.searchsorted(ordered, more, right=True)
+    return float(below.double().mean()) / (2 * max(1, len(less)))
