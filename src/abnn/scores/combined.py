@@ -33,7 +33,7 @@ MEMBERS, HIDDEN = 8, 16
 CUT = 8.0
 STEEPNESS = 10.0
 LARGEST = 84.0  # of ln v_k / Q_k: float32 ends at 88
-NEVER = 1e30
+NEVER = 6e4  # units, which half precision can hold
 LOWEST = -100.0  # of energies: far away those of ReLU networks fall as fast as inputs grow
 
 
