@@ -86,7 +86,7 @@ class Words(nn.Module):
         words = (tokens >= 0).float()
         count = words.sum(1)
         place, share = tokens.clamp(0, self.vocabulary - 1), words / count.clamp_min(1)[:, None]
-        variance = torch.where(count > 0, (self.rarity[place] * share).sum(1), self.rarity.amax())
+        variance = torch.where(count > 0, (self.rarity[place] * share).sum(1), self.rarity.amax(0))
         if not self.classes:
             return variance, None
         return variance, (self.ratios[self.rows[place]] * share[..., None]).sum(1)
