@@ -66,12 +66,18 @@ def case(request: pytest.FixtureRequest) -> tuple[Attached, Tensor, bool]:
     return with_score(model, x), x[:6], readout
 
 
+READ = ("input", "words", "meaning")
+"""Places that are no blocks."""
+
+
 def seen(model: Attached, x: Tensor) -> dict[str, Tensor]:
     """What every watched place says in a pass of the plain network."""
     found: dict[str, Tensor] = {"input": x}
     network, handles = model.backbone, []
+    if model.state.table is not None:
+        found |= {"words": x, "meaning": nn.functional.normalize(model.state.table(x).mean(1), dim=1)}
     for name in model.places:
-        if name != "input":
+        if name not in READ:
             hook = network.get_submodule(name).register_forward_hook
             handles.append(hook(lambda _, args, out, name=name: found.update({name: out})))
     network(x)
@@ -97,7 +103,9 @@ def test_evidence_is_that_of_the_plain_network_and_the_attached_one(case: tuple[
     layouts = {name: part.layout for name, part in model.net.named_modules() if isinstance(part, WatchedBlock)}
     places, form = seen(model, x), model.closed_form
     assert form is not None
-    features = [condense(note(places[name], layouts.get(name, "channels"))) for name in model.places]
+    features = [
+        condense(note(places[name], layouts.get(name, "channels"))) for name in model.places
+    ]  # words stay words
     torch.testing.assert_close(evidence.statistics, form(features), rtol=1e-3, atol=1e-2)
 
 
@@ -124,11 +132,11 @@ def test_notes_do_not_depend_on_draws_and_views(case: tuple[Attached, Tensor, bo
 def test_every_block_is_watched(case: tuple[Attached, Tensor, bool]) -> None:
     model, x, readout = case
     stand_ins = {name: part for name, part in model.net.named_modules() if isinstance(part, WatchedBlock)}
-    places = [name for name in model.places if name != "input"]
+    places = [name for name in model.places if name not in READ]
     assert set(stand_ins) == set(places) and ("input" in model.places) == x.is_floating_point()
     assert [name for name in places if isinstance(stand_ins[name], AttachedBlock)] == model.block_names
     assert sum(isinstance(part, Readout) for part in model.net.modules()) == int(readout)
-    assert model.closed_form is not None and len(model.closed_form.widths) == len(model.places)
+    assert model.closed_form is not None and len(model.closed_form.sizes) == len(model.places)
     assert not any(isinstance(part, WatchedBlock | Readout) for part in model.backbone.modules())
 
 

@@ -11,8 +11,10 @@ import pytest
 import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
+from abnn.config import FitConfig
 from abnn.errors import AttachError, InputError, NotFittedError
 from abnn.tasks import Regression
 from abnn.tasks.spread import log_variance
@@ -236,3 +238,24 @@ def test_the_most_probable_log_variance_is_that_of_a_general_search() -> None:
 
     reference = minimize(loss, np.zeros(4), tol=1e-10).x
     np.testing.assert_allclose(log_variance(features, squares, 4.0, prior).numpy(), reference, atol=2e-4)
+
+
+def test_noise_does_not_vanish_outside_of_the_data() -> None:
+    """Noise that falls towards the end of the data stays what it is there, and is never below the least that data have."""
+    random = torch.Generator().manual_seed(0)
+    x = 6 * torch.rand(400, 1, generator=random) - 3
+    y = x + (0.02 + 0.3 * torch.exp(-x.square())) * torch.randn(400, 1, generator=random)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(1, 32), nn.ReLU(), nn.Linear(32, 1))
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+    for _ in range(200):
+        optimizer.zero_grad()
+        (network(x) - y).square().mean().backward()
+        optimizer.step()
+    model = abnn.attach(network.eval(), x[:1], task="regression")
+    abnn.fit(model, DataLoader(TensorDataset(x, y), 50), epochs=0, progress=False, config=FitConfig(accelerator="cpu"))
+    inside = model.predict(x).aleatoric
+    for side in (1, -1):
+        outside = model.predict(side * torch.tensor([[4.0], [6.0], [10.0], [30.0]])).aleatoric
+        assert (outside >= inside.min()).all()
+        assert (outside.diff(dim=0) >= -1e-6).all()

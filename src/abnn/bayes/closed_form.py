@@ -16,7 +16,7 @@ features of class c, W the covariance within classes, shrunk likewise, and V = W
     r_c(x) = [(phi - m_c)' V (phi - m_c) - d v(x)] / d
 
 says how much worse class c explains the features than all data together do: the relative distance of Ren et al. 2021,
-arXiv:2106.09022, at every place.
+arXiv:2106.09022, at every place. Words, which have no features, are a place of their own: see :mod:`abnn.bayes.words`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from abnn.bayes.gaussians import Moments
 from abnn.bayes.witness import Witness
+from abnn.bayes.words import WordCounts, Words
 
 LEAST, MOST = 0.05, 0.9
 TINY = 1e-9
@@ -46,8 +47,9 @@ class ClosedForm(nn.Module):
 
     All places are computed at once, as if each had as many features as the widest. What is saved of a place is its own alone.
 
-    widths   how many features each place has
-    classes  how many classes are told apart; 0: none are
+    widths      how many features each place has
+    classes     how many classes are told apart; 0: none are
+    vocabulary  how many words there are, where the first place is that of words; 0: there is no such place
     """
 
     fitted: Tensor
@@ -58,9 +60,10 @@ class ClosedForm(nn.Module):
     centres: Tensor
     told: Tensor
 
-    def __init__(self, widths: Sequence[int], classes: int = 0) -> None:
+    def __init__(self, widths: Sequence[int], classes: int = 0, vocabulary: int = 0) -> None:
         super().__init__()
         self.widths, self.most, self.classes = list(widths), max(widths), classes if classes <= MOST_CLASSES else 0
+        self.words = Words(vocabulary, self.classes) if vocabulary else None
         self.register_buffer("means", torch.zeros(len(self.widths), 1, self.most), persistent=False)
         self.register_buffer("whitenings", torch.zeros(len(self.widths), self.most, self.most), persistent=False)
         self.register_buffer("log_widths", torch.tensor(self.widths).float().log(), persistent=False)
@@ -71,10 +74,17 @@ class ClosedForm(nn.Module):
             self.register_buffer("centres", torch.zeros(len(self.widths), classes, self.most), persistent=False)
             self.register_buffer("told", torch.zeros((), dtype=torch.bool))
 
+    @property
+    def sizes(self) -> list[int]:
+        """How many numbers a linear attachment learns at each place."""
+        return self.widths if self.words is None else [int(self.words.different), *self.widths]
+
     def forward(self, features: Sequence[Tensor]) -> Tensor:
         """ln v at every place, what the witness says, then r_c of every class at every place; never in half precision.
 
         [B, places + 2 + places · classes]
+
+        features  of every place, [B, width]; those of words are tokens, [B, L], negative where there is no word
         """
         with torch.autocast(features[0].device.type, enabled=False):
             # In float64, where there is one: the square of what is far away is more than float32 holds.
@@ -86,14 +96,19 @@ class ClosedForm(nn.Module):
             logs = 2 * sizes.clamp_min(TINY).log() - self.log_widths
             logs = logs.float().nan_to_num(nan=LARGEST).clamp(SMALLEST, LARGEST)
             classes = [self._relative(centred, sizes).flatten(1)] if self.classes else []
+            if self.words is not None:
+                variance, own = self.words(features[0])
+                logs = torch.cat([variance.log()[:, None], logs], dim=1)
+                classes[:0] = [] if own is None else [torch.where(self.told, own, 0.0)]
             return torch.cat([logs, self.witness(white), *classes], dim=1)
 
     def whiten(self, features: Sequence[Tensor]) -> Tensor:
-        """The features of every place around their means, uncorrelated and of unit spread on the data, [places, B, width]."""
+        """The features of every place but words around their means, uncorrelated and of unit spread on the data, [places, B, width]."""
         return torch.bmm(self._centred(features), self.whitenings.mT)
 
     def _centred(self, features: Sequence[Tensor]) -> Tensor:
-        padded = [F.pad(part, (0, self.most - part.shape[1])) for part in features]
+        own = features if self.words is None else features[1:]
+        padded = [F.pad(part, (0, self.most - part.shape[1])) for part in own]
         return torch.stack(padded).float() - self.means
 
     def _relative(self, centred: Tensor, sizes: Tensor) -> Tensor:
@@ -105,10 +120,20 @@ class ClosedForm(nn.Module):
         beyond = squares.transpose(0, 1) / self.log_widths.exp()[:, None]
         return torch.where(self.told, beyond.nan_to_num(nan=WORST).clamp(-WORST, WORST).float(), 0.0)
 
+    def gatherers(self) -> list[Moments | WordCounts]:
+        """What features of every place, and classes, are to be added to: one for each place; without classes all are of class 0."""
+        moments: list[Moments | WordCounts] = [Moments(self.classes or 1, width) for width in self.widths]
+        return moments if self.words is None else [WordCounts(self.words.vocabulary), *moments]
+
     @torch.no_grad()
-    def set(self, moments: Sequence[Moments]) -> None:
-        """Take the posterior that these moments give; one for each place, with the classes that are told apart."""
-        count = moments[0].counts.sum().item()
+    def set(self, gathered: Sequence[Moments | WordCounts]) -> None:
+        """Take the posterior that follows from what :meth:`gatherers` were given."""
+        count = gathered[-1].inputs
+        if self.words is not None:
+            counts, *gathered = gathered
+            assert isinstance(counts, WordCounts)
+            self.words.set(counts)
+        moments = [each for each in gathered if isinstance(each, Moments)]
         if self.classes:
             self.told.fill_(count >= PER_CLASS * self.classes)
         for place, (each, width) in enumerate(zip(moments, self.widths)):

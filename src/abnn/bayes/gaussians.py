@@ -24,8 +24,13 @@ class Moments:
         self.products = torch.zeros(features, features, dtype=torch.float64)
         self.origin: Tensor | None = None
 
+    @property
+    def inputs(self) -> int:
+        """How many were added."""
+        return int(self.counts.sum())
+
     def add(self, features: Tensor, y: Tensor) -> None:
-        features = bounded(features)
+        features = bounded(features.double())
         if self.origin is None:  # sums around a typical value lose no digits
             self.origin = features.mean(0)
         features = features - self.origin

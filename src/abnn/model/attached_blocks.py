@@ -13,7 +13,7 @@ from abnn.bayes.layers import MeanField, bayesian_layers
 from abnn.model.attachments import Attachment, current_thread
 from abnn.model.blocks import Block, first_tensor
 from abnn.model.bounded import Bounded
-from abnn.model.features import note
+from abnn.model.features import meaning, note
 from abnn.model.graft import StandIn
 from abnn.model.views import batches_in, spread
 
@@ -27,6 +27,7 @@ class PassState:
     views     where one row per view and input comes in: which view each draw looks at, the plain network's first
     twice     what is remembered where the network runs once without attachments and once with them, see :class:`Twice`
     rows      how many inputs there are; set where something is noted
+    table     embeddings of the tokens that go in, which are noted with what they mean; None: inputs are no tokens
     mask      where tokens of the inputs are no padding, [B, L]; None: nothing is said about that
     features  what was noted of the input and the blocks, for the first of the draws; None: nothing is noted
     last      what went into the last linear layer, likewise
@@ -37,6 +38,7 @@ class PassState:
     ) -> None:
         self.layer, self.views, self.batches, self.plain = layer, views, batches_in(views), plain
         self.rows = 0
+        self.table: nn.Embedding | None = None
         self.twice = Twice()
         self.features: list[Tensor] | None = [] if noting else None
         self.last: Tensor | None = None
@@ -63,6 +65,15 @@ class PassState:
     def note(self, tensor: Tensor, layout: str) -> None:
         if self.features is not None and self.twice.outputs is None:
             self.features.append(note(tensor[: self.rows], layout, self.mask))
+
+    def note_words(self, tokens: Tensor) -> None:
+        """Note tokens, [B, L], with -1 for padding, and the direction of their mean embedding, [B, E]."""
+        if self.table is not None and self.features is not None and self.twice.outputs is None:
+            words = tokens[: self.rows].long()
+            if self.table.padding_idx is not None:
+                words = words.masked_fill(words == self.table.padding_idx, -1)
+            words = words if self.mask is None else words.masked_fill(~self.mask, -1)
+            self.features += [words, meaning(words, self.table.weight)]
 
 
 class Twice:

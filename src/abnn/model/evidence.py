@@ -19,6 +19,7 @@ class Evidence(NamedTuple):
     variances  ln v at every place, see :mod:`abnn.bayes.closed_form`, [B, P]
     kinds      how much it looks changed and destroyed, see :mod:`abnn.bayes.witness`, [B, 2]
     classes    r_c of every class at every place, likewise, [B, P, C]; None: classes are not told apart
+    words      tokens, negative where there is no word, [B, L]; None: the closed form reads no words, or they were not kept
     """
 
     plain: Tensor
@@ -29,6 +30,7 @@ class Evidence(NamedTuple):
     variances: Tensor
     kinds: Tensor
     classes: Tensor | None = None
+    words: Tensor | None = None
 
     @property
     def statistics(self) -> Tensor:

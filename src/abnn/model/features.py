@@ -38,7 +38,9 @@ def sketch(features: Tensor, factor: int) -> Tensor:
 
 
 def condense(features: Tensor) -> Tensor:
-    """The features of one place, added up where they are many."""
+    """The features of one place, added up where they are many; tokens as they are."""
+    if not features.is_floating_point():
+        return features
     return sketch(features, -(-features.shape[1] // OF_A_PLACE))
 
 
@@ -88,6 +90,12 @@ def note(tensor: Tensor, layout: str, mask: Tensor | None = None) -> Tensor:
         return torch.cat([mean, spread.sqrt()], dim=1)
     positions = tensor.flatten(1, -2).transpose(1, 2) if "tokens" in layout else tensor.flatten(2)
     return torch.cat(_mean_and_std(positions), dim=1)
+
+
+def meaning(words: Tensor, embeddings: Tensor) -> Tensor:
+    """The direction of the mean embedding of each sentence's words, [B, E], whatever its length; negative tokens are no words."""
+    vectors = embeddings[words.clamp(0, len(embeddings) - 1)].float()
+    return F.normalize((vectors * (words >= 0)[..., None]).sum(1), dim=1)
 
 
 def _mean_and_std(x: Tensor) -> tuple[Tensor, Tensor]:

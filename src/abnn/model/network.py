@@ -23,9 +23,13 @@ from abnn.model.features import condense, condensed_width
 from abnn.model.graft import graft
 from abnn.model.inputs import Batch, forms_of, measured, pack, rows_of
 from abnn.model.passes import Pass, run_draws, with_logits
+from abnn.model.tokens import are_tokens, token_table
 
 MOST_PLACES = 8
 """Blocks whose output is noted. Neighbours say nearly the same, and every reading of a large output costs."""
+
+WORDS, MEANING = "words", "meaning"
+"""Places of networks that read tokens: the words, and the direction of their mean embedding."""
 
 
 class AttachedNetwork(nn.Module):
@@ -90,7 +94,9 @@ class AttachedNetwork(nn.Module):
         self._modes = {name: module.training for name, module in backbone.named_modules()}
         self._layers = list(dict.fromkeys(layer for part in attachments for layer in bayesian_layers(part)))
         self.state = PassState(self._layers[0], plain=bool(watched))
-        self.places: list[str] = []  # where the closed form reads: "input", and the names of blocks
+        self.places: list[
+            str
+        ] = []  # where the closed form reads: "words" and "meaning", "input", and the names of blocks
         self.closed_form: ClosedForm | None = None
         for stand_in in replacements.values():
             stand_in.state = self.state
@@ -108,7 +114,12 @@ class AttachedNetwork(nn.Module):
             inputs = list(measured(example))
             self.places[:0] = [name for name, _, _ in inputs]
             widths[:0] = [condensed_width(tuple(value.shape), layout) for _, value, layout in inputs]
-            self.closed_form = ClosedForm(widths, told).to(device)
+            table = token_table(backbone) if are_tokens(example.dtype, self.input_shape) else None
+            if table is not None:
+                self.state.table = table
+                self.places[:0] = [WORDS, MEANING]
+                widths[:0] = [condensed_width((1, table.embedding_dim), "flat")]
+            self.closed_form = ClosedForm(widths, told, 0 if table is None else table.num_embeddings).to(device)
 
     # -- what it is made of -------------------------------------------------------------------------------------------
 
@@ -239,7 +250,8 @@ class AttachedNetwork(nn.Module):
         """What a pass that noted everything said, from its outputs [S, B, K], the plain network's first."""
         assert self.closed_form is not None
         features, last = run.take_features()
-        return self.evidence(outputs, last, self.closed_form([condense(part) for part in features]))
+        found = self.evidence(outputs, last, self.closed_form([condense(part) for part in features]))
+        return found if self.closed_form.words is None else found._replace(words=features[0])
 
     def evidence(self, outputs: Tensor, last: Tensor | None, statistics: Tensor) -> Evidence:
         """The same from what was read on the way: what went into the last layer, and what the closed form returned."""

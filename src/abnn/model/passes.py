@@ -47,6 +47,7 @@ class Pass:
         streams = {id(part.stream): Stream() for part in root.modules() if isinstance(part, ChainLink)}
         first = network.layers[0]
         state = PassState(first, views, noting, network.state.plain if plain is None else plain)
+        state.table = network.state.table
         twins = self.twins = shadow(root, {id(network.state): state, **streams})
         state.layer = twins[id(first)]  # type: ignore[assignment]
         self.net, self.state = twins[id(root)], state
@@ -84,6 +85,8 @@ def run_draws(net: torch.nn.Module, state: PassState, folds_at_input: bool, x: B
     draws, batch = state.groups, x.shape[0] // state.batches
     if state.features is not None and not state.twice.running:
         state.rows = batch
+        if state.table is not None:
+            state.note_words(x.first if isinstance(x, Inputs) else x)
         for _, value, layout in measured(x):
             state.note(value, layout)
     if folds_at_input and state.plain and not state.views and not state.twice.running:

@@ -37,6 +37,10 @@ WORDS = {
     "nearest class at input": "as a picture, it is like none of the classes",
     "looks changed": "it looks changed: blurred, noisy, drawn or the like",
     "looks destroyed": "it looks as if there were nothing to read",
+    "distance at words": "it has words that are rare in the training data",
+    "nearest class at words": "its words are those of none of the classes",
+    "distance at meaning": "its words mean something unlike the training data",
+    "nearest class at meaning": "its words mean something unlike all classes",
     FAR: "it lies far outside of everything that was seen in training",
 }
 """What it means where a part of the learnt score is large; see :mod:`abnn.tasks`."""

@@ -4,9 +4,10 @@
                 that made predictions worse there do not count. In units of the targets' spread,
 
     noise:      ln a(x)^2 = offset + w' f(x),    f: the prediction, its square, and what goes into the last layer; each
-                standardised and cut to +-4. w is the most probable one given the residuals r of the data that attachments
+                standardised and cut to where the data are. w is the most probable one given the residuals r of the data that attachments
                 learn from, with w ~ N(0, 1/40); offset is such that r^2 / a^2 is 1 on average over data held out of that fit.
-                For a network that says a variance of its own, w' f is the logarithm of that.
+                For a network that says a variance of its own, w' f is the logarithm of that. Outside of the data a
+                is moved towards the mean noise s where it is below: with o = max_k max(0, v_k / Q_k - 1), by o / (1 + o).
     not known:  e(x)^2 = s^2 mean_k (d_k / n) v_k + taught max_k max(0, v_k / Q_k - 1).
 
 The first term is the exact posterior variance of a linear attachment at place k with d_k features and n inputs, s^2 the mean noise and
@@ -54,6 +55,8 @@ class Spread(nn.Module):
     unit: Tensor
     feature_centre: Tensor
     feature_unit: Tensor
+    lowest: Tensor
+    highest: Tensor
     trust: Tensor
     weights: Tensor
     offset: Tensor
@@ -74,7 +77,7 @@ class Spread(nn.Module):
         features = 2 * outputs + (readout or 0)
         sizes = {
             "centre": (outputs,), "unit": (outputs,), "feature_centre": (features,), "feature_unit": (features,),
-            "trust": (outputs,), "weights": (features, outputs), "offset": (outputs,), "mean_noise": (outputs,), "shares": (places,),
+            "lowest": (features,), "highest": (features,), "trust": (outputs,), "weights": (features, outputs), "offset": (outputs,), "mean_noise": (outputs,), "shares": (places,),
             "bounds": (places,), "taught": (outputs,),
         }  # fmt: skip
         for name, size in sizes.items():
@@ -106,8 +109,12 @@ class Spread(nn.Module):
         own = self.average(evidence)[1]
         if own is not None:
             return own + self.offset
-        features = (self._features(evidence) - self.feature_centre) / self.feature_unit
-        return features.clamp(-CUT, CUT) @ self.weights + self.offset + 2 * self.unit.log()
+        return self._scaled(self._features(evidence)) @ self.weights + self.offset + 2 * self.unit.log()
+
+    def _scaled(self, features: Tensor) -> Tensor:
+        """Features in units of what is usual, cut to where the data are."""
+        scaled = (features - self.feature_centre) / self.feature_unit
+        return scaled.maximum(self.lowest).minimum(self.highest)
 
     def outside(self, variances: Tensor) -> Tensor:
         """max_k max(0, v_k / Q_k - 1), [B, 1]."""
@@ -115,9 +122,13 @@ class Spread(nn.Module):
 
     def forward(self, evidence: Evidence) -> Tensor:
         """m, a and e in units of the targets, [B, 3 D]; never in half precision."""
-        noise = (self.log_noise(evidence) / 2).exp().maximum(LEAST * self.unit)
+        beyond = self.outside(evidence.variances)
+        logs = self.log_noise(evidence)
+        usual = (self.mean_noise * self.unit.square()).log()
+        logs = logs + beyond / (1 + beyond) * (usual - logs).clamp_min(0)
+        noise = (logs / 2).exp().maximum(LEAST * self.unit)
         posterior = (evidence.variances.clamp(max=LARGEST).exp() * self.shares).mean(1, keepdim=True)
-        squared = posterior * self.mean_noise + self.outside(evidence.variances) * self.taught
+        squared = posterior * self.mean_noise + beyond * self.taught
         return torch.cat([self.average(evidence)[0], noise, squared.sqrt() * self.unit], dim=1)
 
     # -- learning -----------------------------------------------------------------------------------------------------
@@ -152,11 +163,13 @@ class Spread(nn.Module):
         self.feature_centre.copy_(features.mean(0))
         unit = features.std(0, correction=0)
         self.feature_unit.copy_((unit + FINEST * unit.mean()).clamp_min(1e-6))
+        scaled = ((features - self.feature_centre) / self.feature_unit).clamp(-CUT, CUT)
+        self.lowest.copy_(scaled.amin(0))
+        self.highest.copy_(scaled.amax(0))
         for buffer in (self.weights, self.offset, self.taught):
             buffer.zero_()
         mean, own = self.average(fitted)
         if own is None:
-            scaled = ((features - self.feature_centre) / self.feature_unit).clamp(-CUT, CUT)
             residuals = ((fitted.targets - mean) / self.unit).square()
             found = [log_variance(scaled, column, RIDGE)[:-1] for column in residuals.unbind(1)]
             self.weights.copy_(torch.stack(found, dim=1))

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from abnn.model.tokens import are_tokens, token_table
+
 WIDTH, NEIGHBOURS = 256, 8
 SPECIAL = (
     "pad_token_id",
@@ -62,17 +64,10 @@ class Vocabulary:
 
 def vocabulary_of(model: Any) -> Vocabulary | None:
     """Return the tokens of a model's network: its input embeddings, else the largest it has; None where inputs are no tokens."""
-    if model.input_dtype.is_floating_point or len(model.input_shape) != 1:
+    if not are_tokens(model.input_dtype, model.input_shape):
         return None
     network = getattr(model, "backbone", None) or model.network
-    tables = [part for part in network.modules() if isinstance(part, nn.Embedding)]
-    own = getattr(network, "get_input_embeddings", None)
-    try:
-        table = own() if callable(own) else None
-    except (NotImplementedError, AttributeError):
-        table = None
-    if not isinstance(table, nn.Embedding):
-        table = max(tables, key=lambda part: part.num_embeddings, default=None)
+    table = token_table(network)
     if table is None:
         return None
     state = table.weight.data_ptr(), table.weight._version

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from abnn.bayes.gaussians import Moments
 from abnn.bayes.witness import cut
+from abnn.bayes.words import WordCounts
 from abnn.model.evidence import Evidence
 from abnn.model.features import condense
 from abnn.model.network import AttachedNetwork
@@ -18,6 +19,7 @@ from abnn.model.passes import Pass
 from abnn.outliers import Outliers
 from abnn.tasks.spread import Fitted
 from abnn.train.batches import check_batch
+from abnn.train.combine.hidden_words import padded
 
 MADE, FEWEST_ROUNDS, MOST_ROUNDS = 3000, 2, 8  # outliers, and how often they are made of each input
 MILD, SEVERE = 0.3, 0.7
@@ -43,22 +45,22 @@ def checked(model: AttachedNetwork, batches: Iterable[Any]) -> Iterator[tuple[An
 
 def gather_moments(
     model: AttachedNetwork, run: Pass, batches: Batches, fabric: Any
-) -> tuple[list[Moments], Fitted | None, list[list[Tensor]]]:
-    """Return the moments of every place's condensed features, over the batches of all processes.
+) -> tuple[list[Moments | WordCounts], Fitted | None, list[list[Tensor]]]:
+    """Return the moments of every place's condensed features, or counts of its words, over the batches of all processes.
 
     Beside them comes what learning widths needs of these inputs, and the features of the first of them, batch by batch.
     """
     assert model.closed_form is not None
     classes = model.closed_form.classes
-    moments, found = [Moments(classes or 1, width) for width in model.closed_form.widths], []
+    moments, found = model.closed_form.gatherers(), []
     kept: list[list[Tensor]] = []
     count = 0
     for x, y in batches:
         outputs = run(x)
         noted, last = run.take_features()
         features = [condense(part).cpu() for part in noted]
-        for each, part in zip(moments, features):  # some devices have no float64
-            each.add(part.double(), y.cpu() if classes else torch.zeros(len(part), dtype=torch.int64))
+        for each, part in zip(moments, features):
+            each.add(part, y.cpu() if classes else torch.zeros(len(part), dtype=torch.int64))
         if count < MADE:
             kept.append(features)
         count += len(y)
@@ -132,12 +134,14 @@ PER_INPUT = ("plain", "attached", "last", "variances", "kinds", "classes")
 def join(found: list[Evidence]) -> Evidence:
     """Return the evidence of all inputs of several batches."""
     parts = {name: [getattr(each, name) for each in found] for name in PER_INPUT}
-    return found[0]._replace(**{name: torch.cat(rows) for name, rows in parts.items() if rows[0] is not None})
+    joined = {name: torch.cat(rows) for name, rows in parts.items() if rows[0] is not None}
+    words = None if found[0].words is None else padded([each.words for each in found if each.words is not None])
+    return found[0]._replace(**joined, words=words)
 
 
 def pick(evidence: Evidence, rows: Tensor) -> Evidence:
     """Return the evidence of some inputs."""
-    values = {name: getattr(evidence, name) for name in PER_INPUT}
+    values = {name: getattr(evidence, name) for name in (*PER_INPUT, "words")}
     return evidence._replace(**{name: value[rows] for name, value in values.items() if value is not None})
 
 

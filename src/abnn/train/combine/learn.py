@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from abnn.bayes.words import WordCounts
 from abnn.model.evidence import Evidence
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
@@ -24,6 +25,7 @@ from abnn.train.combine.gather import (
     learn_witness,
     make,
 )
+from abnn.train.combine.hidden_words import HiddenWords
 from abnn.train.combine.members import choose_anchor, fit_members, groups_of, unit_of
 
 MOMENTS, MOST_WITHOUT = 10_000, 2000  # inputs of the closed form over all processes, at most; where nothing is held out
@@ -70,10 +72,11 @@ def learn_score(
         changed, destroyed = make(model, run, source, labels, outliers, generator)
         if combined.widths is not None:
             outliers_found = [] if destroyed is None else [destroyed[0]]
-            inputs, targets = int(moments[0].counts.sum()), torch.cat(labels)
-            combined.widths.learn(fitted, ordinary, targets, outliers_found, model.closed_form.widths, inputs)
+            inputs, targets = moments[-1].inputs, torch.cat(labels)
+            combined.widths.learn(fitted, ordinary, targets, outliers_found, model.closed_form.sizes, inputs)
         _set_bounds(combined, ordinary, changed, tabular=source[0].ndim == 2 and source[0].is_floating_point())
-        groups = groups_of(model, ordinary, torch.cat(labels), changed, destroyed, generator)
+        hide = HiddenWords(model.closed_form.words, moments[0] if isinstance(moments[0], WordCounts) else None)
+        groups = groups_of(model, ordinary, torch.cat(labels), changed, destroyed, hide, generator)
         raw = combined.raw_parts(ordinary)
         combined.centre.copy_(raw.median(0).values)
         combined.unit.copy_(unit_of(raw))

@@ -22,6 +22,7 @@ from abnn.model.evidence import Evidence
 from abnn.model.network import AttachedNetwork
 from abnn.scores.combined import CUT, MEMBERS, say
 from abnn.train.combine.gather import Made
+from abnn.train.combine.hidden_words import HiddenWords
 
 WEIGHTS = {
     ("ordinary", "near"): 4.0,
@@ -36,6 +37,9 @@ WEIGHTS = {
 ENERGIES = (["energy"], ["energy", "attached energy"], ["widened energy", "widened attached energy"])
 AS_THEY_ARE, WIDENED, TOLERANCE = 0.25, 0.5, 0.01
 """How much energies count beside what was learnt, and what widening may cost in the AUROC of near inputs."""
+OF_WORDS = {"distance at words": 0.5, "nearest class at words": 0.5, "nearest class at meaning": 0.5}
+"""How much each of these counts beside what was learnt, where inputs are words. No pair can teach that: hidden classes are some that the
+network has learnt from, so its energies find all of them, and words that nobody knows do not occur in them."""
 ROUNDS = 8  # of hidden classes
 STEPS, PAIRS, RATE, DECAY, DROPPED = 300, 256, 5e-3, 0.1, 0.2
 FINEST = 1e-3  # unit of a part, relative to its size: what differs by less is rounding
@@ -57,6 +61,7 @@ def groups_of(
     labels: Tensor,
     changed: Made | None,
     destroyed: Made | None,
+    hide: HiddenWords,
     generator: torch.Generator,
 ) -> Groups:
     """Rows of every kind that occurs, over all rounds of hidden classes; one round that hides none where a task cannot."""
@@ -64,7 +69,7 @@ def groups_of(
     rounds = model.task.hidden_classes(model.classes, ROUNDS, generator) or [none]
     if bool((labels == labels[0]).all()):  # of one class: where that is hidden, nothing is left
         rounds = [none]
-    found = [_round(model, ordinary, labels, changed, destroyed, hidden.to(labels.device)) for hidden in rounds]
+    found = [_round(model, ordinary, labels, changed, destroyed, hide, each.to(labels.device)) for each in rounds]
     return {
         name: (torch.cat([each[name][0] for each in found]), torch.cat([each[name][1] for each in found]))
         for name in found[0]
@@ -77,13 +82,14 @@ def _round(
     labels: Tensor,
     changed: Made | None,
     destroyed: Made | None,
+    hide: HiddenWords,
     hidden: Tensor,
 ) -> Groups:
     """Rows of every kind where some classes are hidden."""
     combined, task = model.combined, model.task
     visible = (~hidden).nonzero()[:, 0] if bool(hidden.any()) else None
     half, near = torch.arange(len(labels), device=labels.device) % 2, task.hidden_inputs(labels, hidden)
-    raw = combined.raw_parts(ordinary, visible)
+    raw = combined.raw_parts(hide(ordinary, hidden), visible)
     usual = raw if bool(near.all()) else raw[~near]
     centre, unit = usual.median(0).values, unit_of(usual)
 
@@ -97,10 +103,10 @@ def _round(
     if changed is not None:
         evidence, own_labels, numbers = changed
         kept = ~task.hidden_inputs(own_labels, hidden)
-        groups["changed"] = units(combined.raw_parts(evidence, visible))[kept], numbers[kept] % 2
+        groups["changed"] = units(combined.raw_parts(hide(evidence, hidden), visible))[kept], numbers[kept] % 2
     if destroyed is not None:
         evidence, _, numbers = destroyed
-        groups["destroyed"] = units(combined.raw_parts(evidence, visible)), numbers % 2
+        groups["destroyed"] = units(combined.raw_parts(hide(evidence, hidden), visible)), numbers % 2
     return groups
 
 
@@ -152,11 +158,15 @@ def choose_anchor(combined: Any, groups: Groups) -> Tensor:
     drown in it; elsewhere widened energies are the better ones.
     """
     own, both, widened = (_mean_of(combined, names) for names in ENERGIES)
+    anchor = WIDENED * widened
     if {"ordinary", "near"} <= groups.keys() and len(groups["near"][0]):
         (less, _), (more, _) = groups["ordinary"], groups["near"]
         if auroc(less @ widened, more @ widened) < auroc(less @ own, more @ own) - TOLERANCE:
-            return AS_THEY_ARE * both
-    return WIDENED * widened
+            anchor = AS_THEY_ARE * both
+    for name, weight in OF_WORDS.items():
+        if name in combined.names:
+            anchor[combined.names.index(name)] += weight
+    return anchor
 
 
 def _mean_of(combined: Any, names: list[str]) -> Tensor:

@@ -1,0 +1,24 @@
+"""Which embeddings a network has for the tokens that go in."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+def are_tokens(dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
+    """Whether inputs of this form, without the batch, are sentences of tokens."""
+    return not dtype.is_floating_point and not dtype.is_complex and len(shape) == 1
+
+
+def token_table(network: nn.Module) -> nn.Embedding | None:
+    """Return the network's input embeddings, as it says or else the largest it has; None where it has none."""
+    own = getattr(network, "get_input_embeddings", None)
+    try:
+        table = own() if callable(own) else None
+    except (NotImplementedError, AttributeError):
+        table = None
+    if isinstance(table, nn.Embedding):
+        return table
+    tables = [part for part in network.modules() if isinstance(part, nn.Embedding)]
+    return max(tables, key=lambda part: part.num_embeddings, default=None)
