@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
+from jinja2 import Environment
 from markupsafe import Markup
 
 from abnn._version import __version__
@@ -22,7 +22,7 @@ from abnn.evaluate.report.drawing import Drawing, inline, png_file, printable, s
 from abnn.evaluate.report.gallery import gallery
 from abnn.evaluate.report.measure import measure, same_inputs
 from abnn.evaluate.report.numbers import TABLES, as_text, judge, percent
-from abnn.files import write_bytes, write_text, writing_directory
+from abnn.files import templates, write_bytes, write_text, writing_directory
 from abnn.metrics import cluster_confusion
 
 
@@ -106,16 +106,10 @@ def _check(evaluations: Sequence[Evaluation], class_names: Sequence[str] | None)
     return tuple(evaluations)
 
 
-def _environment() -> jinja2.Environment:
+def _environment() -> Environment:
     """Everything is escaped but figures, and characters that HTML may not hold are replaced."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("abnn.evaluate.report", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: value if isinstance(value, Markup) else printable(value),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
+    environment = templates(
+        Path(__file__).parent, finalize=lambda value: value if isinstance(value, Markup) else printable(value)
     )
     as_json = partial(json.dumps, indent=2, sort_keys=True, ensure_ascii=False)
     environment.filters.update(percent=percent, short=short, as_text=as_text, judge=judge, json=as_json)
