@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from abnn.baselines.options import check_choice, check_options, register
-from abnn.errors import InputError, NotFittedError, explain
+from abnn.errors import InputError, MissingExtraError, NotFittedError, explain, import_extra
+from abnn.networks.vision import torchvision
 
 POSTHOC: dict[str, type[PostHoc]] = {}
 """Every score by its name."""
@@ -153,6 +154,15 @@ class PostHoc(ABC):
         for part in needs:
             if getattr(features, part) is None or (part == "network" and features.inputs is None):
                 raise InputError(explain("features", f"none with {part!r}", f"for {self.name!r}: {PARTS[part]}"))
+
+
+def library(module: str, package: str) -> Any:
+    """Return a module of the extra "posthoc", after torchvision, which its packages import."""
+    try:
+        torchvision()
+    except ImportError:
+        raise MissingExtraError(package, "posthoc") from None
+    return import_extra(module, "posthoc", package)
 
 
 def build_posthoc(name: str, **settings: Any) -> PostHoc:

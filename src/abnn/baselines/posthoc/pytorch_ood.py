@@ -14,19 +14,12 @@ import torch
 from torch import Tensor
 
 from abnn.baselines.options import check_count, check_not_negative, check_positive, check_share, option
-from abnn.baselines.posthoc.base import Features, PostHoc
-from abnn.errors import MissingExtraError
-from abnn.networks.vision import torchvision
+from abnn.baselines.posthoc.base import Features, PostHoc, library
 
 
 def detectors() -> Any:
-    """The module pytorch_ood.detector, after torchvision, which it imports."""
-    try:
-        torchvision()
-        from pytorch_ood import detector  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError:
-        raise MissingExtraError("pytorch-ood", "posthoc") from None
-    return detector
+    """The module pytorch_ood.detector."""
+    return library("pytorch_ood", "pytorch-ood").detector
 
 
 def choose(rows: Tensor, most: int, seed: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from abnn.decisions import verdicts
-from abnn.errors import MissingExtraError, NotFittedError
+from abnn.errors import NotFittedError, import_extra
 from abnn.scores import find_score
 
 if TYPE_CHECKING:
@@ -134,14 +134,10 @@ class Prediction:
 
     def _table(self, first: dict[str, Any], rest: dict[str, Any]) -> pandas.DataFrame:
         """A table with score and verdict in the middle."""
-        try:
-            import pandas
-        except ImportError:
-            raise MissingExtraError("pandas", "pandas") from None
         middle: dict[str, Any] = {"score": self.score.cpu().numpy()}
         if self.levels is not None:
             middle["verdict"] = self.verdict
-        return pandas.DataFrame({**first, **middle, **rest})
+        return import_extra("pandas", "pandas").DataFrame({**first, **middle, **rest})
 
     def __len__(self) -> int:
         return self.samples.shape[1]
