@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -35,7 +35,10 @@ def command(request: type[Request]) -> Callable[[Callable[[Request], None]], Cal
         def run(**values: Any) -> None:
             function(request(**values))
 
-        return named_like(function, run, inspect.signature(request, eval_str=True).replace(return_annotation=None))
+        hints, options = get_type_hints(request, include_extras=True), inspect.signature(request).parameters
+        return named_like(
+            function, run, inspect.Signature([each.replace(annotation=hints[name]) for name, each in options.items()])
+        )
 
     return decorate
 

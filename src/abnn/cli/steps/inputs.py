@@ -15,6 +15,7 @@ import numpy as np
 
 from abnn.data import ArraySource, InputForm
 from abnn.data.images import EXTENSIONS, read_input
+from abnn.data.source import ahead
 from abnn.errors import InputError, explain, readable
 
 STDIN = "-"
@@ -59,12 +60,8 @@ def standard_input() -> BinaryIO:
 
 def read_inputs(texts: Iterable[str], form: InputForm, size: int) -> Iterator[Batch]:
     """Yield batches of at most ``size`` inputs; the next one is read while the caller works on this one."""
-    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(_THREADS) as pool:
-        batches = _batches(expand(texts), form, size, pool)
-        following = reader.submit(next, batches, None)
-        while (batch := following.result()) is not None:
-            following = reader.submit(next, batches, None)
-            yield batch
+    with ThreadPoolExecutor(_THREADS) as pool:
+        yield from ahead(_batches(expand(texts), form, size, pool))
 
 
 def expand(texts: Iterable[str]) -> Iterator[str]:
