@@ -20,6 +20,13 @@ def open_image(file: Path | IO[bytes], formats: tuple[str, ...] = FORMATS) -> Im
     return Image.open(file, formats=formats)
 
 
+def encode_png(picture: np.ndarray | Image.Image) -> bytes:
+    """Return an image, or uint8 [H, W] or [H, W, 3], as PNG."""
+    buffer = io.BytesIO()
+    (Image.fromarray(picture) if isinstance(picture, np.ndarray) else picture).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
 def check_pixels(width: int, height: int) -> None:
     """Refuse a picture above Pillow's limit; Pillow itself only warns up to twice as many pixels."""
     most = Image.MAX_IMAGE_PIXELS

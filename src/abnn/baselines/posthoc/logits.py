@@ -13,8 +13,8 @@ pytorch-ood has all but the p-norm; these need no library, and GEN keeps its ord
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, make_dataclass
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -68,33 +68,14 @@ class LogitScore(PostHoc):
         return type(self).formula(features.logits, **self.settings)
 
 
-@dataclass
-class Energy(LogitScore):
-    name: ClassVar[str] = "energy"
-    formula = staticmethod(energy)
-    temperature: float = option(1.0, check_positive)
+def _add(name: str, formula: Callable[..., Tensor], **settings: Any) -> None:
+    """Make a formula a score; its settings are fields, with a default and a check for each."""
+    own = {"name": name, "formula": staticmethod(formula), "__module__": __name__}
+    make_dataclass(name, [(key, Any, each) for key, each in settings.items()], bases=(LogitScore,), namespace=own)
 
 
-class MaxLogit(LogitScore):
-    name: ClassVar[str] = "max-logit"
-    formula = staticmethod(max_logit)
-
-
-@dataclass
-class MaxLogitPNorm(LogitScore):
-    name: ClassVar[str] = "max-logit-pnorm"
-    formula = staticmethod(max_logit_pnorm)
-    power: float = option(5.0, check_positive)
-
-
-class Entropy(LogitScore):
-    name: ClassVar[str] = "entropy"
-    formula = staticmethod(entropy)
-
-
-@dataclass
-class GEN(LogitScore):
-    name: ClassVar[str] = "gen"
-    formula = staticmethod(gen)
-    gamma: float = option(0.1, check_positive)
-    largest: int = option(100, check_count)
+_add("energy", energy, temperature=option(1.0, check_positive))
+_add("max-logit", max_logit)
+_add("max-logit-pnorm", max_logit_pnorm, power=option(5.0, check_positive))
+_add("entropy", entropy)
+_add("gen", gen, gamma=option(0.1, check_positive), largest=option(100, check_count))

@@ -80,7 +80,7 @@ class PostHocModel:
             fix = "call fit(train_loader) first, or leave them out."
             raise NotFittedError(f"scores: {', '.join(waiting)} learn from training data; {fix}")
         shown = self.score if score is None else score
-        x = check_inputs(self, x)  # type: ignore[arg-type]
+        x = check_inputs(self, x)
         seed = int(torch.randint(2**62, ())) if seed is None else seed
         parts: dict[str, list[Tensor]] = {name: [] for name in self.scores if name not in SAMPLE_SCORES}
         logits = []

@@ -123,11 +123,14 @@ class Prediction:
 
         class_names  for the label and the columns; None: class numbers
         """
-        probs = (self.probs if self.stated is None else self.stated).cpu()
+        probs = (self.probs if self.stated is None else self.stated).cpu().numpy()
         names = self._names(class_names, probs.shape[1])
-        labels = self.label.tolist()
-        first = {"label": labels if class_names is None else [names[label] for label in labels]}
-        return self._table(first, {f"p({name})": probs[:, index].numpy() for index, name in enumerate(names)})
+        said = self._said(names if class_names is not None else range(len(names)))
+        return self._table(said, {f"p({name})": probs[:, index] for index, name in enumerate(names)})
+
+    def _said(self, names: Sequence[Any]) -> dict[str, list[Any]]:
+        """The first column of a table."""
+        return {"label": [names[label] for label in self.label.tolist()]}
 
     def _names(self, names: Sequence[str] | None, count: int) -> list[str]:
         return [str(name) for name in (range(count) if names is None else names)]
