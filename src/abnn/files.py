@@ -129,10 +129,8 @@ def templates(folder: Path, **options: Any) -> Environment:
     """Return what fills in the templates of a folder: HTML is escaped, and a name that is not there is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-    blocks = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True, **options}
-    return Environment(
-        loader=FileSystemLoader(folder), autoescape=select_autoescape(), undefined=StrictUndefined, **blocks
-    )
+    options |= {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True, "undefined": StrictUndefined}
+    return Environment(loader=FileSystemLoader(folder), autoescape=select_autoescape(), **options)
 
 
 def write_json(path: Path, content: object) -> None:

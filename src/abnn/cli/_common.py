@@ -35,10 +35,9 @@ def command(request: type[Request]) -> Callable[[Callable[[Request], None]], Cal
         def run(**values: Any) -> None:
             function(request(**values))
 
-        hints, options = get_type_hints(request, include_extras=True), inspect.signature(request).parameters
-        return named_like(
-            function, run, inspect.Signature([each.replace(annotation=hints[name]) for name, each in options.items()])
-        )
+        hints = get_type_hints(request, include_extras=True)
+        options = [each.replace(annotation=hints[each.name]) for each in inspect.signature(request).parameters.values()]
+        return named_like(function, run, inspect.Signature(options))
 
     return decorate
 

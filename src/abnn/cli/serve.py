@@ -43,9 +43,7 @@ class ServeRequest:
     backbone: Backbone = None
     weights: Weights = None
     device: Device = "auto"
-    examples: Annotated[Path | None, Option(help="Folder of images to click on the page, sub-folders as groups.")] = (
-        None
-    )
+    examples: Annotated[Path | None, Option(help="Folder of images to click on the page, in sub-folders.")] = None
     drift: Annotated[Path | None, Option(help="Keep the drift monitor's state in this file, over restarts.")] = None
     quiet: Annotated[bool, Option("--quiet", "-q", help="No progress bars, and no line for each request.")] = False
 

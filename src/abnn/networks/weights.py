@@ -37,13 +37,11 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001, for the reader of old formats raises whatever it comes across
         why = (str(error) or type(error).__name__).splitlines()[0][:200]
-        more = "holds more than tensors, or is damaged, and is not loaded because that could run code"
-        fault = (
-            more if isinstance(error, pickle.UnpicklingError) else "cannot be read: it is damaged or of another format"
-        )
-        raise FileFormatError(
-            f"weights: {path} {fault} ({why}). Save model.state_dict() again, not the model."
-        ) from None
+        fault = "cannot be read: it is damaged or of another format"
+        if isinstance(error, pickle.UnpicklingError):
+            fault = "holds more than tensors, or is damaged, and is not loaded because that could run code"
+        fix = "Save model.state_dict() again, not the model."
+        raise FileFormatError(f"weights: {path} {fault} ({why}). {fix}") from None
     return _state_dict(content, path)
 
 

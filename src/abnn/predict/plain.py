@@ -46,7 +46,7 @@ class Plain:
         logits = logits_of(call(network, x.to(device_of(self.network, x.device))))
         if logits is None:
             raise InputError(
-                explain("network", "one whose output has no tensor", "one that returns logits", "Wrap it.")
+                explain("network", "one without a tensor in its output", "one that returns logits", "Wrap it.")
             )
         return logits
 

@@ -79,9 +79,7 @@ def read_folder(path: str | Path, kind: type[Kind]) -> Kind:
         raise FileFormatError(f"{file} was changed since it was saved. {FIX}")
     for part in (path / name for name in kind.PARTS):
         if part.exists() and description.files.get(part.name) != file_digest(part):
-            raise FileFormatError(
-                f"{part} is not the file that was saved with {kind.FILE}: one of another model? {FIX}"
-            )
+            raise FileFormatError(f"{part} is not what was saved with {kind.FILE}: one of another model? {FIX}")
     return description
 
 

@@ -252,9 +252,7 @@ def _by_cost(gathered: Gathered, costs: Costs) -> Pair:
     scores = np.concatenate([gathered.good, gathered.severe])
     limits, least = np.array(cheapest_thresholds(scores, kinds, costs)[:2]), float(scores.min())
     lifted = lift(limits, gathered.good, gathered.rounding)
-    below_all = 2 * least - lift(
-        least, gathered.good, gathered.rounding
-    )  # where not even the smallest score is worth it
+    below_all = 2 * least - lift(least, gathered.good, gathered.rounding)  # where even the smallest is not worth it
     notice, reject = np.where(limits < least, below_all, lifted).tolist()
     return notice, reject
 

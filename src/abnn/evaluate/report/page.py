@@ -92,9 +92,7 @@ def _check(evaluations: Sequence[Evaluation], class_names: Sequence[str] | None)
         for result in each.sets:
             where = f"set {result.name!r} of {each.name!r}"
             if len(result) == 0:
-                fix = (
-                    f"All inputs may have been skipped ({len(result.skipped)}); leave the set out or repair its files."
-                )
+                fix = f"All may have been skipped ({len(result.skipped)}); leave the set out or repair its files."
                 raise InputError(explain(where, "no inputs", "at least one input", fix))
             if bad := int(np.count_nonzero(~np.isfinite(result.scores[each.score]))):
                 fix = "Find out why the model gave NaN or infinity there; leaving such inputs out would flatter it."
