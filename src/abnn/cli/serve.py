@@ -63,11 +63,9 @@ def serve(request: ServeRequest) -> None:
     application = create_app(model, settings, name, samples)
     with contextlib.closing(listen(host, request.port)) as listener:
         if not local and settings.token is None:
-            typer.echo(
-                f"abnn: warning: {host} can be reached from other machines and there is no token: anybody who can reach "
-                "it may use the model. Set one with --token or ABNN_SERVE_TOKEN, or leave --host out.",
-                err=True,
-            )
+            danger = f"{host} can be reached from other machines and there is no token: anybody may use the model"
+            fix = "Set one with --token or ABNN_SERVE_TOKEN, or leave --host out."
+            typer.echo(f"abnn: warning: {danger}. {fix}", err=True)
         url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/"
         say(f"Serving {name} on {url} (computed on {place}; stop with Ctrl+C)")
         run(application, settings, listener, request.quiet)

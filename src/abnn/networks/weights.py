@@ -56,11 +56,10 @@ def load_weights(network: nn.Module, path: str | Path, new_head: bool = False) -
     missing = [name for name in state if name not in tensors and not name.endswith("num_batches_tracked")]
     foreign = [name for name in tensors if name not in state]
     if missing or foreign:
-        parts = [
-            f"{len(names)} tensors {what} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
-            for names, what in ((missing, "are missing"), (foreign, "are not part of the network"))
-            if names
-        ]
+        parts = []
+        for names, what in ((missing, "are missing"), (foreign, "are not part of the network")):
+            listed = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
+            parts += [f"{len(names)} tensors {what} ({listed})"] if names else []
         fix = "Check that the file was made with this very backbone."
         actual = f"{path}, in which {' and '.join(parts)}"
         raise InputError(explain("weights", actual, "all tensors, and no others", fix))

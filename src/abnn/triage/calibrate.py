@@ -29,7 +29,7 @@ from abnn.triage.thresholds import (
     conformal_quantile,
     least_count,
     lift,
-    seven_digits,
+    quantiles,
 )
 from abnn.triage.triage import Triage
 from abnn.triage.widths import learn_statement
@@ -215,33 +215,20 @@ def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
         notice, reject = promised(good)
         by_class = _by_class(gathered, config, promised) if config.per_class else ()
         noticed, rejected = config.noticed, _affordable(gathered, config)
+    fields = ("score", "draws", "seed", "drawn", "views", "temperature", "intervals")
+    about: dict[str, Any] = {name: getattr(gathered, name) for name in fields}
+    if gathered.distribution == "classes":
+        about["temperature"] = choose_temperature(gathered.log_probs, gathered.labels)
     return Triage(
-        notice=notice,
-        reject=reject,
-        noticed=noticed,
-        rejected=rejected,
-        score=gathered.score,
-        draws=gathered.draws,
-        seed=gathered.seed,
+        *(notice, reject, noticed, rejected),
+        **about,
         inputs=len(good),
         calibration=quantiles(good),
         confidence=config.confidence,
         by_class=by_class,
         costs=config.costs,
         reference=split_reference(good, gathered.seed, gathered.rounding) if len(good) >= LEAST_SCORES else ((), ()),
-        drawn=gathered.drawn,
-        temperature=choose_temperature(gathered.log_probs, gathered.labels)
-        if gathered.distribution == "classes"
-        else gathered.temperature,
-        views=gathered.views,
-        intervals=gathered.intervals,
     )
-
-
-def quantiles(scores: np.ndarray) -> tuple[float, ...]:
-    """Return 0 %, 1 %, ..., 100 % of the scores, to seven digits."""
-    values = np.quantile(scores, np.arange(101) / 100, method="inverted_cdf")
-    return tuple(seven_digits(value) for value in values)
 
 
 def _by_cost(gathered: Gathered, costs: Costs) -> Pair:
