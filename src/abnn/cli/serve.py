@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from abnn.cli._common import Backbone, Device, Weights, command, move_to_device, name_of, need_torch, open_model, say
-from abnn.errors import InputError, explain, unknown
+from abnn.cli._common import Backbone, Device, Weights, command, move_to_device, name_of, open_model, say
+from abnn.errors import InputError, explain, import_extra, unknown
 
 if TYPE_CHECKING:
     from abnn.serve import Settings
@@ -94,7 +94,7 @@ def _open_model(request: ServeRequest) -> tuple[Any, str, str]:
     if request.model is not None and not request.demo:
         model, place = open_model(request.model, request.backbone, request.weights, request.device, request.threads)
         return model, name_of(request.model), place
-    need_torch()
+    import_extra("torch", "torch")
     which = str(request.model or "digits")
     if which == "digits":
         from abnn.demo.digits import demo_model
