@@ -68,12 +68,11 @@ class Gathered:
     good, predicted, labels  of each held-out input: its score, predicted class, and label
     log_probs                of each held-out input: ln of its averaged prediction, [N, K]
     mild, severe             scores of outliers with severity at most, and above, one half
-    classes, score, draws, seed   of the model and its predictions
-    drawn, views             how many samples the predictions had, whatever draws were asked for, and views; None: not known
+    classes                  how many the model has
+    score, draws, seed, drawn, views, temperature, intervals   of its predictions, see :class:`Triage`
     class_names              for messages; None: numbers
     rounding                 the largest difference between the scores of some inputs alone and in their batch
     distribution             what predictions consist of. Where it is not "classes", ``predicted`` is 0, and ``labels`` is 0 for right ones
-    temperature, intervals   of such predictions: see :class:`Triage`
     """
 
     good: np.ndarray
