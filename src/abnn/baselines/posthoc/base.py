@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -154,6 +154,12 @@ class PostHoc(ABC):
         for part in needs:
             if getattr(features, part) is None or (part == "network" and features.inputs is None):
                 raise InputError(explain("features", f"none with {part!r}", f"for {self.name!r}: {PARTS[part]}"))
+
+
+def add_score(base: type[PostHoc], name: str, settings: Mapping[str, Any] | None = None, **own: Any) -> None:
+    """Make a class a score of another name: with settings, each a default with its check, and attributes of its own."""
+    fields = [(key, Any, each) for key, each in (settings or {}).items()]
+    make_dataclass(name, fields, bases=(base,), namespace={"name": name, "__module__": base.__module__, **own})
 
 
 def library(module: str, package: str) -> Any:

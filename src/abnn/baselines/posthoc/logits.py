@@ -13,13 +13,13 @@ pytorch-ood has all but the p-norm; these need no library, and GEN keeps its ord
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, make_dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from abnn.baselines.options import check_count, check_positive, option
-from abnn.baselines.posthoc.base import Features, PostHoc
+from abnn.baselines.posthoc.base import Features, PostHoc, add_score
 from abnn.scores import entropy as sample_entropy
 
 
@@ -68,14 +68,9 @@ class LogitScore(PostHoc):
         return type(self).formula(features.logits, **self.settings)
 
 
-def _add(name: str, formula: Callable[..., Tensor], **settings: Any) -> None:
-    """Make a formula a score; its settings are fields, with a default and a check for each."""
-    own = {"name": name, "formula": staticmethod(formula), "__module__": __name__}
-    make_dataclass(name, [(key, Any, each) for key, each in settings.items()], bases=(LogitScore,), namespace=own)
-
-
-_add("energy", energy, temperature=option(1.0, check_positive))
-_add("max-logit", max_logit)
-_add("max-logit-pnorm", max_logit_pnorm, power=option(5.0, check_positive))
-_add("entropy", entropy)
-_add("gen", gen, gamma=option(0.1, check_positive), largest=option(100, check_count))
+add_score(LogitScore, "energy", {"temperature": option(1.0, check_positive)}, formula=staticmethod(energy))
+add_score(LogitScore, "max-logit", formula=staticmethod(max_logit))
+add_score(LogitScore, "max-logit-pnorm", {"power": option(5.0, check_positive)}, formula=staticmethod(max_logit_pnorm))
+add_score(LogitScore, "entropy", formula=staticmethod(entropy))
+_GEN = {"gamma": option(0.1, check_positive), "largest": option(100, check_count)}
+add_score(LogitScore, "gen", _GEN, formula=staticmethod(gen))
