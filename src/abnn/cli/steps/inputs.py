@@ -122,8 +122,7 @@ def _images(names: list[str], form: InputForm, pool: ThreadPoolExecutor) -> Batc
 def _rows(name: str, form: InputForm, size: int) -> Iterator[Batch]:
     source = ArraySource(name)
     source.check(form)
-    for first in range(0, len(source), size):
-        chunk = source.read(first, min(first + size, len(source)), form)
+    for chunk in source.chunks(form, size):
         finite = np.isfinite(np.asarray(chunk.x).reshape(len(chunk.x), -1)).all(1)
         pairs = [(f"{readable(name)}[{row}]", good) for row, good in zip(chunk.rows, finite.tolist())]
         bad = [(each, "holds NaN or infinite values") for each, good in pairs if not good]
