@@ -34,10 +34,9 @@ def push(folder: Path, repository: str, private: bool | None, token: str | None)
     api = hub.HfApi(token=token, library_name="abnn")
     try:
         api.create_repo(repository, private=private, exist_ok=True)
-        stale: dict[str, Any] = {"allow_patterns": list(FILES), "delete_patterns": list(AttachedModel.PARTS)}
-        commit = api.upload_folder(
-            repo_id=repository, folder_path=folder, commit_message="Push a model of abnn", **stale
-        )
+        options: dict[str, Any] = {"allow_patterns": list(FILES), "delete_patterns": list(AttachedModel.PARTS)}
+        options["commit_message"] = "Push a model of abnn"
+        commit = api.upload_folder(repo_id=repository, folder_path=folder, **options)
     except (OSError, ValueError) as error:
         raise AbnnError(f"repo: {repository} cannot be pushed to {api.endpoint} ({_reason(error)}).") from None
     return str(commit.commit_url)

@@ -66,9 +66,8 @@ class PostHocModel:
         learning = [each for each in self.scores.values() if each.learns]
         if learning:
             keep = {part for each in learning for part in each.needs}
-            features = self.reader.gather(
-                batches, draws, seed, most, keep, [each for each in learning if each.takes_notes]
-            )
+            notes = [each for each in learning if each.takes_notes]
+            features = self.reader.gather(batches, draws, seed, most, keep, notes)
             for each in learning:
                 each.fit(features)
         return self
