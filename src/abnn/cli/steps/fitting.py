@@ -251,20 +251,13 @@ def calibrate(job: Job, model: Attached, before: Before, alert: str) -> bytes | 
         return None
     plain_config = replace(job.triage, per_class=False)
     plain_triage = choose_thresholds(before.plain, loader, plain_config, job.outliers, progress=not request.quiet)
+    models = {"plain network": (before.plain, plain_triage), "attached network": (model, triage)}
+    accuracy = before.held_out.float().mean().item()
+    config = {"backbone": request.backbone, "data": str(request.data), "held-out accuracy of the backbone": accuracy}
+    intro = own_report.introduce(before.warning, request.joint, separate=to_show is not to_choose)
+    about = (make_loader(to_show), form, images.class_names, config, intro, alert)
     with tempfile.TemporaryDirectory() as folder, waiting("writing the page", request.quiet):
-        page = own_report.write_own_report(
-            Path(folder) / "report.html",
-            {"plain network": (before.plain, plain_triage), "attached network": (model, triage)},
-            *(make_loader(to_show), form, images.class_names),
-            {
-                "backbone": request.backbone,
-                "data": str(request.data),
-                "held-out accuracy of the backbone": before.held_out.float().mean().item(),
-            },
-            own_report.introduce(before.warning, request.joint, separate=to_show is not to_choose),
-            alert,
-        )
-        return page.read_bytes()
+        return own_report.write_own_report(Path(folder) / "report.html", models, *about).read_bytes()
 
 
 def save(job: Job, model: Attached, page: bytes | None) -> None:

@@ -45,31 +45,27 @@ def write_report(
     """
     models, path = _check(evaluations, class_names), Path(path)
     numbers = measure(models)
-    aligned = same_inputs(models)
+    aligned, template = same_inputs(models), _environment().get_template("page.html")
     with style():
         drawings = _drawings(models)
         flat = list(enumerate((each for several in drawings.values() for each in several), start=1))
         svg_of = {id(each): Markup(inline(each, number)) for number, each in flat}
-        page = (
-            _environment()
-            .get_template("page.html")
-            .render(
-                title=title,
-                alerts=[alert] if alert else _losses(models, numbers),
-                intro=[part.strip() for part in re.split(r"\n\s*\n", intro) if part.strip()],
-                version=__version__,
-                models=models,
-                class_name=lambda number: class_names[number] if class_names else f"class {number}",
-                numbers=numbers,
-                outlier_sets=_outlier_sets(models),
-                labelled_sets=dict.fromkeys(s.name for each in models for s in each.sets if s.labelled),
-                figures={
-                    kind: [(svg_of[id(each)], each.caption) for each in several] for kind, several in drawings.items()
-                },
-                verdicts={e.name: {tier: e.verdict_counts(tier) for tier in e.tiers} for e in models if e.thresholds},
-                groups={e.name: _three_groups(e) for e in models if len(e.tiers) == len(TIERS)},
-                pictures={each.name: gallery(models, each, aligned) for each in (models[-1], *models[:-1])},
-            )
+        page = template.render(
+            title=title,
+            alerts=[alert] if alert else _losses(models, numbers),
+            intro=[part.strip() for part in re.split(r"\n\s*\n", intro) if part.strip()],
+            version=__version__,
+            models=models,
+            class_name=lambda number: class_names[number] if class_names else f"class {number}",
+            numbers=numbers,
+            outlier_sets=_outlier_sets(models),
+            labelled_sets=dict.fromkeys(s.name for each in models for s in each.sets if s.labelled),
+            figures={
+                kind: [(svg_of[id(each)], each.caption) for each in several] for kind, several in drawings.items()
+            },
+            verdicts={e.name: {tier: e.verdict_counts(tier) for tier in e.tiers} for e in models if e.thresholds},
+            groups={e.name: _three_groups(e) for e in models if len(e.tiers) == len(TIERS)},
+            pictures={each.name: gallery(models, each, aligned) for each in (models[-1], *models[:-1])},
         )
         if figures:
             with writing_directory(path.parent / f"{path.stem}_figures") as scratch:
