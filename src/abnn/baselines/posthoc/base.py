@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import torch
@@ -158,8 +158,8 @@ class PostHoc(ABC):
 
 def add_score(base: type[PostHoc], name: str, settings: Mapping[str, Any] | None = None, **own: Any) -> None:
     """Make a class a score of another name: with settings, each a default with its check, and attributes of its own."""
-    fields = [(key, Any, each) for key, each in (settings or {}).items()]
-    make_dataclass(name, fields, bases=(base,), namespace={"name": name, "__module__": base.__module__, **own})
+    own |= {"name": name, "__module__": base.__module__, **(settings or {})}
+    dataclass(type(name, (base,), {**own, "__annotations__": dict.fromkeys(settings or (), Any)}))
 
 
 def library(module: str, package: str) -> Any:
