@@ -18,8 +18,17 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
+from abnn.data.images import encode_png
 from abnn.demo.photos import FOLDER, Sight, look, photo_model
-from abnn.demo.pictures import Picture, _png, checkers, draw_outlines, page_of_numbers, page_of_text, stripes, waves
+from abnn.demo.pictures import (
+    Picture,
+    checkers,
+    draw_outlines,
+    page_of_numbers,
+    page_of_text,
+    stripes,
+    waves,
+)
 from abnn.errors import InputError, explain
 from abnn.evaluate.provenance import provenance
 from abnn.files import read_json, write_json
@@ -63,7 +72,7 @@ def other_pictures(photographs: dict[str, bytes]) -> list[Picture]:
             "program": page_of_text(columns=40, size=13, text=code),
         },
     }
-    return [Picture(group, "", name, _png(each)) for group, part in groups.items() for name, each in part.items()]
+    return [Picture(group, "", name, encode_png(each)) for group, part in groups.items() for name, each in part.items()]
 
 
 def run(packages: Path, model: Path) -> dict[str, Any]:

@@ -21,56 +21,25 @@ if TYPE_CHECKING:
     from abnn.train.width import widen
     from abnn.triage import Triage, calibrate
 
-_PLACES = {
-    "AbnnClassifier": "abnn.estimators",
-    "AbnnRegressor": "abnn.estimators",
-    "AttachConfig": "abnn.config",
-    "Attached": "abnn.attached",
-    "FitConfig": "abnn.config",
-    "Gaussian": "abnn.bayes.priors",
-    "History": "abnn.train.trainable",
-    "Init": "abnn.bayes.layers",
-    "Objective": "abnn.config",
-    "Prediction": "abnn.predict.prediction",
-    "ScaleMixture": "abnn.bayes.priors",
-    "Triage": "abnn.triage",
-    "TriageConfig": "abnn.config",
-    "attach": "abnn.attached",
-    "build_backbone": "abnn.networks.by_name",
-    "calibrate": "abnn.triage",
-    "detach": "abnn.attached",
-    "fit": "abnn.train.fit",
-    "load": "abnn.attached",
-    "loss": "abnn.train.loss",
-    "preset": "abnn.config",
-    "widen": "abnn.train.width",
+_NAMES = {
+    "abnn.attached": ("Attached", "attach", "detach", "load"),
+    "abnn.bayes.layers": ("Init",),
+    "abnn.bayes.priors": ("Gaussian", "ScaleMixture"),
+    "abnn.config": ("AttachConfig", "FitConfig", "Objective", "TriageConfig", "preset"),
+    "abnn.estimators": ("AbnnClassifier", "AbnnRegressor"),
+    "abnn.networks.by_name": ("build_backbone",),
+    "abnn.predict.prediction": ("Prediction",),
+    "abnn.train.fit": ("fit",),
+    "abnn.train.loss": ("loss",),
+    "abnn.train.trainable": ("History",),
+    "abnn.train.width": ("widen",),
+    "abnn.triage": ("Triage", "calibrate"),
 }
 """Where the public names live. They are imported when first used: ``import abnn`` costs next to nothing."""
-__all__ = [
-    "AbnnClassifier",
-    "AbnnRegressor",
-    "AttachConfig",
-    "Attached",
-    "FitConfig",
-    "Gaussian",
-    "History",
-    "Init",
-    "Objective",
-    "Prediction",
-    "ScaleMixture",
-    "Triage",
-    "TriageConfig",
-    "__version__",
-    "attach",
-    "build_backbone",
-    "calibrate",
-    "detach",
-    "fit",
-    "load",
-    "loss",
-    "preset",
-    "widen",
-]
+_PLACES = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = ["AbnnClassifier", "AbnnRegressor", "AttachConfig", "Attached", "FitConfig", "Gaussian", "History", "Init"]
+__all__ += ["Objective", "Prediction", "ScaleMixture", "Triage", "TriageConfig", "__version__", "attach"]
+__all__ += ["build_backbone", "calibrate", "detach", "fit", "load", "loss", "preset", "widen"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 import os
 from collections.abc import Iterable
+from typing import Any
 
 
 class AbnnError(Exception):
@@ -36,6 +38,14 @@ class MissingExtraError(AbnnError, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; install it with: pip install 'abnn[{extra}]'")
+
+
+def import_extra(module: str, extra: str, package: str = "") -> Any:
+    """Return a module of an optional dependency, or raise an error that says what to install; ``package``: its other name."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtraError(package or module, extra) from None
 
 
 class MismatchError(AbnnError, ImportError):

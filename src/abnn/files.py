@@ -15,10 +15,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from abnn._version import __version__
 from abnn.errors import FileFormatError, InputError, explain
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 MOST_JSON = 2**26  # bytes of a JSON file; what this package writes has far fewer
 
@@ -120,6 +123,14 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode())
+
+
+def templates(folder: Path, **options: Any) -> Environment:
+    """Return what fills in the templates of a folder: HTML is escaped, and a name that is not there is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+    options |= {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True, "undefined": StrictUndefined}
+    return Environment(loader=FileSystemLoader(folder), autoescape=select_autoescape(), **options)
 
 
 def write_json(path: Path, content: object) -> None:

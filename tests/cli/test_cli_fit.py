@@ -20,7 +20,17 @@ import abnn
 from abnn.cli.fit import FitRequest, fit
 from abnn.cli.steps import fitting, image_data, own_backbone, own_report
 from abnn.cli.steps.fitting import split_held_out
-from abnn.cli.steps.image_data import Files, Look, OwnData, look, open_folders, read_outliers, read_own, stratified
+from abnn.cli.steps.image_data import (
+    Files,
+    Look,
+    OwnData,
+    Reading,
+    look,
+    open_folders,
+    read_outliers,
+    read_own,
+    stratified,
+)
 from abnn.cli.steps.own_backbone import IMAGENET, at_chance, choose_form
 from abnn.data import FolderSource, InputForm
 from abnn.errors import AbnnError, FileFormatError, InputError
@@ -412,10 +422,10 @@ def test_split_is_stratified_seeded_and_complete() -> None:
 def test_large_folders_stay_on_disk(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, given = open_folders(place / "images")
     form = InputForm((1, 8, 8))
-    held = read_own(source, given, form, 0.2, 0, False)
+    held = read_own(source, given, Reading(form, False), 0.2, 0)
     monkeypatch.setattr(image_data, "IN_MEMORY", 0)
     read: list[int] = []
-    files = read_own(source, given, form, 0.2, 0, False, read.append)
+    files = read_own(source, given, Reading(form, False, read.append), 0.2, 0)
     assert isinstance(files.train, Files) and not isinstance(held.train, Files) and sum(read) == 150
     for one, two in ((held.train, files.train), (held.held_out, files.held_out)):
         assert len(one) == len(two)  # type: ignore[arg-type]
@@ -521,11 +531,11 @@ def test_classes_without_readable_images(tmp_path: Path) -> None:
     for image in (tmp_path / "train" / "top").iterdir():
         image.write_bytes(b"?")
     with pytest.raises(InputError, match="no readable image of top"):
-        read_own(*open_folders(tmp_path), form, 0.2, 0, skip_unreadable=True)
+        read_own(*open_folders(tmp_path), Reading(form, True), 0.2, 0)
     for image in (tmp_path / "val").glob("*/*"):
         image.write_bytes(b"?")
     with pytest.raises(InputError, match="in which no image can be read"):
-        read_own(*open_folders(tmp_path), form, 0.2, 0, skip_unreadable=True)
+        read_own(*open_folders(tmp_path), Reading(form, True), 0.2, 0)
 
 
 def test_the_example_follows_a_backbone_that_training_moved(
@@ -610,7 +620,7 @@ def test_damaged_outliers_can_be_left_out(place: Path, tmp_path: Path) -> None:
     (tmp_path / "strange" / "x.png").write_bytes(b"?")
     Image.new("L", (9, 7), 200).save(tmp_path / "strange" / "y.png")
     form = InputForm((1, 8, 8))
-    outliers, skipped = read_outliers(tmp_path / "strange", form, skip_unreadable=True)
+    outliers, skipped = read_outliers(tmp_path / "strange", Reading(form, True))
     assert len(outliers) == 1 and outliers[0][0].shape == form.shape  # type: ignore[arg-type]
     assert skipped == ("x.png: no image of a known format",)
 

@@ -17,7 +17,7 @@ from abnn.export.ask import ask
 from abnn.predict import Plain, Prediction
 from abnn.serve.answers import Answerer, reason, sample_names, share_below, voters
 from abnn.triage import Triage
-from abnn.triage.calibrate import quantiles
+from abnn.triage.thresholds import quantiles
 
 FACTS: dict[str, Any] = {
     "verdict": "accept",

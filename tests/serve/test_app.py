@@ -18,12 +18,13 @@ from starlette.requests import ClientDisconnect, Request
 
 import abnn
 from abnn.data.form import InputForm
+from abnn.data.images import encode_png
 from abnn.errors import InputError
 from abnn.serve import Settings, create_app
 from abnn.serve.app import Service
 from abnn.serve.body import BodyLimits, read_images
 from abnn.serve.guard import HANDLERS
-from abnn.serve.images import decode, encode_png
+from abnn.serve.images import decode
 from abnn.serve.problems import Problem
 from abnn.serve.samples import folder_samples
 from tests.conftest import generator

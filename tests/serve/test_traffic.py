@@ -12,9 +12,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from abnn.data.digits import load_digits
+from abnn.data.images import encode_png
 from abnn.errors import InputError
 from abnn.serve import Settings, create_app
-from abnn.serve.images import encode_png
 from abnn.serve.traffic import Traffic
 from abnn.triage.drift import DriftMonitor
 from tests.serve.conftest import upload

@@ -166,6 +166,10 @@ def test_the_card_says_what_is_known(model: abnn.Attached, tmp_path: Path) -> No
     card = (unknown.save_pretrained(tmp_path / "unknown") / "README.md").read_text()
     for missing in ("is not recorded", "not calibrated", "No record of an evaluation"):
         assert missing in card
+    renamed = {**record, "sets": [{**record["sets"][0], "name": "a|b"}], "metrics": {"accuracy": {"a|b": 0.5}}}
+    (tmp_path / "renamed.json").write_text(json.dumps(renamed))
+    card = (model.save_pretrained(tmp_path / "model", records=[tmp_path / "renamed.json"]) / "README.md").read_text()
+    assert "| a\\|b | id |" in card and "| accuracy.a\\|b | 0.5000 |" in card  # no cells of their own
     (tmp_path / "odd.json").write_text("[]")
     with pytest.raises(FileFormatError, match="odd.json is not a run record"):
         model.save_pretrained(tmp_path / "other", records=[tmp_path / "odd.json"])

@@ -8,16 +8,7 @@ from abnn.baselines._training import TrainConfig, train_method
 from abnn.baselines.base import REGISTRY, Method, Run, Stage, make_method
 from abnn.baselines.options import import_all
 
-__all__ = [
-    "REGISTRY",
-    "Method",
-    "Run",
-    "Stage",
-    "TrainConfig",
-    "Trained",
-    "load_trained",
-    "make_method",
-    "train_method",
-]
+__all__ = ["REGISTRY", "Method", "Run", "Stage", "TrainConfig", "Trained", "load_trained", "make_method"]
+__all__ += ["train_method"]
 
 import_all(__name__, __path__)

@@ -71,7 +71,7 @@ class Trained:
             draws = getattr(self.network, "usual_draws", DRAWS)
         else:
             draws = (not_negative if isinstance(self.network, Attached) else at_least_one)("draws", draws)
-        x = check_inputs(self, x)  # type: ignore[arg-type]
+        x = check_inputs(self, x)
         shown = score or self.score
         check_choice(f"score of method {self.method.name!r}", shown, self.method.scores)
         number = int(torch.randint(2**62, ())) if seed is None else seed

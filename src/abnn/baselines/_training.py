@@ -28,17 +28,10 @@ from abnn.train.randomness import number, preserved_random_state
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How a training runs: data range, machine, checkpoints and logs.
+    """How a training runs: data range, machine, checkpoints and logs, as in :class:`abnn.FitConfig`.
 
-    value_range       (low, high) of the inputs; None: that of the outliers if their prepare() set one, else measured
-    precision         "32-true" or "bf16-mixed"
-    compile           compile the network for the time of training, see :mod:`abnn.predict.compiling`
-    accelerator       "auto", "cpu", "cuda" or "mps"
-    devices           how many, in each of ``num_nodes`` machines; start several with torchrun
-    checkpoint        a file; a run that was killed goes on from there and ends as if it had not been. Methods with several
-                      stages write one file each, with the stage in its name
-    checkpoint_every  steps between checkpoints; None: only after every epoch
-    log               "csv" and/or "tensorboard", written under ``log_dir``
+    checkpoint  a file; a run that was killed goes on from there and ends as if it had not been. Methods with several stages
+                write one file each, with the stage in its name
     """
 
     value_range: tuple[Any, Any] | None = None

@@ -47,9 +47,8 @@ def split_head(backbone: nn.Module, example: Tensor) -> tuple[nn.Module, nn.Line
     """Return (trunk, head) with backbone(x) = head(trunk(x)); both share the backbone's parameters."""
     network = probe(backbone, example)
     calls = [(call.order, network.modules[name]) for name, call in network.calls.items() if call.output]
-    _, head = max(
-        (call for call in calls if isinstance(call[1], nn.Linear)), key=lambda call: call[0], default=(0, None)
-    )
+    linear = [call for call in calls if isinstance(call[1], nn.Linear)]
+    _, head = max(linear, key=lambda call: call[0], default=(0, None))
     if isinstance(head, nn.Linear):
         trunk = graft(backbone, {head: nn.Identity()})
         with torch.no_grad(), evaluating(backbone):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from abnn.errors import InputError, MissingExtraError, explain, readable
+from abnn.errors import InputError, explain, import_extra, readable
 
 Request = TypeVar("Request")
 
@@ -35,7 +34,9 @@ def command(request: type[Request]) -> Callable[[Callable[[Request], None]], Cal
         def run(**values: Any) -> None:
             function(request(**values))
 
-        return named_like(function, run, inspect.signature(request, eval_str=True).replace(return_annotation=None))
+        hints = get_type_hints(request, include_extras=True)
+        options = [each.replace(annotation=hints[each.name]) for each in inspect.signature(request).parameters.values()]
+        return named_like(function, run, inspect.Signature(options))
 
     return decorate
 
@@ -80,7 +81,7 @@ def open_model(
         if device not in ("auto", "cpu"):
             raise InputError(explain("--device", repr(device), '"auto" or "cpu": an exported model runs there'))
         return Exported(path, threads), "cpu, by onnxruntime"
-    need_torch()
+    import_extra("torch", "torch")  # exported models run without it
     import abnn.baselines  # noqa: F401 - its saved models, by their format
     from abnn.store.saved import load_model
 
@@ -98,12 +99,6 @@ def name_of(folder: Path) -> str:
     """Return what to call a saved model: its folder, or the one above where that is just called "model"."""
     folder = folder.resolve()
     return readable((folder.parent if folder.name == "model" else folder).name)
-
-
-def need_torch() -> None:
-    """Raise an error that says what to install where torch is missing; exported models run without it."""
-    if find_spec("torch") is None:
-        raise MissingExtraError("torch", "torch")
 
 
 def move_to_device(model: Any, device: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -73,25 +72,7 @@ def write_options(path: Path) -> None:
     lines = [f"# abnn {command}, version {__version__}"]
     for name, each in values.items():
         if each is not None:
-            line = f"{name.replace('_', '-')} = {_toml(each)}"
-            lines.append(
-                line if _is_text(line) else f"# {name.replace('_', '-')} has a name that no text file can hold"
-            )
+            option, value = name.replace("_", "-"), json.dumps(each, default=str, ensure_ascii=False)  # TOML as well
+            foreign = any(0xD800 <= ord(letter) < 0xE000 for letter in value)  # bytes of a file's name, no UTF-8
+            lines.append(f"# {option} has a name that no text file can hold" if foreign else f"{option} = {value}")
     write_text(path, "\n".join(lines) + "\n")
-
-
-def _is_text(line: str) -> bool:
-    """Whether a line has no bytes of file names that are not UTF-8."""
-    return not any(0xD800 <= ord(letter) < 0xE000 for letter in line)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else str(value)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(str(value), ensure_ascii=False)

@@ -18,9 +18,7 @@ class ExportRequest:
 
     model: common.ModelFolder
     output: Annotated[Path, Argument(help="Folder to write.", show_default=False)]
-    format: Annotated[str, Option("--format", "-f", help="onnx: runs without torch; torch: for torch.export.load.")] = (
-        "onnx"
-    )
+    format: Annotated[str, Option("--format", "-f", help="onnx: without torch; torch: for torch.export.load.")] = "onnx"
     backbone: common.Backbone = None
     weights: common.Weights = None
     quiet: Annotated[bool, Option("--quiet", "-q", help="Say nothing where all is well.")] = False

@@ -22,9 +22,7 @@ class PredictRequest:
     inputs: Annotated[list[str] | None, Argument(metavar="INPUT...", help=INPUTS)] = None
     from_file: Annotated[str | None, Option(help="Names of inputs, one per line; - for stdin.")] = None
     format: Annotated[str, Option("--format", "-f", help="table, jsonl or csv.")] = "table"
-    output: Annotated[Path | None, Option("--output", "-o", help="A file for the rows: .parquet, .csv or .jsonl.")] = (
-        None
-    )
+    output: Annotated[Path | None, Option("--output", "-o", help="A file for the rows: .parquet, .csv, .jsonl.")] = None
     draws: common.Draws = None
     seed: common.DrawSeed = None
     batch_size: common.BatchSize = 64

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from abnn.cli._common import Backbone, Device, Weights, command, move_to_device, name_of, need_torch, open_model, say
-from abnn.errors import InputError, explain, unknown
+from abnn.cli._common import Backbone, Device, Weights, command, move_to_device, name_of, open_model, say
+from abnn.errors import InputError, explain, import_extra, unknown
 
 if TYPE_CHECKING:
     from abnn.serve import Settings
@@ -43,9 +43,7 @@ class ServeRequest:
     backbone: Backbone = None
     weights: Weights = None
     device: Device = "auto"
-    examples: Annotated[Path | None, Option(help="Folder of images to click on the page, sub-folders as groups.")] = (
-        None
-    )
+    examples: Annotated[Path | None, Option(help="Folder of images to click on the page, in sub-folders.")] = None
     drift: Annotated[Path | None, Option(help="Keep the drift monitor's state in this file, over restarts.")] = None
     quiet: Annotated[bool, Option("--quiet", "-q", help="No progress bars, and no line for each request.")] = False
 
@@ -65,11 +63,9 @@ def serve(request: ServeRequest) -> None:
     application = create_app(model, settings, name, samples)
     with contextlib.closing(listen(host, request.port)) as listener:
         if not local and settings.token is None:
-            typer.echo(
-                f"abnn: warning: {host} can be reached from other machines and there is no token: anybody who can reach "
-                "it may use the model. Set one with --token or ABNN_SERVE_TOKEN, or leave --host out.",
-                err=True,
-            )
+            danger = f"{host} can be reached from other machines and there is no token: anybody may use the model"
+            fix = "Set one with --token or ABNN_SERVE_TOKEN, or leave --host out."
+            typer.echo(f"abnn: warning: {danger}. {fix}", err=True)
         url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/"
         say(f"Serving {name} on {url} (computed on {place}; stop with Ctrl+C)")
         run(application, settings, listener, request.quiet)
@@ -98,7 +94,7 @@ def _open_model(request: ServeRequest) -> tuple[Any, str, str]:
     if request.model is not None and not request.demo:
         model, place = open_model(request.model, request.backbone, request.weights, request.device, request.threads)
         return model, name_of(request.model), place
-    need_torch()
+    import_extra("torch", "torch")
     which = str(request.model or "digits")
     if which == "digits":
         from abnn.demo.digits import demo_model

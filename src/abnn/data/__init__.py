@@ -18,22 +18,18 @@ if TYPE_CHECKING:
     from abnn.data.named import data_root, open_named
     from abnn.data.source import Chunk, Source
 
-_PLACES = {
-    "ArraySource": "abnn.data.arrays",
-    "choose_classes": "abnn.data.classes",
-    "match_labels": "abnn.data.classes",
-    "DigitsData": "abnn.data.digits",
-    "Labelled": "abnn.data.digits",
-    "load_digits": "abnn.data.digits",
-    "FolderSource": "abnn.data.folders",
-    "InputForm": "abnn.data.form",
-    "read_image": "abnn.data.images",
-    "data_root": "abnn.data.named",
-    "open_named": "abnn.data.named",
-    "Chunk": "abnn.data.source",
-    "Source": "abnn.data.source",
+_NAMES = {
+    "abnn.data.arrays": ("ArraySource",),
+    "abnn.data.classes": ("choose_classes", "match_labels"),
+    "abnn.data.digits": ("DigitsData", "Labelled", "load_digits"),
+    "abnn.data.folders": ("FolderSource",),
+    "abnn.data.form": ("InputForm",),
+    "abnn.data.images": ("read_image",),
+    "abnn.data.named": ("data_root", "open_named"),
+    "abnn.data.source": ("Chunk", "Source"),
 }
 """Where the names live. They are imported when first used: some need torch, and exported models run without it."""
+_PLACES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = ["ArraySource", "Chunk", "DigitsData", "FolderSource", "InputForm", "Labelled", "Source", "choose_classes"]
 __all__ += ["data_root", "load_digits", "match_labels", "open_named", "open_source", "read_image"]
 

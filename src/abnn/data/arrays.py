@@ -114,10 +114,8 @@ class ArraySource(Source):
         shape, actual = rows.shape, f"{rows.dtype} of shape {rows.shape}"
         if self.kind == "images":
             usable = rows.dtype == np.uint8 and (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3)))
-            accepted, fix = (
-                "uint8 [N, H, W] or [N, H, W, 1 or 3]",
-                "Scale to 0..255, move channels last, save as uint8.",
-            )
+            accepted = "uint8 [N, H, W] or [N, H, W, 1 or 3]"
+            fix = "Scale to 0..255, move channels last, save as uint8."
         else:
             usable, accepted, fix = len(shape) == 2 and rows.dtype.kind in "fiu", "numbers [N, D]", ""
         by_rows = "rows one after another: numpy.ascontiguousarray(array)"

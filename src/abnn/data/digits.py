@@ -67,9 +67,8 @@ def handwritten_digits(seed: int) -> dict[str, Labelled]:
     images, target = load_handwritten(return_X_y=True)
     rest, test = train_test_split(np.arange(len(target)), test_size=0.25, stratify=target, random_state=seed)
     train, val = train_test_split(rest, test_size=0.2, stratify=target[rest], random_state=seed)
-    return {
-        name: _labelled(images[rows], target[rows]) for name, rows in (("train", train), ("val", val), ("test", test))
-    }
+    parts = {"train": train, "val": val, "test": test}
+    return {name: _labelled(images[rows], target[rows]) for name, rows in parts.items()}
 
 
 def stored_tiers() -> dict[str, Labelled]:

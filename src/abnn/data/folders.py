@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from abnn.data.form import InputForm
 from abnn.data.images import EXTENSIONS, read_input
@@ -47,13 +45,10 @@ class FolderSource(Source):
     def take(self, rows: np.ndarray, form: InputForm) -> Chunk:
         with ThreadPoolExecutor(THREADS) as pool:
             inputs = list(pool.map(lambda row: read_input(self.path / self.files[row], form), rows))
-        x = [each for each in inputs if isinstance(each, Tensor)]
-        good = np.array([isinstance(each, Tensor) for each in inputs])
-        unreadable = tuple(
-            f"{readable(self.files[row])}: {why}" for row, why in zip(rows, inputs) if isinstance(why, str)
-        )
-        stacked = torch.cat(x) if x else torch.zeros(0, *form.shape, dtype=form.dtype)
-        return Chunk(stacked, rows[good], int(rows[-1]) + 1, unreadable)
+        good = np.array([not isinstance(each, str) for each in inputs])
+        faults = [f"{readable(self.files[row])}: {why}" for row, why in zip(rows, inputs) if isinstance(why, str)]
+        x = form.join([each for each in inputs if not isinstance(each, str)])
+        return Chunk(x, rows[good], int(rows[-1]) + 1, tuple(faults))
 
 
 def _listing(root: Path) -> tuple[list[str], int]:

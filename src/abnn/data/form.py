@@ -28,9 +28,7 @@ class InputForm:
     dtype: Any = None  # of torch or of numpy; None: torch.float32
     mean: tuple[float, ...] | None = None  # of each channel, subtracted after scaling to [0, 1]; None: left as it is
     std: tuple[float, ...] | None = None  # of each channel, divided by
-    crop: float | None = (
-        None  # the share of a picture that is cut from its middle, undistorted; None: all of it, squeezed
-    )
+    crop: float | None = None  # the share to cut from the middle of a picture, undistorted; None: all of it, squeezed
 
     def __post_init__(self) -> None:
         if self.dtype is None:

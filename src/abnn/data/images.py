@@ -10,6 +10,8 @@ from typing import IO, Any
 import numpy as np
 from PIL import Image, ImageOps
 
+from abnn.files import check_regular
+
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """Pillow's names. What else Pillow can open is never tried: for EPS, for example, it would start Ghostscript."""
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
@@ -18,6 +20,13 @@ EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif"
 def open_image(file: Path | IO[bytes], formats: tuple[str, ...] = FORMATS) -> Image.Image:
     """Return an image of which only the header has been read; what is of another format is an error."""
     return Image.open(file, formats=formats)
+
+
+def encode_png(picture: np.ndarray | Image.Image) -> bytes:
+    """Return an image, or uint8 [H, W] or [H, W, 3], as PNG."""
+    buffer = io.BytesIO()
+    (Image.fromarray(picture) if isinstance(picture, np.ndarray) else picture).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def check_pixels(width: int, height: int) -> None:
@@ -37,7 +46,7 @@ def read_image(
 
     ``check`` gets width and height before anything is unpacked. Pillow's decoders raise many kinds of errors.
     """
-    with io.BytesIO(source) if isinstance(source, bytes) else _open_file(source) as file:
+    with io.BytesIO(source) if isinstance(source, bytes) else open(check_regular(source), "rb") as file:
         with open_image(file, formats) as image:
             check(*image.size)
             if image.format != "PNG":  # the only format with checksums
@@ -51,12 +60,6 @@ def read_image(
 
 def _pixels(image: Image.Image, channels: int) -> np.ndarray:
     return np.array(_eight_bits(image).convert("L" if channels == 1 else "RGB"))
-
-
-def _open_file(path: Path) -> IO[bytes]:
-    from abnn.files import check_regular  # which loads torch; the server's decoders have no paths and need neither
-
-    return open(check_regular(path), "rb")
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
@@ -84,10 +87,5 @@ def or_reason(read: Callable[[], Any]) -> Any:
     except FileNotFoundError:
         return "no such file"
     except Exception as error:  # noqa: BLE001, for Pillow's many decoders raise whatever they come across
-        return reason(error)
-
-
-def reason(error: Exception) -> str:
-    """Return why an image cannot be read, without the address or path that Pillow puts into its message."""
-    text = str(error) or type(error).__name__
-    return "no image of a known format" if text.startswith("cannot identify image file") else text
+        text = str(error) or type(error).__name__  # Pillow's own has an address or a path in it
+        return "no image of a known format" if text.startswith("cannot identify image file") else text

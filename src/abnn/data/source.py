@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from abnn.data.form import InputForm
 from abnn.errors import InputError, explain
+
+Item = TypeVar("Item")
 
 
 class Chunk(NamedTuple):
@@ -53,12 +54,14 @@ class Source(ABC):
             raise InputError(explain(f"source {self.name!r}", actual, words[form.kind], fix))
 
     def chunks(self, form: InputForm, size: int, first: int = 0) -> Iterator[Chunk]:
-        """Yield all inputs from place ``first`` on; the next chunk is read while the caller works on this one."""
-        futures: deque[Future[Chunk]] = deque()
-        with ThreadPoolExecutor(1, "abnn-read") as reader:
-            for start in range(first, len(self), size):
-                futures.append(reader.submit(self.read, start, min(start + size, len(self)), form))
-                if len(futures) == 2:
-                    yield futures.popleft().result()
-            while futures:
-                yield futures.popleft().result()
+        """Return all inputs from place ``first`` on; the next chunk is read while the caller works on this one."""
+        return ahead(self.read(start, min(start + size, len(self)), form) for start in range(first, len(self), size))
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield all items; a thread makes the next one while the caller works on this one."""
+    with ThreadPoolExecutor(1, "abnn-read") as reader:
+        following = reader.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = reader.submit(next, items, None)
+            yield item

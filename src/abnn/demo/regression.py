@@ -7,6 +7,7 @@ same patients, widths and thresholds calibrated on a quarter, and the last quart
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +111,8 @@ def write_demo(demo: Demo, folder: Path, seed: int) -> tuple[Path, Path]:
     figure = folder / "regression.png"
     draw(demo, figure)
     record: dict[str, Any] = {"experiment": "demo regression", "data": "scikit-learn diabetes", "seed": seed}
-    write_json(
-        folder / f"regression-seed{seed}.json", {**record, "metrics": demo.numbers, "device": "cpu", **provenance()}
-    )
+    record |= {"metrics": demo.numbers, "device": "cpu", **provenance()}
+    write_json(folder / f"regression-seed{seed}.json", record)
     return figure, demo.model.save(folder / "regression-model", backbone=True)
 
 
@@ -129,10 +129,9 @@ def draw(demo: Demo, path: Path) -> None:
     ):
         mean, noise = said.mean[:, 0].numpy()[pick], said.aleatoric[:, 0].numpy()[pick]
         low, high = (end[:, 0].numpy()[pick] for end in said.interval(0.9))
-        axes.fill_between(place, low, high, color="#56b4e9", alpha=0.35, linewidth=0, label="90 % interval")
-        axes.fill_between(
-            place, mean - noise, mean + noise, color="#0072b2", alpha=0.35, linewidth=0, label="noise alone"
-        )
+        band = partial(axes.fill_between, place, alpha=0.35, linewidth=0)
+        band(low, high, color="#56b4e9", label="90 % interval")
+        band(mean - noise, mean + noise, color="#0072b2", label="noise alone")
         axes.plot(place, mean, color="#1f2933", linewidth=1, label="prediction")
     left.scatter(np.arange(len(order)), demo.y[order], s=9, color="#d55e00", label="target", zorder=3)
     left.set(xlabel="test patients, by prediction", ylabel=TARGET)

@@ -71,11 +71,8 @@ def unpack(content: bytes, entries: Collection[SetEntry]) -> tuple[SetResult, ..
         for number, entry in enumerate(entries):
             names = ("log_probs", "labels", "scores", "shown", "images")
             log_probs, labels, scores, shown, images = (arrays[f"{number}/{name}"] for name in names)
-            if log_probs.ndim != 2 or (len(log_probs), *scores.shape) != (
-                entry.inputs,
-                len(entry.scores),
-                entry.inputs,
-            ):
+            sizes = (len(log_probs), *scores.shape)
+            if log_probs.ndim != 2 or sizes != (entry.inputs, len(entry.scores), entry.inputs):
                 raise ValueError(f"set {entry.name!r} has arrays of other shapes than described")
             probs, by_name = np.exp(log_probs.astype(np.float64)), dict(zip(entry.scores, scores, strict=True))
             kept = (probs.astype(np.float32), labels.astype(np.int64), by_name, shown.astype(np.int64), images)

@@ -134,12 +134,10 @@ def _write_part(place: Path, state: _State) -> _State:
         return state
     assert state.is_whole
     joined = (join(state.fresh),) if state.fresh else ()
-    tree = {"first": state.first, "last": state.last, "skipped": state.skipped}
-    arrays = {"rows": dict(*joined), "pool": vars(state.pool)}
-    tensors = {
-        name: _map(each, np.ndarray, lambda array: torch.from_numpy(array.copy())) for name, each in arrays.items()
-    }
-    write_tree(place / f"part-{state.first:010d}.safetensors", {**tree, **tensors})
+    tree: dict[str, Any] = {"first": state.first, "last": state.last, "skipped": state.skipped}
+    for name, arrays in (("rows", dict(*joined)), ("pool", vars(state.pool))):
+        tree[name] = _map(arrays, np.ndarray, lambda array: torch.from_numpy(array.copy()))
+    write_tree(place / f"part-{state.first:010d}.safetensors", tree)
     return replace(state, first=state.last, parts=(*state.parts, *joined), fresh=())
 
 

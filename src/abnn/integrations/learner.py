@@ -31,9 +31,7 @@ class Learner(nn.Module):
     held_out  (x, y) batches that the attachments do not learn from: from these the score is learnt. None: from the training data
     """
 
-    accepts_loss_kwargs = (
-        False  # transformers.Trainer then hands on the batch alone, and divides by its number of parts itself
-    )
+    accepts_loss_kwargs = False  # so that transformers.Trainer hands on the batch alone, and divides by its parts
 
     def __init__(
         self, model: AttachedNetwork, outliers: Any = PRESET, held_out: Iterable[Any] | None = None, seed: int = 0

@@ -12,27 +12,7 @@ from abnn.metrics.regression import gaussian_crps, gaussian_nll, regression
 from abnn.metrics.selective import risk_coverage, selective
 from abnn.metrics.tiers import TierThresholds, cluster_confusion, ordered_triples, tier_accuracy, tier_confusion, tiers
 
-__all__ = [
-    "Interval",
-    "Result",
-    "SeedSummary",
-    "TierThresholds",
-    "auroc",
-    "bootstrap",
-    "calibration",
-    "cluster_confusion",
-    "detection",
-    "gaussian_crps",
-    "gaussian_nll",
-    "misclassification",
-    "ordered_triples",
-    "over_seeds",
-    "regression",
-    "reliability",
-    "risk_coverage",
-    "roc_curve",
-    "selective",
-    "tier_accuracy",
-    "tier_confusion",
-    "tiers",
-]
+__all__ = ["Interval", "Result", "SeedSummary", "TierThresholds", "auroc", "bootstrap", "calibration"]
+__all__ += ["cluster_confusion", "detection", "gaussian_crps", "gaussian_nll", "misclassification", "ordered_triples"]
+__all__ += ["over_seeds", "regression", "reliability", "risk_coverage", "roc_curve", "selective", "tier_accuracy"]
+__all__ += ["tier_confusion", "tiers"]

@@ -60,9 +60,8 @@ def as_labels(value: ArrayLike, argument: str, length: int | None = None, partne
     """Return a non-empty 1-d array of class numbers 0, 1, 2, ..., as long as ``partner`` where one is named."""
     accepted = "a 1-d array of whole numbers from 0, one per input"
     array = _as_column(value, argument, accepted, length, partner)
-    _refuse(
-        array[(array != np.floor(array)) | (array < 0)], argument, accepted, "Pass class numbers, not one-hot rows."
-    )
+    odd = array[(array != np.floor(array)) | (array < 0)]
+    _refuse(odd, argument, accepted, "Pass class numbers, not one-hot rows.")
     return array.astype(np.int64)
 
 

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import torch
 
-from abnn.errors import MismatchError, MissingExtraError
+from abnn.errors import MismatchError, MissingExtraError, import_extra
 
 _NMS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _declared: list[torch.library.Library] = []
@@ -57,8 +57,4 @@ def _check_versions() -> None:
 def timm() -> ModuleType:
     """timm, after torchvision, which it imports."""
     torchvision()
-    try:
-        import timm as module
-    except ImportError:
-        raise MissingExtraError("timm", "vision") from None
-    return module
+    return import_extra("timm", "vision")

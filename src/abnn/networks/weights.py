@@ -37,13 +37,11 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001, for the reader of old formats raises whatever it comes across
         why = (str(error) or type(error).__name__).splitlines()[0][:200]
-        more = "holds more than tensors, or is damaged, and is not loaded because that could run code"
-        fault = (
-            more if isinstance(error, pickle.UnpicklingError) else "cannot be read: it is damaged or of another format"
-        )
-        raise FileFormatError(
-            f"weights: {path} {fault} ({why}). Save model.state_dict() again, not the model."
-        ) from None
+        fault = "cannot be read: it is damaged or of another format"
+        if isinstance(error, pickle.UnpicklingError):
+            fault = "holds more than tensors, or is damaged, and is not loaded because that could run code"
+        fix = "Save model.state_dict() again, not the model."
+        raise FileFormatError(f"weights: {path} {fault} ({why}). {fix}") from None
     return _state_dict(content, path)
 
 
@@ -58,11 +56,10 @@ def load_weights(network: nn.Module, path: str | Path, new_head: bool = False) -
     missing = [name for name in state if name not in tensors and not name.endswith("num_batches_tracked")]
     foreign = [name for name in tensors if name not in state]
     if missing or foreign:
-        parts = [
-            f"{len(names)} tensors {what} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
-            for names, what in ((missing, "are missing"), (foreign, "are not part of the network"))
-            if names
-        ]
+        parts = []
+        for names, what in ((missing, "are missing"), (foreign, "are not part of the network")):
+            listed = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
+            parts += [f"{len(names)} tensors {what} ({listed})"] if names else []
         fix = "Check that the file was made with this very backbone."
         actual = f"{path}, in which {' and '.join(parts)}"
         raise InputError(explain("weights", actual, "all tensors, and no others", fix))

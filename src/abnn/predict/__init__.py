@@ -5,13 +5,5 @@ from abnn.predict.plain import Plain
 from abnn.predict.prediction import LabelPrediction, NumberPrediction, Prediction, concatenate
 from abnn.predict.run import predict
 
-__all__ = [
-    "VERDICTS",
-    "LabelPrediction",
-    "NumberPrediction",
-    "Plain",
-    "Prediction",
-    "concatenate",
-    "predict",
-    "verdicts",
-]
+__all__ = ["VERDICTS", "LabelPrediction", "NumberPrediction", "Plain", "Prediction", "concatenate", "predict"]
+__all__ += ["verdicts"]

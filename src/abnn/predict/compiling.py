@@ -27,16 +27,12 @@ def compiled(modules: Sequence[nn.Module], enabled: bool = True) -> Iterator[Non
         yield
         return
     for module in modules:
-        compile_in_place(module)
+        module.compile(dynamic=False, options=options(module))
     try:
         yield
     finally:
         for module in modules:
             module._compiled_call_impl = None
-
-
-def compile_in_place(module: nn.Module) -> None:
-    module.compile(dynamic=False, options=options(module))
 
 
 def is_compiled(module: nn.Module) -> bool:

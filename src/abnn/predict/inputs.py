@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,15 +13,10 @@ from abnn.errors import InputError, explain
 from abnn.model.inputs import TIED, Forms, Inputs, Name, check_tied, read
 
 
-class Expects(Protocol):
-    """What a model says about its inputs. ``input_forms`` has those of several inputs, where a model takes them."""
-
-    input_shape: tuple[int, ...]
-    input_dtype: torch.dtype
-
-
-def check_inputs(model: Expects, x: Any, values: bool = True) -> Any:
+def check_inputs(model: Any, x: Any, values: bool = True) -> Any:
     """Return a batch as a tensor, or as :class:`Inputs` for a model of several; an error says how it differs from the example.
+
+    A model has ``input_shape`` and ``input_dtype``, and ``input_forms`` where it takes several inputs.
 
     Without ``values``, only type and shape are looked at.
     """

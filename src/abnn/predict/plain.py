@@ -45,9 +45,8 @@ class Plain:
         network = shadow(self.network)[id(self.network)]
         logits = logits_of(call(network, x.to(device_of(self.network, x.device))))
         if logits is None:
-            raise InputError(
-                explain("network", "one whose output has no tensor", "one that returns logits", "Wrap it.")
-            )
+            actual = "one whose output has no tensor"
+            raise InputError(explain("network", actual, "one that returns logits", "Wrap it."))
         return logits
 
 

@@ -189,11 +189,9 @@ class _Memory:
 
     def is_that_of(self, network: nn.Module) -> bool:
         members = self._members()
-        if network is not self.network or len(members) != len(self.members):
-            return False
-        return all(map(operator.is_, members, self.members)) and self.places == [
-            tensor.data_ptr() for tensor in self.tensors
-        ]
+        same = network is self.network and len(members) == len(self.members)
+        same = same and all(map(operator.is_, members, self.members))
+        return same and self.places == [tensor.data_ptr() for tensor in self.tensors]
 
     def is_hooked(self) -> bool:
         """Whether hooks are registered, which a graph would not call."""

@@ -61,12 +61,8 @@ class Runtime:
         replay    on CUDA, as a graph
         repeated  whether it is called more than once
         """
-        if self.compiled is not None:
-            make: Callable[[Noise], Callable[[Tensor], Outputs]] = partial(
-                self.compiled.holding, network, wanted=wanted, views=views
-            )
-        else:
-            make = partial(PredictionPass, network, wanted=wanted, views=views)
+        passes: Callable[..., Any] = PredictionPass if self.compiled is None else self.compiled.holding
+        make = partial(passes, network, wanted=wanted, views=views)
         if replay and network.device.type == "cuda":
             return lambda x: (
                 self.replay(network, make, x, noise, wanted, views, self.compiled)

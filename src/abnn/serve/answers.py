@@ -22,14 +22,8 @@ WORDS = {
     "energy": "the network recognises little in it",
     "odds": "other classes come close to the predicted one",
     "entropy": "the network spreads its answer over several classes",
-    "attached energy": "with attachments, the network recognises little in it",
-    "attached odds": "with attachments, other classes come close to the predicted one",
-    "attached entropy": "with attachments, the network spreads its answer over several classes",
     "change of mind": "the attachments change the network's answer",
     "widened energy": "the network recognises little in it for how far it is from the training data",
-    "widened attached energy": (
-        "with attachments, the network recognises little in it for how far it is from the training data"
-    ),
     "misfit": "what the network finds in it does not fit the predicted class",
     "smallness": "the network finds few features in it",
     "clipped energy": "the network recognises little in it, once extreme features are cut",
@@ -77,17 +71,8 @@ class Answerer:
         assert probs is not None and answers.probs is not None and answers.verdict is not None
         names = sample_names(len(samples), self.triage.draws, self.plain)
         causes: list[Any] = [*self.causes_of(answers)] or [None] * len(answers)
-        columns = (
-            samples.swapaxes(0, 1),
-            answers.probs,
-            probs,
-            scores.tolist(),
-            answers.verdict,
-            parts_of(answers),
-            causes,
-        )
-        rows = zip(*columns)
-        return [self._describe(names, *row) for row in rows]
+        rows = zip(samples.swapaxes(0, 1), answers.probs, probs, scores.tolist(), answers.verdict, parts_of(answers))
+        return [self._describe(names, *row, cause) for row, cause in zip(rows, causes)]
 
     def causes_of(self, answers: Answers) -> list[dict[str, float]]:
         """Return for each input by how much the learnt score would be lower if a part of it were usual, the largest first.
@@ -103,24 +88,14 @@ class Answerer:
             for row in named
         ]
 
-    def _describe(
-        self,
-        names: list[str],
-        samples: np.ndarray,
-        means: np.ndarray,
-        probs: np.ndarray,
-        score: float,
-        verdict: str,
-        parts: dict[str, float] | None,
-        causes: dict[str, float] | None,
-    ) -> dict[str, Any]:
+    def _describe(self, names: list[str], *of_input: Any) -> dict[str, Any]:
+        samples, means, probs, score, verdict, parts, causes = of_input
         label, second = np.argsort(-probs, kind="stable")[:2].tolist()
         of_label, labels = samples[:, label], samples.argmax(1)
         place = share_below(self.triage.calibration, score) if self.triage.calibration else None
         agreeing, probability = (labels == label).tolist(), float(probs[label])
-        triage = self.triage
+        triage, say = self.triage, voters(names, agreeing)
         notice, reject = triage.by_class[label] if triage.by_class else (triage.notice, triage.reject)
-        say = voters(names, agreeing)
         return {
             "label": label,
             "class_name": self.names[label],
@@ -205,6 +180,8 @@ def reason(
 
 def in_words(part: str) -> str:
     """Return what it means where a part of the learnt score is large."""
+    if "attached " in part:
+        return f"with attachments, {in_words(part.replace('attached ', ''))}"
     kind, _, block = part.partition(" at ")
     if part not in WORDS and kind in WORDS_OF_PLACES:
         return f"inside the network, at {block}, {WORDS_OF_PLACES[kind]}"

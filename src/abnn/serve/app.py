@@ -18,13 +18,13 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from abnn._version import __version__
 from abnn.data.drawing import NoInkError, read_drawing, reads_drawings
 from abnn.data.form import InputForm
+from abnn.data.images import encode_png
 from abnn.errors import InputError, explain
 from abnn.serve.answers import Answerer
 from abnn.serve.batcher import Batcher
 from abnn.serve.body import BodyLimits, read_images
 from abnn.serve.decoders import Decoders
 from abnn.serve.guard import HANDLERS, Guard
-from abnn.serve.images import encode_png
 from abnn.serve.problems import Problem
 from abnn.serve.reference import reference
 from abnn.serve.samples import Sample, digit_samples

@@ -38,13 +38,6 @@ def count_pixels(content: bytes, max_pixels: int) -> int:
         return image.width * image.height
 
 
-def encode_png(pixels: np.ndarray) -> bytes:
-    """Return uint8 [H, W] or [H, W, 3] as PNG."""
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 def kind_of(content: bytes) -> str | None:
     """Return Pillow's name of the format that a file has; None if it is not accepted."""
     return next((kind for kind, start in SIGNATURES.items() if re.match(start, content, re.DOTALL)), None)

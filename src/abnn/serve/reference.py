@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from abnn.files import templates
 
 
 def reference(description: dict[str, Any]) -> str:
@@ -36,7 +36,6 @@ def reference(description: dict[str, Any]) -> str:
         for method, what in methods.items()
     ]
     named = {each.__name__: each for each in (fields, name_of, type_of)}
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((files("abnn.serve") / "reference.html").read_text(encoding="utf-8"))
     inner = {name for name in schemas if name.startswith(("Samples", "Place", "Thresholds", "Picture", "Calibration"))}
+    template = templates(Path(__file__).parent).get_template("reference.html")
     return template.render(info=description["info"], routes=routes, inner=sorted(inner), **named)

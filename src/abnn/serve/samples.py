@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from abnn.data.images import EXTENSIONS
+from abnn.data.images import EXTENSIONS, encode_png
 from abnn.errors import InputError, explain, readable
-from abnn.serve.images import SIGNATURES, encode_png, kind_of
+from abnn.serve.images import SIGNATURES, kind_of
 
 Sample = dict[str, str]
 """In the form of :class:`abnn.serve.schema.SampleImage`."""

@@ -21,9 +21,7 @@ OWN_FILES = 48  # descriptors that a server needs for itself
 ACCEPTED_AT_ONCE = 128  # connections that asyncio takes in one turn, before any of them can be refused
 BACKLOG = 2048
 READ_AT_ONCE = 16 * 2**10  # bytes of one connection in one turn of asyncio, so that uploads do not hold up others
-SWITCH_SECONDS = (
-    1e-4  # after which Python lets another thread run: the model's waits for a busy event loop at every step
-)
+SWITCH_SECONDS = 1e-4  # after which Python lets another thread run: the model's waits for the event loop at every step
 REFUSED_SECONDS = 0.5  # after 503, until the next request of that connection is read
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from abnn.errors import InputError, at_least_one, explain
 
-PATIENCE = (
-    0.25  # share of its time that a request may have to wait in one queue; it is refused at once if that is likely
-)
+PATIENCE = 0.25  # share of its time that a request may wait in one queue; where more is likely, it is refused at once
 
 
 @dataclass(frozen=True)

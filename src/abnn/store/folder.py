@@ -79,9 +79,8 @@ def read_folder(path: str | Path, kind: type[Kind]) -> Kind:
         raise FileFormatError(f"{file} was changed since it was saved. {FIX}")
     for part in (path / name for name in kind.PARTS):
         if part.exists() and description.files.get(part.name) != file_digest(part):
-            raise FileFormatError(
-                f"{part} is not the file that was saved with {kind.FILE}: one of another model? {FIX}"
-            )
+            wrong = f"{part} is not the file that was saved with {kind.FILE}: one of another model?"
+            raise FileFormatError(f"{wrong} {FIX}")
     return description
 
 

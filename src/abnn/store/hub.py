@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from abnn.errors import AbnnError, InputError, MissingExtraError, explain
+from abnn.errors import AbnnError, InputError, explain, import_extra
 from abnn.store.schema import AttachedModel
 
 CARD = "README.md"
@@ -28,16 +28,15 @@ def push(folder: Path, repository: str, private: bool | None, token: str | None)
 
     Files of an earlier model in the repository that this one lacks are removed by the same commit.
     """
-    hub = _hub()
+    hub = import_extra("huggingface_hub", "hub")
     if not isinstance(repository, str) or not REPOSITORY.fullmatch(repository):
         raise InputError(explain("repo", repr(repository), 'a name like "user/repo"'))
     api = hub.HfApi(token=token, library_name="abnn")
     try:
         api.create_repo(repository, private=private, exist_ok=True)
-        stale: dict[str, Any] = {"allow_patterns": list(FILES), "delete_patterns": list(AttachedModel.PARTS)}
-        commit = api.upload_folder(
-            repo_id=repository, folder_path=folder, commit_message="Push a model of abnn", **stale
-        )
+        options: dict[str, Any] = {"allow_patterns": list(FILES), "delete_patterns": list(AttachedModel.PARTS)}
+        options["commit_message"] = "Push a model of abnn"
+        commit = api.upload_folder(repo_id=repository, folder_path=folder, **options)
     except (OSError, ValueError) as error:
         raise AbnnError(f"repo: {repository} cannot be pushed to {api.endpoint} ({_reason(error)}).") from None
     return str(commit.commit_url)
@@ -45,7 +44,7 @@ def push(folder: Path, repository: str, private: bool | None, token: str | None)
 
 def fetch(repository: str, revision: str | None = None, token: str | None = None) -> Path:
     """Return the folder of a repository's files in the cache of huggingface_hub, fetched where they are not there yet."""
-    hub = _hub()
+    hub = import_extra("huggingface_hub", "hub")
     try:
         options: dict[str, Any] = {"allow_patterns": list(FILES), "library_name": "abnn"}
         return Path(hub.snapshot_download(repository, revision=revision, token=token, **options))
@@ -58,11 +57,3 @@ def fetch(repository: str, revision: str | None = None, token: str | None = None
 def _reason(error: Exception) -> str:
     """Return the first line of an error: the others repeat the request."""
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
-
-
-def _hub() -> Any:
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise MissingExtraError("huggingface_hub", "hub") from None
-    return huggingface_hub

@@ -29,7 +29,7 @@ from abnn.triage.thresholds import (
     conformal_quantile,
     least_count,
     lift,
-    seven_digits,
+    quantiles,
 )
 from abnn.triage.triage import Triage
 from abnn.triage.widths import learn_statement
@@ -68,12 +68,11 @@ class Gathered:
     good, predicted, labels  of each held-out input: its score, predicted class, and label
     log_probs                of each held-out input: ln of its averaged prediction, [N, K]
     mild, severe             scores of outliers with severity at most, and above, one half
-    classes, score, draws, seed   of the model and its predictions
-    drawn, views             how many samples the predictions had, whatever draws were asked for, and views; None: not known
+    classes                  how many the model has
+    score, draws, seed, drawn, views, temperature, intervals   of its predictions, see :class:`Triage`
     class_names              for messages; None: numbers
     rounding                 the largest difference between the scores of some inputs alone and in their batch
     distribution             what predictions consist of. Where it is not "classes", ``predicted`` is 0, and ``labels`` is 0 for right ones
-    temperature, intervals   of such predictions: see :class:`Triage`
     """
 
     good: np.ndarray
@@ -215,33 +214,20 @@ def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
         notice, reject = promised(good)
         by_class = _by_class(gathered, config, promised) if config.per_class else ()
         noticed, rejected = config.noticed, _affordable(gathered, config)
+    fields = ("score", "draws", "seed", "drawn", "views", "temperature", "intervals")
+    about: dict[str, Any] = {name: getattr(gathered, name) for name in fields}
+    if gathered.distribution == "classes":
+        about["temperature"] = choose_temperature(gathered.log_probs, gathered.labels)
     return Triage(
-        notice=notice,
-        reject=reject,
-        noticed=noticed,
-        rejected=rejected,
-        score=gathered.score,
-        draws=gathered.draws,
-        seed=gathered.seed,
+        *(notice, reject, noticed, rejected),
+        **about,
         inputs=len(good),
         calibration=quantiles(good),
         confidence=config.confidence,
         by_class=by_class,
         costs=config.costs,
         reference=split_reference(good, gathered.seed, gathered.rounding) if len(good) >= LEAST_SCORES else ((), ()),
-        drawn=gathered.drawn,
-        temperature=choose_temperature(gathered.log_probs, gathered.labels)
-        if gathered.distribution == "classes"
-        else gathered.temperature,
-        views=gathered.views,
-        intervals=gathered.intervals,
     )
-
-
-def quantiles(scores: np.ndarray) -> tuple[float, ...]:
-    """Return 0 %, 1 %, ..., 100 % of the scores, to seven digits."""
-    values = np.quantile(scores, np.arange(101) / 100, method="inverted_cdf")
-    return tuple(seven_digits(value) for value in values)
 
 
 def _by_cost(gathered: Gathered, costs: Costs) -> Pair:
@@ -252,9 +238,7 @@ def _by_cost(gathered: Gathered, costs: Costs) -> Pair:
     scores = np.concatenate([gathered.good, gathered.severe])
     limits, least = np.array(cheapest_thresholds(scores, kinds, costs)[:2]), float(scores.min())
     lifted = lift(limits, gathered.good, gathered.rounding)
-    below_all = 2 * least - lift(
-        least, gathered.good, gathered.rounding
-    )  # where not even the smallest score is worth it
+    below_all = 2 * least - lift(least, gathered.good, gathered.rounding)  # where even the smallest is not worth it
     notice, reject = np.where(limits < least, below_all, lifted).tolist()
     return notice, reject
 

@@ -120,10 +120,8 @@ class DriftMonitor:
             numbers = f"{len(self.edges)} edges and {len(self.reference)} counts"
             raise InputError(explain("edges, counts", numbers, "rising edges, and one count more, none negative"))
         if len(self.counts) != len(self.reference) or len(self.pool) != (len(_BETS) if self.seen else 0):
-            numbers = f"{len(self.counts)} counts, {len(self.pool)} bets"
-            raise InputError(
-                explain("state", numbers, f"one count for each bin, {len(_BETS)} bets after the first score")
-            )
+            numbers, bets = f"{len(self.counts)} counts, {len(self.pool)} bets", f"{len(_BETS)} after the first score"
+            raise InputError(explain("state", numbers, f"one count for each bin, and bets: {bets}"))
 
     @classmethod
     def from_scores(cls, scores: np.ndarray, alarm: float = 0.01, seed: int = 0) -> DriftMonitor:

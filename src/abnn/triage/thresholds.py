@@ -111,6 +111,11 @@ def cheapest_thresholds(scores: np.ndarray, kinds: np.ndarray, costs: Costs) -> 
     return float(candidates[low]), float(candidates[high]), float(total[high] + notice.sum())
 
 
+def quantiles(scores: np.ndarray) -> tuple[float, ...]:
+    """Return 0 %, 1 %, ..., 100 % of the scores, to seven digits."""
+    return tuple(map(seven_digits, np.quantile(scores, np.arange(101) / 100, method="inverted_cdf")))
+
+
 def seven_digits(value: float) -> float:
     """Return a score as quantiles are kept."""
     return float(f"{value:.7g}")

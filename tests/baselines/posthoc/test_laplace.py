@@ -13,7 +13,8 @@ from scipy.special import softmax
 from torch import Tensor
 
 from abnn.baselines.posthoc import Features, Head, PostHocModel, build_posthoc
-from abnn.baselines.posthoc.laplace import fit_posterior, full_variances, kron_variances, library, probit_logits
+from abnn.baselines.posthoc.base import library
+from abnn.baselines.posthoc.laplace import LIBRARY, fit_posterior, full_variances, kron_variances, probit_logits
 from abnn.errors import MissingExtraError
 from abnn.predict import Plain
 from tests.conftest import generator, mlp
@@ -24,7 +25,7 @@ from .samples import CLASSES, WIDTH, batches, digit_reader, made_up
 @pytest.fixture
 def needs_library() -> None:
     try:
-        library()
+        library(*LIBRARY)
     except MissingExtraError:
         pytest.skip("laplace-torch is not installed")
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from abnn.baselines.options import check_choice, check_options, register
-from abnn.errors import InputError, NotFittedError, explain
+from abnn.errors import InputError, MissingExtraError, NotFittedError, explain, import_extra
+from abnn.networks.vision import torchvision
 
 POSTHOC: dict[str, type[PostHoc]] = {}
 """Every score by its name."""
@@ -153,6 +154,21 @@ class PostHoc(ABC):
         for part in needs:
             if getattr(features, part) is None or (part == "network" and features.inputs is None):
                 raise InputError(explain("features", f"none with {part!r}", f"for {self.name!r}: {PARTS[part]}"))
+
+
+def add_score(base: type[PostHoc], name: str, settings: Mapping[str, Any] | None = None, **own: Any) -> None:
+    """Make a class a score of another name: with settings, each a default with its check, and attributes of its own."""
+    own |= {"name": name, "__module__": base.__module__, **(settings or {})}
+    dataclass(type(name, (base,), {**own, "__annotations__": dict.fromkeys(settings or (), Any)}))
+
+
+def library(module: str, package: str) -> Any:
+    """Return a module of the extra "posthoc", after torchvision, which its packages import."""
+    try:
+        torchvision()
+    except ImportError:
+        raise MissingExtraError(package, "posthoc") from None
+    return import_extra(module, "posthoc", package)
 
 
 def build_posthoc(name: str, **settings: Any) -> PostHoc:

@@ -21,11 +21,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from abnn.baselines.options import one_of, option
-from abnn.baselines.posthoc.base import Features, Head, PostHoc
+from abnn.baselines.posthoc.base import Features, Head, PostHoc, library
 from abnn.baselines.posthoc.logits import entropy
-from abnn.errors import MissingExtraError
-from abnn.networks.vision import torchvision
 
+LIBRARY = ("laplace", "laplace-torch")
 NUMBERS = 2**26  # of the Jacobians that the library holds at a time
 
 
@@ -53,7 +52,7 @@ class Laplace(PostHoc):
     structure: str = option("kron", one_of(("kron", "full")))
 
     def prepare(self) -> None:
-        library()
+        library(*LIBRARY)
 
     def learn(self, features: Features) -> dict[str, Tensor]:
         head = features.part("head")
@@ -65,16 +64,6 @@ class Laplace(PostHoc):
         return entropy(probit_logits(features.logits, variances(features.part("last"), **self.state)))
 
 
-def library() -> Any:
-    """The class laplace.Laplace, after torchvision, which the library imports."""
-    try:
-        torchvision()
-        from laplace import Laplace as posterior  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError:
-        raise MissingExtraError("laplace-torch", "posthoc") from None
-    return posterior
-
-
 def fit_posterior(head: Head, last: Tensor, labels: Tensor, structure: str) -> Any:
     """The library's posterior of the last layer alone, with the last features as its inputs."""
     classes, width = head.weight.shape
@@ -82,7 +71,7 @@ def fit_posterior(head: Head, last: Tensor, labels: Tensor, structure: str) -> A
     loader = DataLoader(TensorDataset(last.float().cpu(), labels.cpu()), batch_size=min(rows, 1024))
     with torch.enable_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        posterior = library()(
+        posterior = library(*LIBRARY).Laplace(
             copy.deepcopy(head).requires_grad_(), "classification", subset_of_weights="all", hessian_structure=structure
         )
         posterior.fit(loader)

@@ -19,7 +19,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from abnn.baselines.options import check_count, check_positive, option
-from abnn.baselines.posthoc.base import Features, PostHoc
+from abnn.baselines.posthoc.base import Features, PostHoc, add_score
 from abnn.scores import entropy as sample_entropy
 
 
@@ -68,33 +68,9 @@ class LogitScore(PostHoc):
         return type(self).formula(features.logits, **self.settings)
 
 
-@dataclass
-class Energy(LogitScore):
-    name: ClassVar[str] = "energy"
-    formula = staticmethod(energy)
-    temperature: float = option(1.0, check_positive)
-
-
-class MaxLogit(LogitScore):
-    name: ClassVar[str] = "max-logit"
-    formula = staticmethod(max_logit)
-
-
-@dataclass
-class MaxLogitPNorm(LogitScore):
-    name: ClassVar[str] = "max-logit-pnorm"
-    formula = staticmethod(max_logit_pnorm)
-    power: float = option(5.0, check_positive)
-
-
-class Entropy(LogitScore):
-    name: ClassVar[str] = "entropy"
-    formula = staticmethod(entropy)
-
-
-@dataclass
-class GEN(LogitScore):
-    name: ClassVar[str] = "gen"
-    formula = staticmethod(gen)
-    gamma: float = option(0.1, check_positive)
-    largest: int = option(100, check_count)
+add_score(LogitScore, "energy", {"temperature": option(1.0, check_positive)}, formula=staticmethod(energy))
+add_score(LogitScore, "max-logit", formula=staticmethod(max_logit))
+add_score(LogitScore, "max-logit-pnorm", {"power": option(5.0, check_positive)}, formula=staticmethod(max_logit_pnorm))
+add_score(LogitScore, "entropy", formula=staticmethod(entropy))
+_GEN = {"gamma": option(0.1, check_positive), "largest": option(100, check_count)}
+add_score(LogitScore, "gen", _GEN, formula=staticmethod(gen))

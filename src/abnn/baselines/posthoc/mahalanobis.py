@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from abnn.baselines.posthoc.base import Features, PostHoc
+from abnn.baselines.posthoc.base import Features, PostHoc, add_score
 from abnn.bayes.gaussians import Moments
 
 
@@ -77,4 +77,4 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "relative-mahalanobis-blocks": {"relative": True, "needs": ("blocks",)},
 }
 for _name, _changes in VARIANTS.items():
-    type(_name, (Mahalanobis,), {"name": _name, "__module__": __name__, **_changes})
+    add_score(Mahalanobis, _name, **_changes)

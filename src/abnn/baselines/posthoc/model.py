@@ -66,9 +66,8 @@ class PostHocModel:
         learning = [each for each in self.scores.values() if each.learns]
         if learning:
             keep = {part for each in learning for part in each.needs}
-            features = self.reader.gather(
-                batches, draws, seed, most, keep, [each for each in learning if each.takes_notes]
-            )
+            notes = [each for each in learning if each.takes_notes]
+            features = self.reader.gather(batches, draws, seed, most, keep, notes)
             for each in learning:
                 each.fit(features)
         return self
@@ -80,7 +79,7 @@ class PostHocModel:
             fix = "call fit(train_loader) first, or leave them out."
             raise NotFittedError(f"scores: {', '.join(waiting)} learn from training data; {fix}")
         shown = self.score if score is None else score
-        x = check_inputs(self, x)  # type: ignore[arg-type]
+        x = check_inputs(self, x)
         seed = int(torch.randint(2**62, ())) if seed is None else seed
         parts: dict[str, list[Tensor]] = {name: [] for name in self.scores if name not in SAMPLE_SCORES}
         logits = []

@@ -1,7 +1,13 @@
 """Scores of the library pytorch-ood (https://github.com/kkirchheim/pytorch-ood), which has its formulas and references.
 
-Each class below names the library's class, its settings here and what it learns; the library fits and scores. It is imported when
-it is needed, and installed with abnn[posthoc]. A model with several draws is read as one network: features are averaged over
+    fdbd    mean distance to the decision boundaries, over that to the training mean. Liu and Qin 2024, arXiv:2312.11536
+    nci     nearness to the weights of the predicted class, and length of the features. Liu and Qin 2025, arXiv:2311.01479
+    react   energy of W min(h, c) + b, c a quantile of the training features. Sun et al. 2021, arXiv:2111.12797
+    ash     ASH-S: energy of the largest features, scaled up by what was cut. Djurisic et al. 2023, arXiv:2209.09858
+    scale   energy of all features, scaled up as ASH-S does it. Xu et al. 2024, arXiv:2310.00227; 0.85 there for ImageNet
+
+and those of classes of their own below. Each names the library's class, its settings here and what it learns; the library fits and
+scores. It is imported when it is needed, and installed with abnn[posthoc]. A model with several draws is read as one network: features are averaged over
 the draws, and what the library says of logits it says of W h + b.
 """
 
@@ -14,19 +20,12 @@ import torch
 from torch import Tensor
 
 from abnn.baselines.options import check_count, check_not_negative, check_positive, check_share, option
-from abnn.baselines.posthoc.base import Features, PostHoc
-from abnn.errors import MissingExtraError
-from abnn.networks.vision import torchvision
+from abnn.baselines.posthoc.base import Features, PostHoc, add_score, library
 
 
 def detectors() -> Any:
-    """The module pytorch_ood.detector, after torchvision, which it imports."""
-    try:
-        torchvision()
-        from pytorch_ood import detector  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError:
-        raise MissingExtraError("pytorch-ood", "posthoc") from None
-    return detector
+    """The module pytorch_ood.detector."""
+    return library("pytorch_ood", "pytorch-ood").detector
 
 
 def choose(rows: Tensor, most: int, seed: int) -> Tensor:
@@ -86,56 +85,14 @@ class LibraryScore(PostHoc):
         return getattr(detector, f"predict_{self.reads}")(rows)
 
 
-class FDBD(LibraryScore):
-    """Mean distance to the decision boundaries, over that to the training mean. Liu and Qin 2024, arXiv:2312.11536."""
-
-    name: ClassVar[str] = "fdbd"
-    detector: ClassVar[str] = "fDBD"
-    learned: ClassVar[dict[str, str]] = {"mean": "train_mean", "gaps": "_denom_matrix"}
-
-
-@dataclass
-class NCI(LibraryScore):
-    """Nearness to the weights of the predicted class, and length of the features. Liu and Qin 2025, arXiv:2311.01479."""
-
-    name: ClassVar[str] = "nci"
-    detector: ClassVar[str] = "NCI"
-    arguments: ClassVar[dict[str, str]] = {"alpha": "alpha"}
-    learned: ClassVar[dict[str, str]] = {"mean": "global_mean"}
-    alpha: float = option(1e-4, check_not_negative)
-
-
-@dataclass
-class ReAct(LibraryScore):
-    """Energy of W min(h, c) + b, c a quantile of the training features. Sun et al. 2021, arXiv:2111.12797."""
-
-    name: ClassVar[str] = "react"
-    detector: ClassVar[str] = "ReAct"
-    arguments: ClassVar[dict[str, str]] = {"quantile": "percentile"}
-    reads: ClassVar[str] = "feature_maps"
-    learned: ClassVar[dict[str, str]] = {"ceiling": "threshold"}
-    quantile: float = option(0.9, check_share)
-
-
-@dataclass
-class ASH(LibraryScore):
-    """ASH-S: energy of the largest features, scaled up by what was cut. Djurisic et al. 2023, arXiv:2209.09858."""
-
-    name: ClassVar[str] = "ash"
-    detector: ClassVar[str] = "ASH"
-    arguments: ClassVar[dict[str, str]] = {"pruned": "percentile"}
-    reads: ClassVar[str] = "feature_maps"
-    learns: ClassVar[bool] = False
-    pruned: float = option(0.65, check_share)
-
-
-@dataclass
-class SCALE(ASH):
-    """Energy of all features, scaled up as ASH-S does it. Xu et al. 2024, arXiv:2310.00227; 0.85 there for ImageNet."""
-
-    name: ClassVar[str] = "scale"
-    detector: ClassVar[str] = "SCALE"
-    pruned: float = option(0.85, check_share)
+_PRUNING = {"arguments": {"pruned": "percentile"}, "reads": "feature_maps", "learns": False}
+_CLIPPING = {"arguments": {"quantile": "percentile"}, "reads": "feature_maps", "learned": {"ceiling": "threshold"}}
+_NEARNESS = {"arguments": {"alpha": "alpha"}, "learned": {"mean": "global_mean"}}
+add_score(LibraryScore, "fdbd", detector="fDBD", learned={"mean": "train_mean", "gaps": "_denom_matrix"})
+add_score(LibraryScore, "nci", {"alpha": option(1e-4, check_not_negative)}, detector="NCI", **_NEARNESS)
+add_score(LibraryScore, "react", {"quantile": option(0.9, check_share)}, detector="ReAct", **_CLIPPING)
+add_score(LibraryScore, "ash", {"pruned": option(0.65, check_share)}, detector="ASH", **_PRUNING)
+add_score(LibraryScore, "scale", {"pruned": option(0.85, check_share)}, detector="SCALE", **_PRUNING)
 
 
 @dataclass

@@ -234,19 +234,13 @@ class Sample:
 
 
 def gather(
-    model: Attached | Plain,
-    batches: Iterable[Any],
-    of: str = "model",
-    at: str | Sequence[str] | None = None,
-    draws: int | None = None,
-    seed: int = 0,
-    most: int = MOST,
+    model: Attached | Plain, batches: Iterable[Any], of: str = "model", at: Any = None, **options: Any
 ) -> Features:
     """Return the features of (x, y) batches as a plain network or an attached model sees them, in one pass, on the CPU.
 
-    of and at are those of :class:`Reader`; draws, seed and most those of :meth:`Reader.gather`.
+    of and at are those of :class:`Reader`; options, such as draws, seed and most, those of :meth:`Reader.gather`.
     """
-    return Reader(model, of, at).gather(batches, draws, seed, most)
+    return Reader(model, of, at).gather(batches, **options)
 
 
 def _mean(rows: Tensor, batch: int) -> Tensor:

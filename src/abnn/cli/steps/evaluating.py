@@ -73,11 +73,8 @@ def _choose_score(model: Any, form: InputForm, score: str | None, draws: int) ->
     if score is None:
         return prediction.default
     if score not in (names := all_scores(prediction)):
-        raise (
-            without_statistics(score)
-            if score in SCORES and SCORES[score].statistics
-            else unknown("--score", score, names)
-        )
+        learnt = score in SCORES and SCORES[score].statistics
+        raise without_statistics(score) if learnt else unknown("--score", score, names)
     return model.predict(example, draws=draws, score=score).default
 
 

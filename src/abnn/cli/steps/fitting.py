@@ -23,7 +23,7 @@ from abnn.cli._common import say, waiting
 from abnn.cli._config import FILE, write_options
 from abnn.cli.fit import FitRequest
 from abnn.cli.steps import image_data, own_backbone, own_report
-from abnn.cli.steps.image_data import Files, OwnData
+from abnn.cli.steps.image_data import Files, OwnData, Reading
 from abnn.config import AttachConfig, FitConfig, TriageConfig, check_rate
 from abnn.data import InputForm
 from abnn.decisions import check_promise
@@ -144,13 +144,11 @@ def prepare(request: FitRequest) -> Job:
     outliers: Any = DEFAULT
     unreadable: tuple[str, ...] = ()
     if request.outliers is not None:
-        outliers, unreadable = image_data.read_outliers(request.outliers, form, request.skip_unreadable)
+        outliers, unreadable = image_data.read_outliers(request.outliers, Reading(form, request.skip_unreadable))
     with progress_bar(disable=request.quiet) as bar:
         task = bar.add_task("reading images", total=len(source) + len(held_out or ()), status="")
-        images = image_data.read_own(
-            *(source, held_out, form, request.held_out, request.seed, request.skip_unreadable),
-            on_read=lambda count: bar.advance(task, count),
-        )
+        how = Reading(form, request.skip_unreadable, lambda count: bar.advance(task, count))
+        images = image_data.read_own(source, held_out, how, request.held_out, request.seed)
     needed = least_count(request.noticed) * (len(names) if request.per_class else 1)
     if len(images.held_out_labels) < needed:
         within = " within each class" if request.per_class else ""
@@ -168,11 +166,9 @@ def train_backbone(job: Job) -> nn.Module:
     checkpoint = None if path is None else path.with_name(f"{path.stem}-backbone{path.suffix}")
     method = make_method("threshold", optimizer="adamw", lr=request.backbone_lr, schedule="cycle", kaiming=False)
     epochs = request.backbone_epochs or min(40, max(10, math.ceil(1000 / job.steps)))
-    config, progress = TrainConfig(accelerator=request.device, checkpoint=checkpoint), not request.quiet
-    loader = job.train_loader()
-    network = train_method(
-        method, job.network, loader, epochs, seed=request.seed, progress=progress, config=config
-    ).network
+    config = TrainConfig(accelerator=request.device, checkpoint=checkpoint)
+    options: dict[str, Any] = {"seed": request.seed, "progress": not request.quiet, "config": config}
+    network = train_method(method, job.network, job.train_loader(), epochs, **options).network
     if (recipe := getattr(job.network, "abnn_recipe", None)) is not None:
         network.__dict__["abnn_recipe"] = recipe
     return network.eval()
@@ -244,9 +240,8 @@ def calibrate(job: Job, model: Attached, before: Before, alert: str) -> bytes | 
     model.extra["data"] = f"{readable(request.data.resolve().name)}, {counts}"
     if form.mean is not None and form.std is not None:
         model.extra["preprocess"] = {"mean": list(form.mean), "std": list(form.std)}
-    to_show, to_choose = split_held_out(
-        images, request.seed, least_count(request.noticed), keep_whole=request.per_class
-    )
+    least = least_count(request.noticed)
+    to_show, to_choose = split_held_out(images, request.seed, least, keep_whole=request.per_class)
     loader = make_loader(to_choose)
     try:
         triage = choose_thresholds(model, loader, job.triage, job.outliers, progress=not request.quiet)
@@ -256,20 +251,13 @@ def calibrate(job: Job, model: Attached, before: Before, alert: str) -> bytes | 
         return None
     plain_config = replace(job.triage, per_class=False)
     plain_triage = choose_thresholds(before.plain, loader, plain_config, job.outliers, progress=not request.quiet)
+    models = {"plain network": (before.plain, plain_triage), "attached network": (model, triage)}
+    accuracy = before.held_out.float().mean().item()
+    config = {"backbone": request.backbone, "data": str(request.data), "held-out accuracy of the backbone": accuracy}
+    intro = own_report.introduce(before.warning, request.joint, separate=to_show is not to_choose)
+    about = (make_loader(to_show), form, images.class_names, config, intro, alert)
     with tempfile.TemporaryDirectory() as folder, waiting("writing the page", request.quiet):
-        page = own_report.write_own_report(
-            Path(folder) / "report.html",
-            {"plain network": (before.plain, plain_triage), "attached network": (model, triage)},
-            *(make_loader(to_show), form, images.class_names),
-            {
-                "backbone": request.backbone,
-                "data": str(request.data),
-                "held-out accuracy of the backbone": before.held_out.float().mean().item(),
-            },
-            own_report.introduce(before.warning, request.joint, separate=to_show is not to_choose),
-            alert,
-        )
-        return page.read_bytes()
+        return own_report.write_own_report(Path(folder) / "report.html", models, *about).read_bytes()
 
 
 def save(job: Job, model: Attached, page: bytes | None) -> None:

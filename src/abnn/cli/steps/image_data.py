@@ -80,31 +80,32 @@ def look(source: FolderSource) -> Look:
     return Look(next(iter(sizes)) if len(sizes) == 1 else None, grey)
 
 
-def read_own(
-    source: FolderSource,
-    held_out: FolderSource | None,
-    form: InputForm,
-    share: float,
-    seed: int,
-    skip_unreadable: bool,
-    on_read: Callable[[int], None] = lambda count: None,
-) -> OwnData:
+@dataclass(frozen=True)
+class Reading:
+    """In which form images are read, whether those that cannot be read are left out, and what counts the others."""
+
+    form: InputForm
+    skip_unreadable: bool
+    on_read: Callable[[int], None] = lambda count: None
+
+
+def read_own(source: FolderSource, held_out: FolderSource | None, how: Reading, share: float, seed: int) -> OwnData:
     """Read every image once; split off ``share`` of each class unless there is ``held_out`` data."""
-    names = source.class_names or ()
+    names, form = source.class_names or (), how.form
     count = len(source) + len(held_out or ())
-    whole = _read(source, source.labels, form, count, skip_unreadable, on_read)
+    whole = _read(source, source.labels, how, count)
     if held_out is None:
         train, held = (whole.part(places) for places in stratified(whole.labels, names, share, seed))
         skipped, notes = whole.skipped, source.notes
     else:
-        train, held = whole, _read(held_out, _match(held_out, names), form, count, skip_unreadable, on_read)
+        train, held = whole, _read(held_out, _match(held_out, names), how, count)
         skipped, notes = (*whole.skipped, *held.skipped), (*source.notes, *held_out.notes)
     if empty := [name for label, name in enumerate(names) if not (train.labels == label).any()]:
         raise InputError(explain("--data", f"no readable image of {', '.join(empty[:5])}", "images of every class"))
     return OwnData(names, train.dataset(form), held.dataset(form), train.labels, held.labels, skipped, notes)
 
 
-def read_outliers(folder: Path, form: InputForm, skip_unreadable: bool) -> tuple[Dataset, tuple[str, ...]]:
+def read_outliers(folder: Path, how: Reading) -> tuple[Dataset, tuple[str, ...]]:
     """Return images that do not belong, read once like those that do, and what was left out."""
     if not folder.is_dir():
         raise InputError(explain("--outliers", f"{folder}, which is no folder", "a folder of images"))
@@ -112,8 +113,8 @@ def read_outliers(folder: Path, form: InputForm, skip_unreadable: bool) -> tuple
         source = FolderSource(folder)
     except InputError as error:
         raise InputError(f"--outliers{str(error).removeprefix('source')}") from None
-    whole = _read(source, source.labels, form, len(source), skip_unreadable, argument="--outliers")
-    return whole.dataset(form), whole.skipped
+    whole = _read(source, source.labels, how, len(source), argument="--outliers")
+    return whole.dataset(how.form), whole.skipped
 
 
 def stratified(labels: np.ndarray, names: tuple[str, ...], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -148,28 +149,20 @@ class Images:
         return Files(self.paths, self.labels, form)
 
 
-def _read(
-    source: FolderSource,
-    labels: np.ndarray,
-    form: InputForm,
-    count: int,
-    skip_unreadable: bool,
-    on_read: Callable[[int], None] = lambda count: None,
-    argument: str = "--data",
-) -> Images:
+def _read(source: FolderSource, labels: np.ndarray, how: Reading, count: int, argument: str = "--data") -> Images:
     """Read all images of a source; they stay in memory if ``count`` of them fit."""
-    in_memory = count * int(np.prod(form.shape)) * 4 <= IN_MEMORY
+    in_memory = count * int(np.prod(how.form.shape)) * 4 <= IN_MEMORY
     rows, parts, done = [], [], 0
     skipped: list[str] = []
-    for chunk in source.chunks(form, 256):
-        if chunk.unreadable and not skip_unreadable:
+    for chunk in source.chunks(how.form, 256):
+        if chunk.unreadable and not how.skip_unreadable:
             listed = "; ".join(chunk.unreadable[:3])
             fix = "Repair or remove them, or pass --skip-unreadable to leave them out."
             raise InputError(explain(argument, f"images that cannot be read: {listed}", "readable images", fix))
         skipped += chunk.unreadable
         rows.append(chunk.rows)
         parts += [chunk.x] if in_memory else []
-        on_read(chunk.last - done)
+        how.on_read(chunk.last - done)
         done = chunk.last
     places = np.concatenate(rows)
     if not len(places):

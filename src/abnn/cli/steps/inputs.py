@@ -15,6 +15,7 @@ import numpy as np
 
 from abnn.data import ArraySource, InputForm
 from abnn.data.images import EXTENSIONS, read_input
+from abnn.data.source import ahead
 from abnn.errors import InputError, explain, readable
 
 STDIN = "-"
@@ -59,12 +60,8 @@ def standard_input() -> BinaryIO:
 
 def read_inputs(texts: Iterable[str], form: InputForm, size: int) -> Iterator[Batch]:
     """Yield batches of at most ``size`` inputs; the next one is read while the caller works on this one."""
-    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(_THREADS) as pool:
-        batches = _batches(expand(texts), form, size, pool)
-        following = reader.submit(next, batches, None)
-        while (batch := following.result()) is not None:
-            following = reader.submit(next, batches, None)
-            yield batch
+    with ThreadPoolExecutor(_THREADS) as pool:
+        yield from ahead(_batches(expand(texts), form, size, pool))
 
 
 def expand(texts: Iterable[str]) -> Iterator[str]:
@@ -125,8 +122,7 @@ def _images(names: list[str], form: InputForm, pool: ThreadPoolExecutor) -> Batc
 def _rows(name: str, form: InputForm, size: int) -> Iterator[Batch]:
     source = ArraySource(name)
     source.check(form)
-    for first in range(0, len(source), size):
-        chunk = source.read(first, min(first + size, len(source)), form)
+    for chunk in source.chunks(form, size):
         finite = np.isfinite(np.asarray(chunk.x).reshape(len(chunk.x), -1)).all(1)
         pairs = [(f"{readable(name)}[{row}]", good) for row, good in zip(chunk.rows, finite.tolist())]
         bad = [(each, "holds NaN or infinite values") for each, good in pairs if not good]

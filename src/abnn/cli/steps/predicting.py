@@ -26,7 +26,7 @@ from abnn.cli.predict import PredictRequest
 from abnn.cli.steps.inputs import list_names, read_inputs
 from abnn.data import InputForm
 from abnn.data.drawing import InkForm, reads_drawings
-from abnn.errors import AbnnError, FileFormatError, InputError, MissingExtraError, explain, unknown
+from abnn.errors import AbnnError, FileFormatError, InputError, explain, import_extra, unknown
 from abnn.export.ask import ask
 from abnn.files import check_writable, write_bytes, write_text
 from abnn.store.names import class_names_of
@@ -109,7 +109,7 @@ class OutputFile:
         if self.ending not in (".parquet", ".csv", ".jsonl"):
             raise InputError(explain("--output", str(path), "a name that ends with .parquet, .csv or .jsonl"))
         if self.ending == ".parquet":
-            _parquet()
+            import_extra("pyarrow", "scale")
 
     def add(self, rows: Sequence[Row], first: bool) -> None:
         self.rows += rows
@@ -117,25 +117,18 @@ class OutputFile:
     def write(self) -> None:
         """Write all rows, and beside them the options that made them."""
         if self.ending == ".parquet":
-            arrow, parquet = _parquet()
+            import pyarrow
+            from pyarrow import parquet
+
             columns = {each.name: [getattr(row, each.name) for row in self.rows] for each in fields(Row)}
             buffer = io.BytesIO()
-            parquet.write_table(arrow.table(columns), buffer)
+            parquet.write_table(pyarrow.table(columns), buffer)
             write_bytes(self.path, buffer.getvalue())
         else:
             text = io.StringIO()
             FORMATS[self.ending[1:]](text, self.rows, True)
             write_text(self.path, text.getvalue())
         write_options(self.path.with_suffix(".run.toml"))
-
-
-def _parquet() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingExtraError("pyarrow", "scale") from None
-    return pyarrow, pyarrow.parquet
 
 
 def run(request: PredictRequest) -> int:

@@ -52,13 +52,9 @@ def _rescaled(evaluation: Evaluation) -> Evaluation:
     zero, one = float(np.median(evaluation.scores("id"))), evaluation.thresholds[0]
     unit = one - zero if one > zero else 1.0
     sets = [replace(each, scores={UNIT: (each.scores[evaluation.score] - zero) / unit}) for each in evaluation.sets]
-
-    def pair(limits: tuple[float, float]) -> tuple[float, float]:
-        return (limits[0] - zero) / unit, (limits[1] - zero) / unit
-
-    by_class = tuple(pair(each) for each in evaluation.class_thresholds)
-    own = pair(evaluation.thresholds)
-    return replace(evaluation, score=UNIT, sets=tuple(sets), thresholds=own, class_thresholds=by_class)
+    limits = (np.array([evaluation.thresholds, *evaluation.class_thresholds]) - zero) / unit
+    own, *by_class = map(tuple, limits.tolist())
+    return replace(evaluation, score=UNIT, sets=tuple(sets), thresholds=own, class_thresholds=tuple(by_class))
 
 
 def share_height(drawings: Sequence[Drawing]) -> list[Drawing]:

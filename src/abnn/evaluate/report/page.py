@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
+from jinja2 import Environment
 from markupsafe import Markup
 
 from abnn._version import __version__
@@ -22,7 +22,7 @@ from abnn.evaluate.report.drawing import Drawing, inline, png_file, printable, s
 from abnn.evaluate.report.gallery import gallery
 from abnn.evaluate.report.measure import measure, same_inputs
 from abnn.evaluate.report.numbers import TABLES, as_text, judge, percent
-from abnn.files import write_bytes, write_text, writing_directory
+from abnn.files import templates, write_bytes, write_text, writing_directory
 from abnn.metrics import cluster_confusion
 
 
@@ -45,31 +45,27 @@ def write_report(
     """
     models, path = _check(evaluations, class_names), Path(path)
     numbers = measure(models)
-    aligned = same_inputs(models)
+    aligned, template = same_inputs(models), _environment().get_template("page.html")
     with style():
         drawings = _drawings(models)
         flat = list(enumerate((each for several in drawings.values() for each in several), start=1))
         svg_of = {id(each): Markup(inline(each, number)) for number, each in flat}
-        page = (
-            _environment()
-            .get_template("page.html")
-            .render(
-                title=title,
-                alerts=[alert] if alert else _losses(models, numbers),
-                intro=[part.strip() for part in re.split(r"\n\s*\n", intro) if part.strip()],
-                version=__version__,
-                models=models,
-                class_name=lambda number: class_names[number] if class_names else f"class {number}",
-                numbers=numbers,
-                outlier_sets=_outlier_sets(models),
-                labelled_sets=dict.fromkeys(s.name for each in models for s in each.sets if s.labelled),
-                figures={
-                    kind: [(svg_of[id(each)], each.caption) for each in several] for kind, several in drawings.items()
-                },
-                verdicts={e.name: {tier: e.verdict_counts(tier) for tier in e.tiers} for e in models if e.thresholds},
-                groups={e.name: _three_groups(e) for e in models if len(e.tiers) == len(TIERS)},
-                pictures={each.name: gallery(models, each, aligned) for each in (models[-1], *models[:-1])},
-            )
+        page = template.render(
+            title=title,
+            alerts=[alert] if alert else _losses(models, numbers),
+            intro=[part.strip() for part in re.split(r"\n\s*\n", intro) if part.strip()],
+            version=__version__,
+            models=models,
+            class_name=lambda number: class_names[number] if class_names else f"class {number}",
+            numbers=numbers,
+            outlier_sets=_outlier_sets(models),
+            labelled_sets=dict.fromkeys(s.name for each in models for s in each.sets if s.labelled),
+            figures={
+                kind: [(svg_of[id(each)], each.caption) for each in several] for kind, several in drawings.items()
+            },
+            verdicts={e.name: {tier: e.verdict_counts(tier) for tier in e.tiers} for e in models if e.thresholds},
+            groups={e.name: _three_groups(e) for e in models if len(e.tiers) == len(TIERS)},
+            pictures={each.name: gallery(models, each, aligned) for each in (models[-1], *models[:-1])},
         )
         if figures:
             with writing_directory(path.parent / f"{path.stem}_figures") as scratch:
@@ -92,9 +88,7 @@ def _check(evaluations: Sequence[Evaluation], class_names: Sequence[str] | None)
         for result in each.sets:
             where = f"set {result.name!r} of {each.name!r}"
             if len(result) == 0:
-                fix = (
-                    f"All inputs may have been skipped ({len(result.skipped)}); leave the set out or repair its files."
-                )
+                fix = f"All may have been skipped ({len(result.skipped)}); leave the set out or repair its files."
                 raise InputError(explain(where, "no inputs", "at least one input", fix))
             if bad := int(np.count_nonzero(~np.isfinite(result.scores[each.score]))):
                 fix = "Find out why the model gave NaN or infinity there; leaving such inputs out would flatter it."
@@ -106,16 +100,10 @@ def _check(evaluations: Sequence[Evaluation], class_names: Sequence[str] | None)
     return tuple(evaluations)
 
 
-def _environment() -> jinja2.Environment:
+def _environment() -> Environment:
     """Everything is escaped but figures, and characters that HTML may not hold are replaced."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("abnn.evaluate.report", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: value if isinstance(value, Markup) else printable(value),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
+    environment = templates(
+        Path(__file__).parent, finalize=lambda value: value if isinstance(value, Markup) else printable(value)
     )
     as_json = partial(json.dumps, indent=2, sort_keys=True, ensure_ascii=False)
     environment.filters.update(percent=percent, short=short, as_text=as_text, judge=judge, json=as_json)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from abnn.decisions import verdicts
-from abnn.errors import MissingExtraError, NotFittedError
+from abnn.errors import NotFittedError, import_extra
 from abnn.scores import find_score
 
 if TYPE_CHECKING:
@@ -123,25 +123,24 @@ class Prediction:
 
         class_names  for the label and the columns; None: class numbers
         """
-        probs = (self.probs if self.stated is None else self.stated).cpu()
+        probs = (self.probs if self.stated is None else self.stated).cpu().numpy()
         names = self._names(class_names, probs.shape[1])
-        labels = self.label.tolist()
-        first = {"label": labels if class_names is None else [names[label] for label in labels]}
-        return self._table(first, {f"p({name})": probs[:, index].numpy() for index, name in enumerate(names)})
+        said = self._said(names if class_names is not None else range(len(names)))
+        return self._table(said, {f"p({name})": probs[:, index] for index, name in enumerate(names)})
+
+    def _said(self, names: Sequence[Any]) -> dict[str, list[Any]]:
+        """The first column of a table."""
+        return {"label": [names[label] for label in self.label.tolist()]}
 
     def _names(self, names: Sequence[str] | None, count: int) -> list[str]:
         return [str(name) for name in (range(count) if names is None else names)]
 
     def _table(self, first: dict[str, Any], rest: dict[str, Any]) -> pandas.DataFrame:
         """A table with score and verdict in the middle."""
-        try:
-            import pandas
-        except ImportError:
-            raise MissingExtraError("pandas", "pandas") from None
         middle: dict[str, Any] = {"score": self.score.cpu().numpy()}
         if self.levels is not None:
             middle["verdict"] = self.verdict
-        return pandas.DataFrame({**first, **middle, **rest})
+        return import_extra("pandas", "pandas").DataFrame({**first, **middle, **rest})
 
     def __len__(self) -> int:
         return self.samples.shape[1]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from abnn.errors import InputError, explain
 from abnn.predict.prediction.classes import Prediction
-
-if TYPE_CHECKING:
-    import pandas
 
 
 @dataclass(frozen=True)
@@ -30,9 +27,6 @@ class LabelPrediction(Prediction):
     def label(self) -> Tensor:
         raise InputError(explain("label", "a prediction of several labels at once", "labels, one bool for each"))
 
-    def to_pandas(self, class_names: Sequence[str] | None = None) -> pandas.DataFrame:
-        """A table with a row for each input: its labels, score, verdict and the probability of each label."""
-        probs = (self.probs if self.stated is None else self.stated).cpu()
-        names = self._names(class_names, probs.shape[1])
-        chosen = [", ".join(name for name, yes in zip(names, row) if yes) for row in self.labels.tolist()]
-        return self._table({"labels": chosen}, {f"p({name})": probs[:, i].numpy() for i, name in enumerate(names)})
+    def _said(self, names: Sequence[Any]) -> dict[str, list[Any]]:
+        chosen = (", ".join(str(name) for name, yes in zip(names, row) if yes) for row in self.labels.tolist())
+        return {"labels": list(chosen)}
