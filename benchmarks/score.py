@@ -26,7 +26,7 @@ import torch
 from _jobs import Job, cluster, make_images, make_model, rows_of, summary_of, tensors
 from timing import ROOT, machine
 
-from abnn.batch.engine import cores
+from abnn.batch.processes import cores
 from abnn.evaluate.provenance import provenance
 from abnn.files import write_json
 from research.tables import update_between_markers
