@@ -82,6 +82,7 @@ class Process:
             self.stopped = True
             if self.process is not None:
                 self.process.kill()
+                self.process.wait()
 
     def _running(self) -> subprocess.Popen[str]:
         with self.lock:
