@@ -79,6 +79,11 @@ def tensors(count: int) -> torch.Tensor:
     return torch.from_numpy(np.stack(pictures)).movedim(3, 1).float() / 255
 
 
+def is_worker(name: str) -> bool:
+    """Whether a process with this title scores: one of this machine, or one of Ray's."""
+    return "abnn.batch.processes" in name or name.startswith("ray::MapWorker")
+
+
 class Job:
     """``abnn score`` as a process, with all processes that it starts: what they take, and ways to kill them."""
 
@@ -123,7 +128,7 @@ class Job:
             for number, name in self.processes().items():
                 with contextlib.suppress(OSError, IndexError):
                     fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-                    role = "driver" if number == self.process.pid else "worker" if "MapWorker" in name else "ray"
+                    role = "driver" if number == self.process.pid else "worker" if is_worker(name) else "ray"
                     self.cpu[number] = (role, (int(fields[11]) + int(fields[12])) / TICKS)
                     rollup = Path(f"/proc/{number}/smaps_rollup").read_text()
                     share = next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) / 1024

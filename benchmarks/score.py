@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _jobs import Job, cluster, make_images, make_model, rows_of, summary_of, tensors
+from _jobs import Job, cluster, is_worker, make_images, make_model, rows_of, summary_of, tensors
 from timing import ROOT, machine
 
-from abnn.batch.engine import cores
+from abnn.batch.processes import cores
 from abnn.evaluate.provenance import provenance
 from abnn.files import write_json
 from research.tables import update_between_markers
@@ -35,7 +35,8 @@ RESULTS, DOCS = ROOT / "results" / "scale", ROOT / "docs" / "scale.md"
 BY_CPU = "Time is that of processors, all processes of a job together: the machine was busy with other work."
 EVERY = 20.0  # seconds between kills
 BATCH = 64
-OPTIONS = ("--id-column", "name", "--quiet", "--size", "500")
+BUSY = 3.5  # load, of two cores: above it the model alone and a job do not get the same share of the machine
+OPTIONS = ("--id-column", "name", "--quiet")
 
 
 def own_speed(model: str, batches: int) -> tuple[float, float]:
@@ -90,7 +91,11 @@ def memory(data: Path, model: Path, images: int, scratch: Path) -> dict[str, Any
     assert whole["images"] == images
     shutil.rmtree(output, ignore_errors=True)
     make_images(scratch / f"images-{small}.parquet", small)
-    options = (*OPTIONS[:-1], str(max(1, small // 20)))  # so many shards that every worker gets some
+    options = (
+        *OPTIONS,
+        "--size",
+        str(max(1, small // 4)),
+    )  # every worker gets some, in batches as large as those of the whole
     job = Job("score", str(model), str(scratch / f"images-{small}.parquet"), str(output), *options)
     assert job.wait() == 0
     rows = [{"images": small, **job.taken()}, {"images": images, **whole["job"]}]
@@ -104,7 +109,7 @@ def kills(data: Path, model: Path, images: int, scratch: Path) -> dict[str, Any]
     killed: list[dict[str, Any]] = []
     with cluster(4) as (address, nodes):
         started = time.perf_counter()
-        options = ["--id-column", "name", "--quiet", "--ray", address, "--size", "500"]
+        options = [*OPTIONS, "--ray", address, "--size", "500"]
         job = Job("score", str(model), str(data), str(output), *options)
         following = started + EVERY
         while job.process.poll() is None:
@@ -131,7 +136,7 @@ def _compared(output: Path, model: Path, data: Path, images: int, scratch: Path)
     """Compare with a job that nobody disturbed."""
     calm = scratch / f"calm-{images}"
     if not (calm / "_summary.json").exists():
-        options = ["--id-column", "name", "--quiet", "--size", "500"]
+        options = [*OPTIONS, "--size", "500"]
         assert Job("score", str(model), str(data), str(calm), *options).wait() == 0
     (found, rows), (expected, _) = rows_of(output), rows_of(calm)
     different = sum(found[name] != row for name, row in expected.items() if name in found)
@@ -148,7 +153,7 @@ def driver(data: Path, model: Path, images: int, scratch: Path) -> dict[str, Any
     """Kill the command after a third and after two thirds of the parts, then let it end."""
     output, rounds = scratch / "driver", []
     shutil.rmtree(output, ignore_errors=True)
-    options = ["--id-column", "name", "--quiet", "--size", "500"]
+    options = [*OPTIONS, "--size", "500"]
     parts = -(-images // 500)
     for share in (1 / 3, 2 / 3, None):
         before = {path.name: path.stat().st_ino for path in output.glob("part-*")}
@@ -159,7 +164,7 @@ def driver(data: Path, model: Path, images: int, scratch: Path) -> dict[str, Any
             job.process.kill()
         status = job.wait()
         time.sleep(5)
-        left = {n: name for n, name in job.processes().items() if "MapWorker" in name}
+        left = {n: name for n, name in job.processes().items() if is_worker(name)}
         kept = all((output / name).stat().st_ino == number for name, number in before.items())
         now = len(list(output.glob("part-*")))
         rounds.append({"status": status, "parts_after": now, "kept_earlier_parts": kept, "workers_left": len(left)})
@@ -177,6 +182,10 @@ def tables(records: Path) -> str:
     first, second = found["memory"]["runs"]
     killed, restarted = found["kills"], found["driver"]
     growth, share = found["memory"]["growth"], speed["share_of_the_models_speed_by_cpu"]
+    load = max(speed["machine"]["load_before"], speed["load_after"])
+    clock = f"{100 * speed['share_of_the_models_speed_by_clock']:.1f} %" if load < BUSY else "other work was in the way"
+    slope = (second["cpu_seconds"] - first["cpu_seconds"]) / (second["images"] - first["images"])
+    start = first["cpu_seconds"] - slope * first["images"]
 
     def lost(run: dict[str, Any]) -> str:
         return f"{run['twice']}, {run['missing']}, {run['different_rows']}"
@@ -184,14 +193,14 @@ def tables(records: Path) -> str:
     rows = {
         "the model alone, pictures in memory: one core, one image": f"{own:.2f} ms",
         f"`abnn score`, {speed['images']:,} images, all its processes: one core, one image": f"{job['cpu_ms']:.2f} ms",
-        "share of the model's own speed": f"{100 * share:.1f} %",
+        "share of the model's own speed, by processor time": f"{100 * share:.1f} %",
+        "the same without the start": f"{100 * own / (1000 * slope):.1f} %",
+        f"the same by the clock, start included, at a load of {load:.1f}": clock,
         f"memory of all processes, {first['images']:,} images": f"{first['peak_mb']:,.0f} MB",
         f"memory of all processes, {second['images']:,} images": f"{second['peak_mb']:,.0f} MB ({100 * growth:+.1f} %)",
         f"{killed['images']:,} images on four nodes, {len(killed['kills'])} kills: twice, missing, other": lost(killed),
         f"{restarted['images']:,} images, the command killed twice: twice, missing, other": lost(restarted),
     }
-    slope = (second["cpu_seconds"] - first["cpu_seconds"]) / (second["images"] - first["images"])
-    start = first["cpu_seconds"] - slope * first["images"]
     rows["cost model: start, then each image, on one core"] = f"{start:.0f} s, {1000 * slope:.2f} ms"
     lines = ["| measured | result |", "|---|---|", *(f"| {what} | {result} |" for what, result in rows.items())]
     machine = speed["machine"]

@@ -15,6 +15,7 @@ rounds over all networks, with as many threads.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import statistics
@@ -28,7 +29,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
@@ -53,7 +54,7 @@ NETWORKS = {
     "vit": "digits at 32 pixels",
 }
 KINDS = ("ordinary", "changed", "far", "constant", "extreme")
-BATCH, TIMED, ROUNDS, CALLS = 100, 64, 7, 5
+BATCH, FEW, TIMED, ROUNDS, CALLS = 100, 7, 64, 7, 5
 
 
 def build(name: str, data: str, seed: int, epochs: int) -> tuple[abnn.Attached, Any]:
@@ -116,8 +117,9 @@ def compare(model: abnn.Attached, exported: Exported, inputs: dict[str, Tensor])
         verdict = np.array([each for part in said for each in part.verdict])
         own = [exported.predict(part.numpy()) for part in x.split(BATCH)]
         other = np.concatenate([each.score for each in own]).astype(np.float64)
+        few = torch.cat([model.predict(part).score for part in x.split(FEW)]).double().numpy()
         number = np.isfinite(score)
-        off = np.abs(other - score)[number]
+        off, own_off = np.abs(other - score)[number], np.abs(few - score)[number]
         unit = np.maximum(spread, np.abs(score[number]))
         found[kind] = {
             "inputs": len(x),
@@ -128,11 +130,24 @@ def compare(model: abnn.Attached, exported: Exported, inputs: dict[str, Tensor])
             "largest difference in spreads": float((off / spread).max(initial=0.0)),
             "median difference in spreads": float(np.median(off / spread)) if number.any() else 0.0,
             "largest difference in spreads, or of the score where that is larger": float((off / unit).max(initial=0.0)),
+            "inputs that differ by more than 1e-4 spreads": int((off > 1e-4 * spread).sum()),
+            "the same of the model itself in small batches": float((own_off / unit).max(initial=0.0)),
+            "largest difference of the network itself to float64": _rounding(model.backbone, x),
             "largest score in spreads": float(np.abs(score[number]).max(initial=0.0) / spread),
             "without a number in torch": int((~number).sum()),
             "verdicts": {name: int((verdict == name).sum()) for name in ("accept", "notice", "reject")},
         }
     return found
+
+
+def _rounding(network: nn.Module, x: Tensor) -> float:
+    """Return the largest relative difference, of all inputs, between what a network says in float32 and in float64."""
+    wide = copy.deepcopy(network).double()
+    with torch.no_grad():
+        own = torch.cat([network(part) for part in x.split(BATCH)]).double()
+        exact = torch.cat([wide(part.double() if part.is_floating_point() else part) for part in x.split(BATCH)])
+    off = (own - exact).norm(dim=1) / exact.norm(dim=1)
+    return float(off[off.isfinite()].max()) if off.isfinite().any() else 0.0
 
 
 def clock(model: abnn.Attached, exported: Exported, x: Tensor) -> dict[str, float]:
@@ -229,6 +244,28 @@ def table(records: list[dict[str, Any]], speed: dict[str, Any]) -> str:
     return markdown_table([*heads, "times as fast, one input", f"{TIMED} inputs"], rows)
 
 
+def table_of_kinds(records: list[dict[str, Any]]) -> str:
+    """One row for each kind of inputs, over all networks."""
+    rows, within = [], f"networks of {len(records)} within 1e-4 spreads"
+    for name in KINDS:
+        kinds = [each["kinds"][name] for each in records]
+        off = [each["largest difference in spreads"] for each in kinds]
+        relative = [each["largest difference in spreads, or of the score where that is larger"] for each in kinds]
+        places = sorted(relative)
+        other = sum(each["verdicts that differ"] for each in kinds)
+        row = [f"{sum(each['inputs'] for each in kinds):,}", str(other), str(sum(each <= 1e-4 for each in off))]
+        rows.append([name, *row, f"{places[len(places) // 2]:.0e}", f"{places[-1]:.0e}"])
+    heads = [
+        "inputs",
+        "how many",
+        "verdicts that differ",
+        within,
+        "difference of scores, median network",
+        "worst network",
+    ]
+    return markdown_table(heads, rows)
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="*", choices=list(NETWORKS), default=list(NETWORKS))
@@ -251,7 +288,7 @@ def main(arguments: list[str] | None = None) -> None:
         speed = json.loads(place.read_text())["networks"] if place.exists() else {}
         text = table(sorted(records, key=lambda each: list(NETWORKS).index(each["network"])), speed)
         update_between_markers(DOCS, "export", text)
-        print(text)
+        update_between_markers(DOCS, "export-kinds", table_of_kinds(records))
         return
     for name in chosen.networks:
         record = measure(name, chosen.inputs, chosen.seed, chosen.epochs)

@@ -15,7 +15,7 @@ from abnn.batch.job import ScoreConfig, score
 from abnn.errors import AbnnError
 from tests.batch.conftest import Here, png
 
-TWO = ScoreConfig(size=4, batch_size=2)
+TWO = ScoreConfig(size=4, batch_size=2, ray="auto")  # the cluster that is there
 
 
 def workers() -> list[int]:
@@ -67,6 +67,6 @@ def test_what_a_worker_refuses_is_said_as_it_is_elsewhere(
     ray: object, saved: Path, pictures: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(AbnnError, match="^backbone: got 'no.such:thing', which fails with ModuleNotFoundError.*go on"):
-        score(saved, pictures, tmp_path / "out", ScoreConfig(backbone="no.such:thing"), progress=False)
+        score(saved, pictures, tmp_path / "out", ScoreConfig(backbone="no.such:thing", ray="auto"), progress=False)
     assert "Traceback" not in capfd.readouterr().err
     assert not list((tmp_path / "out").glob("part-*"))

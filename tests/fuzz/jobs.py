@@ -153,7 +153,7 @@ def _export_state(folder: Path) -> dict[str, Any]:
 
 
 def _score(samples: Path) -> Callable[[Path], None]:
-    """Score pictures with a worker in this process: Ray's own would not see the faults."""
+    """Score pictures with a worker in this process: one of its own would not see the faults."""
 
     def run_workers(work: Any, shards: Sequence[int], *_: Any) -> Iterator[int]:
         scorer = import_module("abnn.batch.worker").Scorer(work)

@@ -1,1 +1,1 @@
-"""Score millions of inputs on one machine or many: every input exactly once, on Ray Data."""
+"""Score millions of inputs on one machine or many: every input exactly once."""

@@ -1,4 +1,4 @@
-"""Ray: a cluster that is there, or one on this machine for the time of a job, and workers on it that start anew if they die."""
+"""Ray: a cluster that is there, or one on this machine for the time of a sweep, and workers on it that start anew if they die."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from abnn.batch.processes import cores
 from abnn.batch.worker import Scorer, Work
 from abnn.errors import AbnnError, InputError, MissingExtraError, explain
 
@@ -56,12 +57,7 @@ def connected(address: str | None, workers: int | None = None) -> Iterator[Any]:
         ray.shutdown()
 
 
-def cores() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def run_workers(work: Work, shards: Sequence[int], address: str | None, workers: int | None) -> Iterator[int]:
+def run_on_ray(work: Work, shards: Sequence[int], address: str, workers: int | None) -> Iterator[int]:
     """Yield numbers of shards as they are done, in any order."""
     with connected(address, workers) as ray:
         from ray import data

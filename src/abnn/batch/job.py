@@ -1,4 +1,4 @@
-"""A job: its plan, its workers on Ray Data, and what it came to. The driver only schedules; workers read, score and write.
+"""A job: its plan, its workers, and what it came to. The driver only schedules; workers read, score and write.
 
 OUTPUT/
   part-0000000.parquet ...   the results of each shard, complete or absent; the table is all of them together
@@ -6,9 +6,10 @@ OUTPUT/
   _job.json                  what was asked for, sealed; a start with the same question goes on, another one is refused
   _summary.json              how many of what, and the drift monitor over all parts; written when nothing is left to do
 
-Ray Data hands out numbers of shards, starts workers anew and tries again where one died. It does not write the results: its own
-writers name files by attempt, so that a task that dies after writing and runs again leaves rows twice. Here a shard has one name,
-its content depends on nothing but the shard, and a rename puts it there. So each input is in the table exactly once, whatever is killed.
+Workers are processes of this machine, or run on a Ray cluster, where Ray Data hands out numbers of shards. Both start workers anew and try
+again where one died. Ray Data does not write the results: its own writers name files by attempt, so that a task that dies after writing and
+runs again leaves rows twice. Here a shard has one name, its content depends on nothing but the shard, and a rename puts it there. So each
+input is in the table exactly once, whatever is killed.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ import pyarrow as pa
 from filelock import FileLock, Timeout
 
 from abnn._version import __version__
-from abnn.batch.engine import run_workers
+from abnn.batch.engine import run_on_ray
 from abnn.batch.plan import open_source, read_counts, write_plan
+from abnn.batch.processes import run_processes
 from abnn.batch.reading import choose_column
 from abnn.batch.worker import PLAN, PartNotes, Work, part_path
 from abnn.errors import FileFormatError, InputError, explain
@@ -54,7 +56,7 @@ class ScoreConfig:
     batch_size  inputs that the model takes at once
     draws, seed of the predictions; None: as calibrated
     backbone, weights  for a model that was saved without its backbone
-    ray         address of a Ray cluster; None: start one on this machine, for the time of the job
+    ray         address of a Ray cluster; None: processes of this machine
     workers     how many; None: one for each GPU, or for each core where there is none
     device      "auto", "cpu" or "cuda"
     """
@@ -103,14 +105,23 @@ def score(
             task = bar.add_task("scoring", total=sum(counts), completed=done, status="")
             if missing:
                 (Path(output) / SUMMARY).unlink(missing_ok=True)
-                for number in run_workers(work, missing, config.ray, config.workers):
-                    bar.advance(task, counts[number])
+                with closing(run_workers(work, missing, config.ray, config.workers)) as numbers:
+                    for number in numbers:
+                        bar.advance(task, counts[number])
         summary = _summarise(Path(output), work, counts)
         if missing or not (Path(output) / SUMMARY).exists():
             for stray in Path(output).glob(".part-*"):  # of workers that were killed while they wrote
                 stray.unlink(missing_ok=True)
             write_json(Path(output) / SUMMARY, summary)
     return summary
+
+
+def run_workers(work: Work, shards: list[int], address: str | None, workers: int | None) -> Generator[int, None, None]:
+    """Yield numbers of shards as they are done, in any order."""
+    if address is None:
+        yield from run_processes(work, shards, workers)
+    else:
+        yield from run_on_ray(work, shards, address, workers)
 
 
 def _prepare(model: Path, source: str, output: Path, config: ScoreConfig) -> Work:

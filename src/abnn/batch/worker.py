@@ -96,7 +96,7 @@ def part_path(output: str | Path, shard: int) -> Path:
 
 
 class Scorer:
-    """One worker; Ray Data makes as many as there is room for and gives them numbers of shards."""
+    """One worker, in a process of its own or on Ray Data: it gets numbers of shards."""
 
     def __init__(self, work: Work) -> None:
         self.work = work

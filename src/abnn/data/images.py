@@ -59,7 +59,8 @@ def read_image(
 
 
 def _pixels(image: Image.Image, channels: int) -> np.ndarray:
-    return np.array(_eight_bits(image).convert("L" if channels == 1 else "RGB"))
+    image, mode = _eight_bits(image), "L" if channels == 1 else "RGB"
+    return np.array(image if image.mode == mode else image.convert(mode))  # which would copy it
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

@@ -21,7 +21,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from abnn.batch.engine import connected, cores
+from abnn.batch.engine import connected
+from abnn.batch.processes import cores
 from abnn.cli._common import say
 from abnn.cli.fit import FitRequest
 from abnn.cli.steps import fitting
