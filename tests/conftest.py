@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -11,9 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import coverage
 import hypothesis
 import pytest
 import torch
+from filelock import FileLock
 from torch import Tensor, nn
 
 import abnn
@@ -59,6 +62,36 @@ def full_learning(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as users have, for tests of how good the learnt score is."""
     monkeypatch.setattr(members, "STEPS", STEPS)
     monkeypatch.setattr(gathering, "MADE", MADE)
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """Count no lines: counting makes Python slower by half, above all that of libraries."""
+    counter = coverage.Coverage.current()
+    if counter is None or not counter._started:
+        yield
+        return
+    counter.stop()
+    try:
+        yield
+    finally:
+        counter.start()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """What is made for a test that counts no lines counts none either."""
+    with uncounted() if item.get_closest_marker("no_cover") else contextlib.nullcontext():
+        return (yield)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def uncounted_tracing() -> Iterator[None]:
+    """Tracing and translating for exports run thousands of lines of torch for each of ours, which other tests count."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (torch.export, torch.onnx):
+            patch.setattr(module, "export", uncounted()(module.export))
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -222,9 +255,21 @@ def ray() -> Iterator[Any]:
             yield module
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Any]) -> Path:
+    """A folder that the first of all test processes makes; nobody changes it."""
+    shared = factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+    folder = shared / name / "made"
+    folder.parent.mkdir(exist_ok=True)
+    with FileLock(shared / f"{name}.lock"):
+        if not folder.exists():
+            make(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def exported_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of pictures as it was exported, once for all rooms."""
     from tests.export.models import picture_model
 
-    return picture_model().export(tmp_path_factory.mktemp("pictures") / "out")
+    return made_once(tmp_path_factory, "pictures", lambda folder: picture_model().export(folder))

@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 import abnn
 from website.commands import command_names, command_page, commands_page
-from website.tutorials import outcome, to_markdown, to_notebook
+from website.tutorials import outcomes, to_markdown, to_notebook
 
 INCLUDED = {
     "README.md": "index.md",
@@ -65,8 +65,8 @@ def on_files(files: Files, config: Any) -> Files:
         "Every command has `--help`. Each row leads to all options of one command."
     )
     made |= {f"reference/commands/{name}.md": command_page(name) for name in command_names()}
-    for tutorial in sorted((ROOT / "docs" / "tutorials").glob("*.py")):
-        cells = outcome(tutorial, CACHE)
+    tutorials = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
+    for tutorial, cells in zip(tutorials, outcomes(tutorials, CACHE), strict=True):
         page, pictures = to_markdown(cells, tutorial.stem)
         made[f"tutorials/{tutorial.stem}.md"] = page
         made[f"tutorials/{tutorial.stem}.ipynb"] = to_notebook(cells)

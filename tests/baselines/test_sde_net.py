@@ -94,6 +94,7 @@ def test_the_two_steps_move_their_own_parts() -> None:
     assert all(parameter.grad is None for parameter in net.parameters())
 
 
+@pytest.mark.no_cover
 def test_losses_are_compiled_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that compiling does but the generation of code."""
     counted: list[Any] = []

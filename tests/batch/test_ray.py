@@ -48,6 +48,7 @@ def kill_one(output: Path, killed: list[int]) -> None:
         killed.append(number)
 
 
+@pytest.mark.no_cover
 def test_a_killed_worker_costs_nothing_but_time(ray: object, saved: Path, pictures: Path, tmp_path: Path) -> None:
     for number in range(20, 120):
         (pictures / "1" / f"{number}.png").write_bytes(png(number))

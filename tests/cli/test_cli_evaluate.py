@@ -139,6 +139,7 @@ def test_result_is_that_of_the_model(checkpoint: Path, sources: dict[str, Path],
 
 
 @pytest.mark.usefixtures("few_figures")
+@pytest.mark.no_cover
 def test_table_record_and_page(checkpoint: Path, tiers: list[object], tmp_path: Path) -> None:
     text = run(checkpoint, *tiers[:-1], "--output", tmp_path / "out", "--name", "my [net]", "--figures")
     for words in ("my [net]", "white noise", "accuracy", "AUROC", "reject", "semi", "30"):

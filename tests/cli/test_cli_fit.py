@@ -159,6 +159,7 @@ def test_losing_accuracy_is_an_error_that_saves_nothing(place: Path, finished: P
 
 
 @pytest.mark.usefixtures("few_figures")
+@pytest.mark.no_cover
 def test_a_loss_may_be_accepted_and_is_a_red_box_on_the_page(place: Path, tmp_path: Path) -> None:
     call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--epochs", 1)
     result = run(*call, "--output", tmp_path, "--kind", "chain", "--lr", 1.0, "--accept-loss")
@@ -202,6 +203,7 @@ def test_what_few_held_out_images_do_not_show_is_looked_for_among_the_others(
 
 
 @pytest.mark.usefixtures("short_page", "short_score")
+@pytest.mark.no_cover
 def test_the_backbone_may_learn_along(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[nn.Module] = []
     write = own_report.write_own_report
@@ -236,6 +238,7 @@ def test_the_backbone_may_learn_along(place: Path, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.usefixtures("short_page", "short_score")
+@pytest.mark.no_cover
 def test_train_and_val_folders_new_head_and_resume(place: Path, tmp_path: Path) -> None:
     """Weights for five classes: all but the last layer are taken over, and the backbone is trained on."""
     write_images(tmp_path / "data" / "train", 60)
@@ -265,6 +268,7 @@ def test_train_and_val_folders_new_head_and_resume(place: Path, tmp_path: Path) 
 
 @pytest.mark.usefixtures("short_score")
 @pytest.mark.parametrize("head_alone", [False, True])
+@pytest.mark.no_cover
 def test_a_killed_run_goes_on_and_ends_as_one_that_was_not(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head_alone: bool
 ) -> None:

@@ -131,6 +131,7 @@ def good_paths(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
+@pytest.mark.no_cover
 def test_folders_images_and_patterns_give_the_models_answers(folder: Path, batch_size: int) -> None:
     wanted = expected(folder, good_paths(folder))
     options = (folder / "model", "--batch-size", batch_size)

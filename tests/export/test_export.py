@@ -70,6 +70,7 @@ def test_causes_are_those_of_the_model(folder: Path) -> None:
             assert first == pytest.approx(second, rel=1e-3, abs=2e-3)
 
 
+@pytest.mark.no_cover
 def test_sentences_of_any_length(tmp_path: Path) -> None:
     model = word_model()
     exported = Exported(model.export(tmp_path / "out"))
@@ -80,6 +81,7 @@ def test_sentences_of_any_length(tmp_path: Path) -> None:
         assert_same(exported.predict(x.numpy()), model.predict(x), exported.description.spread)
 
 
+@pytest.mark.no_cover
 def test_draws_and_thresholds_of_classes_through_torch_export(tmp_path: Path) -> None:
     model = drawing_table_model()
     assert model.triage is not None and len(model.triage.by_class) == 3
@@ -101,6 +103,7 @@ def test_draws_and_thresholds_of_classes_through_torch_export(tmp_path: Path) ->
         Exported(folder)
 
 
+@pytest.mark.no_cover
 def test_numbers_from_several_inputs(tmp_path: Path) -> None:
     model, x = regression_model()
     exported = Exported(model.export(tmp_path / "out"))

@@ -120,6 +120,7 @@ def test_options_that_an_exported_model_does_not_have(
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.no_cover
 def test_the_command_exports_what_was_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

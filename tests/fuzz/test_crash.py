@@ -14,10 +14,11 @@ from tests.fuzz.crash import measure, try_point
 from tests.fuzz.faults import MODES
 from tests.fuzz.jobs import NAMES, jobs, make_fitted
 
-STEPS = {"fit": 90, "evaluate": 43, "save": 9, "calibrate": 23, "drift": 4, "export": 11, "score": 40}
+STEPS = {"fit": 150, "evaluate": 70, "save": 13, "calibrate": 37, "drift": 5, "export": 17, "score": 67}
 """One of so many operations is tried, in each mode another one."""
 
 
+@pytest.mark.no_cover  # all work is done in forks, whose counts are lost
 @pytest.mark.parametrize("name", NAMES)
 def test_a_struck_job_leaves_the_old_or_the_new_and_recovers(name: str, samples: Path, tmp_path: Path) -> None:
     job = jobs(make_fitted(samples, pages=False), pages=False)[name]

@@ -123,6 +123,7 @@ def test_batch_normalisation_and_nine_views() -> None:
     check(fitted(SmallBatchNormNet(), views=9), images(4, seed=3), draws=12)
 
 
+@pytest.mark.no_cover
 def test_compiled() -> None:
     model = fitted(small(), views=5)
     x = images(4, seed=2)
@@ -145,6 +146,7 @@ def test_replayed() -> None:
     assert len(runtime_of(model).replay) > 0
 
 
+@pytest.mark.no_cover
 def test_one_compilation_serves_all_passes_of_many_draws() -> None:
     model = fitted(small(), views=5)
     x, compiled = images(2, seed=2), []

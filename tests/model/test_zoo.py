@@ -264,6 +264,7 @@ def test_copies_and_state_dicts(specimen: Specimen) -> None:
         assert close(twin.draw_logits(x), expected)
 
 
+@pytest.mark.no_cover
 def test_compiling_agrees(specimen: Specimen) -> None:
     if specimen.name not in TRACED:
         pytest.skip("takes long to trace, and is made of what others have")

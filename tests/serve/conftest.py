@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import abnn
 from abnn.data.digits import load_digits
 from abnn.serve import Settings, create_app
+from tests.conftest import made_once
 
 DIGITS = [str(digit) for digit in range(10)]
 
@@ -24,15 +25,18 @@ DIGITS = [str(digit) for digit in range(10)]
 @pytest.fixture(scope="session")
 def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Fitted for a moment only: its answers are poor, but of every kind, and the same in every process."""
-    data = load_digits()
-    torch.manual_seed(0)
-    network = abnn.build_backbone("paper-resnet", 10, 1, width=8, blocks=2, stem="small", kaiming=False).eval()
-    model = abnn.attach(network, data.train.x[:1])
-    some = TensorDataset(data.train.x[:512], data.train.y[:512])
-    abnn.fit(model, DataLoader(some, batch_size=128), epochs=1, progress=False)
-    triage = abnn.Triage.calibrate(model, DataLoader(TensorDataset(*data.val), batch_size=256))
-    path = tmp_path_factory.mktemp("served") / "digits"
-    return model.save(path, backbone=True, triage=triage, extra={"class_names": DIGITS})
+
+    def make(folder: Path) -> None:
+        data = load_digits()
+        torch.manual_seed(0)
+        network = abnn.build_backbone("paper-resnet", 10, 1, width=8, blocks=2, stem="small", kaiming=False).eval()
+        model = abnn.attach(network, data.train.x[:1])
+        some = TensorDataset(data.train.x[:512], data.train.y[:512])
+        abnn.fit(model, DataLoader(some, batch_size=128), epochs=1, progress=False)
+        triage = abnn.Triage.calibrate(model, DataLoader(TensorDataset(*data.val), batch_size=256))
+        model.save(folder, backbone=True, triage=triage, extra={"class_names": DIGITS})
+
+    return made_once(tmp_path_factory, "served", make)
 
 
 @pytest.fixture(scope="session")

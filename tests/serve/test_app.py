@@ -297,7 +297,7 @@ def test_bodies_are_counted_until_the_answer() -> None:
 def test_bodies_that_stop_in_the_middle() -> None:
     """A client that is too slow, and one that goes away; neither leaves anything behind."""
 
-    def post(following: Callable[[], Awaitable[Any]]) -> Exception:
+    def post(following: Callable[[], Awaitable[Any]], timeout: float) -> Exception:
         async def receive() -> Any:
             parts.append(1)
             return {"type": "http.request", "body": b"{", "more_body": True} if len(parts) == 1 else await following()
@@ -307,7 +307,7 @@ def test_bodies_that_stop_in_the_middle() -> None:
 
         parts: list[int] = []
         scope = {"type": "http", "headers": [(b"content-type", b"application/json")]}
-        limits = BodyLimits(app, Settings(timeout=0.05, wait=0))
+        limits = BodyLimits(app, Settings(timeout=timeout, wait=0))
         with pytest.raises((Problem, ClientDisconnect)) as refused:
             asyncio.run(limits(scope, receive, None))  # type: ignore[arg-type]
         assert limits.held_bytes == 0
@@ -316,9 +316,11 @@ def test_bodies_that_stop_in_the_middle() -> None:
     async def disconnect() -> Any:
         return {"type": "http.disconnect"}
 
-    slow = post(lambda: asyncio.sleep(60))
+    slow = post(asyncio.Event().wait, timeout=0.05)  # for ever
     assert isinstance(slow, Problem) and slow.status == 408
-    assert isinstance(post(disconnect), ClientDisconnect)  # which is answered with "disconnected", if to anybody
+    assert isinstance(
+        post(disconnect, timeout=60), ClientDisconnect
+    )  # which is answered with "disconnected", if to anybody
     answer = asyncio.run(HANDLERS[ClientDisconnect](None, ClientDisconnect()))
     assert (answer.status_code, json.loads(answer.body)["error"]["code"]) == (400, "disconnected")
 

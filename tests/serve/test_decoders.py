@@ -60,14 +60,23 @@ def test_the_timeout_holds_while_decoding_and_the_next_request_is_answered(model
         for decoder in decoders:
             decoder._close()
             decoder.command = [sys.executable, "-c", "while True: pass"]
-        answers = await asyncio.gather(post(PNG), post(LARGE), post(PNG, LARGE))
-        assert [error_code(each) for each in answers] == [(503, "busy")] * 3
+        asked = [asyncio.ensure_future(post(*images)) for images in ((PNG,), (LARGE,), (PNG, LARGE))]
+        while sum(decoder.waiting for decoder in decoders) < len(asked):
+            await asyncio.sleep(0)
+        move_clock(61)
+        assert [error_code(await each) for each in asked] == [(503, "busy")] * 3
         for decoder, command in zip(decoders, commands):
             decoder.command = command
-        service.settings = Settings(timeout=60)
         assert [(await post(each)).status_code for each in (PNG, LARGE)] == [200, 200]
 
-    play(model, Settings(timeout=0.5, max_images=8), scene)
+    play(model, Settings(timeout=60, max_images=8), scene)
+
+
+def move_clock(seconds: float) -> None:
+    """Let the clock of the event loop, by which requests end, go on at once."""
+    loop = asyncio.get_running_loop()
+    true = loop.time
+    loop.time = lambda: true() + seconds  # type: ignore[method-assign]
 
 
 def is_alive(process: int) -> bool:

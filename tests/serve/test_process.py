@@ -64,6 +64,11 @@ async def until_ready(url: str) -> None:
     raise AssertionError("the server did not get ready")
 
 
+def children(process: int) -> list[int]:
+    threads = Path(f"/proc/{process}/task").iterdir()
+    return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+
+
 @pytest.fixture(scope="module")
 def server(model_path: Path) -> Iterator[Server]:
     with serving(model_path, "--queue", "12", "--max-batch", "8", "--timeout", "30") as server:
@@ -126,6 +131,15 @@ def test_slow_bodies_take_no_place(model_path: Path, server: Server) -> None:
             writer.close()
 
     asyncio.run(play())
+
+
+def test_signals_for_all_processes_do_not_end_a_decoder(server: Server) -> None:
+    for child in children(server.process.pid):
+        os.kill(child, signal.SIGTERM)
+        os.kill(child, signal.SIGINT)
+    before = children(server.process.pid)
+    assert httpx.post(f"{server.url}/predict", files={"image": ("x", PNG)}).status_code == 200
+    assert children(server.process.pid) == before
 
 
 def test_sigterm_during_load_answers_what_was_accepted(server: Server) -> None:

@@ -109,6 +109,7 @@ def test_frozen_fit_changes_attachments_alone() -> None:
     } <= history.last.keys()
 
 
+@pytest.mark.no_cover
 def test_fit_raises_uncertainty_on_destroyed_content_and_keeps_accuracy() -> None:
     model = attached()
     x, y = data()
@@ -179,6 +180,7 @@ def test_a_seed_is_its_number_whatever_its_type() -> None:
 
 @may_forget
 @pytest.mark.parametrize("name", ["default", "paper", "authors"])
+@pytest.mark.no_cover
 def test_same_seed_gives_the_same_bits_and_another_seed_does_not(name: str) -> None:
     runs = []
     for seed in (1, 1, 2):

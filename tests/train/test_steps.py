@@ -340,6 +340,7 @@ def test_outliers_may_update_everything(batch: tuple[Tensor, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("name", ["default", "authors"])
+@pytest.mark.no_cover
 def test_compiled_losses_teach_the_same(
     batch: tuple[Tensor, Tensor], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def gauss_newton(features: Features) -> np.ndarray:
 
 
 @pytest.mark.usefixtures("needs_library")
+@pytest.mark.no_cover
 def test_full_posterior_is_the_inverse_gauss_newton_matrix() -> None:
     train, test = made_up(), made_up(20, seed=7, spread=3)
     assert train.head is not None and train.last is not None and train.labels is not None and test.last is not None

@@ -58,6 +58,7 @@ def test_a_prediction_has_every_score(model: PostHocModel, data: Any, images: Te
     assert torch.equal(shown.score, shown.score_by("knn"))
 
 
+@pytest.mark.no_cover
 def test_small_chunks_give_the_same(model: PostHocModel, data: Any, images: Tensor, monkeypatch: Any) -> None:
     expected = model.fit(data, draws=3).predict(images, draws=3)
     monkeypatch.setattr("abnn.baselines.posthoc.reader.MEMORY_LIMIT", 1)

@@ -116,6 +116,7 @@ def test_a_comparison_has_everything(tmp_path: Path) -> None:
             assert as_text(numbers[metric, ""].estimate, METRICS[metric]) in page.source
 
 
+@pytest.mark.no_cover
 def test_same_input_same_bytes(tmp_path: Path) -> None:
     def files(folder: str) -> dict[str, bytes]:
         write_report([make_evaluation(tiers=("id", "full"))], tmp_path / folder / "page.html", "A title", figures=True)
@@ -142,6 +143,7 @@ def test_hostile_strings_stay_text(tmp_path: Path) -> None:
     assert "says <script>alert('x')</scr" in page.text and "&amp;lt;" not in page.source  # escaped once
 
 
+@pytest.mark.no_cover
 def test_one_model(tmp_path: Path) -> None:
     page = write(tmp_path, [make_evaluation()])
     check_structure(page)
