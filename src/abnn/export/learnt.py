@@ -10,7 +10,7 @@ import numpy as np
 
 from abnn.errors import InputError, explain
 
-CUT, LOWEST = 8.0, -100.0  # as in abnn.scores.combined
+CUT, LOWEST, NEVER = 8.0, -100.0, 6e4  # as in abnn.scores.combined
 NAMES = ("linear", "inner", "offset", "outer", "mean", "spread", "anchor", "readable")
 
 
@@ -38,7 +38,8 @@ class Learnt:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], parts: int) -> Learnt:
-        """Return what :meth:`to_dict` gave; numbers of other shapes are an error."""
+        """Return what :meth:`to_dict` gave; numbers of other shapes are an error. Earlier exports had no ``readable``."""
+        values = {"readable": [NEVER] * parts, **values}
         try:
             arrays = {name: np.array(values[name], np.float64) for name in NAMES}
             members, _, hidden = arrays["inner"].shape

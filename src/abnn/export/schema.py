@@ -52,7 +52,7 @@ class ExportedModel(Description):
     spread       Q_95 - Q_5 of the scores of good inputs; differences far below it mean nothing. null: not known
     """
 
-    FILE, FORMAT, OLDEST, NEWEST, WHAT = "export.json", "abnn-export", 1, 1, "an exported model"
+    FILE, FORMAT, OLDEST, NEWEST, SEALED, WHAT = "export.json", "abnn-export", 1, 1, 1, "an exported model"
     EARLIER = "Export the model again."
     PARTS = ("model.onnx", "model.pt2")
 

@@ -23,6 +23,7 @@ class Description(Strict):
     """The JSON file of a saved folder, and what is common to all folders of its kind.
 
     EARLIER  what to do with folders of versions before OLDEST
+    SEALED   the first version whose folders have checksums
     files    sha256 of every other file of the folder, by its name
     digest   sha256 of all fields but this one. Folders of older versions have neither
     """
@@ -32,6 +33,7 @@ class Description(Strict):
     FORMAT: ClassVar[str]
     OLDEST: ClassVar[int]
     NEWEST: ClassVar[int]
+    SEALED: ClassVar[int]
     EARLIER: ClassVar[str] = "Fit the model again and save it."
     PARTS: ClassVar[tuple[str, ...]]
 

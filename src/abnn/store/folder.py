@@ -70,7 +70,7 @@ def read_folder(path: str | Path, kind: type[Kind]) -> Kind:
         raise FileFormatError(f"path: {file} is not the description of {kind.WHAT}; save it again.")
     files.check_version(path, values, kind.NEWEST, kind.OLDEST, kind.EARLIER)
     description: Kind = files.parse(kind, values, f"{path}: ", FIX)
-    if description.digest is None and description.version < kind.NEWEST and not description.files:
+    if description.digest is None and description.version < kind.SEALED and not description.files:
         saved = f"{path} was saved by abnn {description.abnn}, without checksums"
         unknown = "whether its files belong together is not known. Save the model again."
         warnings.warn(f"{saved}: {unknown}", AbnnWarning, stacklevel=3)

@@ -68,7 +68,7 @@ class AttachedModel(WithNetwork):
     ``inputs`` has the forms of all inputs where there are several; ``input_shape`` and ``input_dtype`` are those of the main one.
     """
 
-    FILE, FORMAT, OLDEST, NEWEST = "abnn.json", "abnn-model", 8, 8
+    FILE, FORMAT, OLDEST, NEWEST, SEALED = "abnn.json", "abnn-model", 7, 8, 7
     EARLIER = OTHER_METHOD
     PARTS = ("attachments.safetensors", "backbone.safetensors")
 
@@ -100,7 +100,7 @@ class AttachedModel(WithNetwork):
 class TrainedMethod(WithNetwork):
     """A trained method with its network; ``views`` where that has attachments."""
 
-    FILE, FORMAT, OLDEST, NEWEST, WHAT = "method.json", "abnn-method", 2, 3, "a saved method"
+    FILE, FORMAT, OLDEST, NEWEST, SEALED, WHAT = "method.json", "abnn-method", 2, 3, 3, "a saved method"
     PARTS = ("network.safetensors",)
 
     method: Annotated[dict[str, Any], only(_has_few_parts, "members, samples and diffusion_convs from 1 to 1,000")]
@@ -118,7 +118,14 @@ class SavedScore(Strict):
 class PostHocScores(Description):
     """Post-hoc scores of a model that is saved by its own means."""
 
-    FILE, FORMAT, OLDEST, NEWEST, WHAT = "posthoc.json", "abnn-posthoc", 1, 2, "a saved set of post-hoc scores"
+    FILE, FORMAT, OLDEST, NEWEST, SEALED, WHAT = (
+        "posthoc.json",
+        "abnn-posthoc",
+        1,
+        2,
+        2,
+        "a saved set of post-hoc scores",
+    )
     PARTS = ("scores.safetensors",)
 
     scores: Annotated[list[SavedScore], Field(min_length=1)]
