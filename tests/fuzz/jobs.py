@@ -28,7 +28,7 @@ from abnn.export import write
 from abnn.export.schema import ExportedModel
 from abnn.files import read_json
 from abnn.store.folder import fingerprint, read_folder
-from abnn.train import combine
+from abnn.train.combine import gather, members
 from abnn.triage.drift import DriftMonitor
 from tests.fuzz.faults import in_child
 from tests.fuzz.subjects import CLASSES, DRAWS, EXPORTED, RECIPE, inputs, loader
@@ -88,7 +88,8 @@ def _page(path: Path) -> str | None:
 
 
 def _fit(samples: Path, pages: bool = True, seed: int = 1) -> Callable[[Path], None]:
-    @mock.patch.multiple(combine, STEPS=10, MADE=100)  # the learnt score takes most of the time, and writes nothing
+    @mock.patch.object(members, "STEPS", 10)  # the learnt score takes most of the time, and writes nothing
+    @mock.patch.object(gather, "MADE", 100)
     def work(folder: Path) -> None:
         _command(
             *("fit", "--backbone", f"{__name__}:network", "--data", samples / "pictures", "--output", folder / "out"),
