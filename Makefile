@@ -58,6 +58,7 @@ tables: $(VENV)/.installed-dev  ## the tables of README and docs, from the recor
 	$(VENV)/bin/python -m research.pretrained --table
 	$(VENV)/bin/python -m research.cifar10 --table
 	$(VENV)/bin/python -m research.zoo --table
+	$(VENV)/bin/python -m research.moved --table
 	$(VENV)/bin/python -m research.uci --table
 	$(VENV)/bin/python -m research.models --table
 	$(VENV)/bin/python -m research.clinc --table

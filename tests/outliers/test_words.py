@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from abnn.model.inputs import Inputs, read
 from abnn.outliers import Outliers, make_outliers, vocabulary_of
+from abnn.outliers.random import Rng
+from abnn.outliers.text.words import Words
 
 WORDS, BEGIN, END, PAD = 60, 1, 2, 0
 
@@ -112,3 +114,18 @@ def test_severity_zero_changes_nothing_and_one_word_stays() -> None:
     assert torch.equal(made("sentences", x, 0.0).x.first, x.first)
     gone = maker("changed-words", severity=(1.0, 1.0))(x, torch.zeros(50).long(), torch.Generator().manual_seed(0))
     assert int(gone.x.values["attention_mask"].sum(1).min()) == 3
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_another_language_has_another_word_for_each(known: bool) -> None:
+    """Always the same one, so that sentences keep their shape; some sentences of a batch are in it."""
+    outliers = maker("destroyed-words", known)
+    assert isinstance(outliers, Words)
+    ids = sentences().first
+    words = ids > END
+    rng = Rng(torch.Generator().manual_seed(0), torch.zeros(0))
+    foreign = outliers.foreign_words(ids, words, rng)
+    pairs = torch.stack([ids[words], foreign[words]], 1).unique(dim=0)
+    assert len(pairs) == len(pairs[:, 0].unique()) == len(pairs[:, 1].unique())
+    assert bool((pairs[:, 0] != pairs[:, 1]).all()) and bool((foreign[words] > END).all())
+    assert torch.equal(outliers.foreign_words(ids[:1, :1], words[:1, :1], rng), ids[:1, :1]) or known

@@ -48,6 +48,14 @@ class Words(Exchange):
         pool = x[words] if self.vocabulary is None else self.vocabulary.words.to(x.device)
         return pool[rng.integers(max(len(pool), 1), *x.shape)] if len(pool) else x
 
+    def foreign_words(self, x: Tensor, words: Tensor, rng: Rng) -> Tensor:
+        """Return words of another language in the form of ``x``: each word always becomes the same other one, of the vocabulary, else of the batch."""
+        pool = x[words].unique() if self.vocabulary is None else self.vocabulary.words.to(x.device)
+        if len(pool) < 2:
+            return x
+        place = torch.searchsorted(pool, x.clamp_min(0))
+        return pool[(place + 1 + rng.integers(len(pool) - 1, 1)) % len(pool)]
+
     def others_words(self, x: Tensor, words: Tensor, rng: Rng) -> Tensor:
         """Return words of other sentences of the batch in the form of ``x``; alone, a sentence gets its own."""
         count, length = words.sum(1), x.shape[1]
@@ -88,16 +96,16 @@ class ChangedWords(Words):
 
 @dataclass(kw_only=True, eq=False)
 class DestroyedWords(Words):
-    """A sentence with little or nothing to read: a share ``severity`` of its words are words of other sentences, or any words."""
+    """A sentence with little or nothing to read: a share ``severity`` of its words are words of other sentences, any words, or in another language."""
 
     name: ClassVar[str] = "destroyed-words"
     severity: tuple[float, float] = (0.5, 1.0)
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         words = self.places(x)
-        hit, kind = self.chosen(words, dial, rng), rng.integers(2, len(x), 1)
+        hit, kind = self.chosen(words, dial, rng), rng.integers(3, len(x), 1)
         other = torch.where(kind == 0, self.others_words(x, words, rng), self.any_words(x, words, rng))
-        return torch.where(hit, other, x)
+        return torch.where(hit, torch.where(kind == 2, self.foreign_words(x, words, rng), other), x)
 
 
 @dataclass(kw_only=True, eq=False)
