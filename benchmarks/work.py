@@ -24,7 +24,7 @@ from abnn.config import preset as choose_preset
 from abnn.model.passes import Pass
 from abnn.networks.by_name import PaperResNet
 from abnn.outliers import make_outliers
-from abnn.predict.compiling import compile_in_place
+from abnn.predict.compiling import options
 from abnn.train.batches import Batches
 from abnn.train.loop import make_fabric
 from abnn.train.optimizers import make_optimizer
@@ -242,7 +242,7 @@ class OurTraining:
         fabric = make_fabric(precision, device.type, 1, 1)
         fabric.to_device(self.model)
         if compile:  # as fit() does it for the time of a training
-            compile_in_place(self.model.net)
+            self.model.net.compile(dynamic=False, options=options(self.model.net))
         self.batches = Batches(loader, self.model, fabric, seed=0)
         maker = make_outliers(chosen.outliers, **chosen.outlier_options)
         if maker.needs_range:

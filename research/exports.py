@@ -36,7 +36,7 @@ import abnn
 from abnn.evaluate.provenance import provenance
 from abnn.export import Exported
 from abnn.files import write_json
-from abnn.train import combine
+from abnn.train.combine import gather, members
 from research.tables import markdown_table, update_between_markers
 from research.zoo import run as zoo
 from research.zoo.data import JOBS
@@ -172,7 +172,8 @@ def build_quickly(name: str, data: str) -> tuple[abnn.Attached, Tensor]:
     torch.manual_seed(0)
     network = next(make for own, of, make in FITS if (own, of) == (name, data))().eval()
     x, y = (each[:200] for each in job.train)
-    with warnings.catch_warnings(), mock.patch.multiple(combine, STEPS=10, MADE=100):
+    shorter = mock.patch.object(members, "STEPS", 10), mock.patch.object(gather, "MADE", 100)
+    with warnings.catch_warnings(), shorter[0], shorter[1]:
         warnings.simplefilter("ignore")
         model = abnn.attach(network, x[:1])
         abnn.fit(model, [(x, y)], epochs=0, progress=False)

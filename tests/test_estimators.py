@@ -16,14 +16,14 @@ from torch import nn
 
 import abnn
 from abnn.errors import InputError, NotFittedError
-from abnn.train import combine
+from abnn.train.combine import gather, members
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A score that learns in few steps, for fits that are not about how good it is."""
-    monkeypatch.setattr(combine, "STEPS", 3)
-    monkeypatch.setattr(combine, "MADE", 100)
+    monkeypatch.setattr(members, "STEPS", 3)
+    monkeypatch.setattr(gather, "MADE", 100)
 
 
 @pytest.mark.filterwarnings("ignore")
