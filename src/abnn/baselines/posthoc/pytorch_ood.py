@@ -111,6 +111,7 @@ class KNN(LibraryScore):
     def values(self, features: Features) -> Tensor:
         stored = self.state["stored"].cpu()
         detector = detectors().KNN(None, k=min(self.neighbours, len(stored)))
+        detector.knn.n_jobs = 1  # pools of joblib that several threads open at once can wait for each other for ever
         detector.fit_features(stored, torch.zeros(len(stored)))
         return detector.predict_features(features.part("last")).to(features.logits)
 
