@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from abnn.bayes.closed_form import LARGEST, LEAST, MOST, ClosedForm
-from abnn.bayes.gaussians import Moments
+from abnn.bayes.closed_form import LARGEST, ClosedForm
+from abnn.bayes.gaussians import LEAST, MOST, Moments
 from tests.conftest import generator
 
 WIDTHS = [4, 9, 2]

@@ -28,11 +28,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.bayes.gaussians import Moments
+from abnn.bayes.gaussians import Moments, shrinkage_of
 from abnn.bayes.witness import Witness
 from abnn.bayes.words import WordCounts, Words
 
-LEAST, MOST = 0.05, 0.9
 TINY = 1e-9
 LARGEST = 80.0  # of ln v: float32 ends at 88
 MOST_CLASSES = 200
@@ -137,7 +136,7 @@ class ClosedForm(nn.Module):
         if self.classes:
             self.told.fill_(count >= PER_CLASS * self.classes)
         for place, (each, width) in enumerate(zip(moments, self.widths)):
-            shrinkage = min(MOST, max(LEAST, width / max(1.0, count)))
+            shrinkage = shrinkage_of(width, count)
             means, whitening = each.together().finish([width], shrinkage)
             self.means[place, 0, :width] = means[0]
             self.whitenings[place, :width, :width] = whitening

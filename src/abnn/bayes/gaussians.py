@@ -15,6 +15,14 @@ LARGEST = 1e37
 """Features beyond it, and infinite ones, count as this much; their means fit into float32."""
 
 
+LEAST, MOST = 0.05, 0.9
+
+
+def shrinkage_of(features: int, inputs: float) -> float:
+    """l = d / n for d features and n inputs, kept between 0.05 and 0.9: how far a covariance is shrunk."""
+    return min(MOST, max(LEAST, features / max(1.0, inputs)))
+
+
 class Moments:
     """Class means and pooled within-class covariance from streamed batches, in float64."""
 

@@ -18,9 +18,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from abnn.bayes.gaussians import shrinkage_of
+
 KINDS = ("changed", "destroyed")
 CUT = 8.0
-LEAST, MOST = 0.05, 0.9
 FEWEST = 20  # inputs of a kind; with fewer it is not learnt
 
 
@@ -56,7 +57,7 @@ class Witness(nn.Module):
         products = sum(kinds[kind].T @ kinds[kind] / len(kinds[kind]) for kind in known)
         centre = means.mean(0)
         covariance = products.double() / len(known) - torch.outer(centre, centre)  # type: ignore[union-attr]
-        shrinkage, scale = min(MOST, max(LEAST, width / count)), covariance.diagonal().mean().clamp_min(1e-12)
+        shrinkage, scale = shrinkage_of(width, count), covariance.diagonal().mean().clamp_min(1e-12)
         covariance = (1 - shrinkage) * covariance + shrinkage * scale * torch.eye(width, dtype=torch.float64)
         directions = torch.linalg.solve(covariance, (means[1:] - means[0]).T)
         for place, kind in enumerate(known[1:]):

@@ -26,7 +26,7 @@ from abnn.train.combine.gather import (
     make,
 )
 from abnn.train.combine.hidden_words import HiddenWords
-from abnn.train.combine.members import choose_anchor, fit_members, groups_of, unit_of
+from abnn.train.combine.members import Seen, choose_anchor, fit_members, groups_of, unit_of
 
 MOMENTS, MOST_WITHOUT = 10_000, 2000  # inputs of the closed form over all processes, at most; where nothing is held out
 SMALLEST = 1e-2  # spread of what a member says: where all say the same, the rest is rounding
@@ -76,7 +76,7 @@ def learn_score(
             combined.widths.learn(fitted, ordinary, targets, outliers_found, model.closed_form.sizes, inputs)
         _set_bounds(combined, ordinary, changed, tabular=source[0].ndim == 2 and source[0].is_floating_point())
         hide = HiddenWords(model.closed_form.words, moments[0] if isinstance(moments[0], WordCounts) else None)
-        groups = groups_of(model, ordinary, torch.cat(labels), changed, destroyed, hide, generator)
+        groups = groups_of(model, Seen(ordinary, torch.cat(labels), changed, destroyed, hide), generator)
         raw = combined.raw_parts(ordinary)
         combined.centre.copy_(raw.median(0).values)
         combined.unit.copy_(unit_of(raw))

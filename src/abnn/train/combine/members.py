@@ -12,7 +12,7 @@ One half of the members learns from one half of the inputs, the other from the o
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +44,17 @@ ROUNDS = 8  # of hidden classes
 STEPS, PAIRS, RATE, DECAY, DROPPED = 300, 256, 5e-3, 0.1, 0.2
 FINEST = 1e-3  # unit of a part, relative to its size: what differs by less is rounding
 
+
+class Seen(NamedTuple):
+    """What the model says about held-out inputs and outliers made of them, the labels, and how words of hidden classes are hidden."""
+
+    ordinary: Evidence
+    labels: Tensor
+    changed: Made | None
+    destroyed: Made | None
+    hide: HiddenWords
+
+
 Groups = dict[str, tuple[Tensor, Tensor]]
 """Parts in units of what is usual, and which half of the inputs each row belongs to, 0 or 1."""
 
@@ -55,37 +66,22 @@ def unit_of(raw: Tensor) -> Tensor:
     return ((high - low) / 3.3).clamp_min(FINEST * (1 + raw.abs().amax(0)))
 
 
-def groups_of(
-    model: AttachedNetwork,
-    ordinary: Evidence,
-    labels: Tensor,
-    changed: Made | None,
-    destroyed: Made | None,
-    hide: HiddenWords,
-    generator: torch.Generator,
-) -> Groups:
+def groups_of(model: AttachedNetwork, seen: Seen, generator: torch.Generator) -> Groups:
     """Rows of every kind that occurs, over all rounds of hidden classes; one round that hides none where a task cannot."""
     none = torch.zeros(model.classes, dtype=torch.bool)
     rounds = model.task.hidden_classes(model.classes, ROUNDS, generator) or [none]
-    if bool((labels == labels[0]).all()):  # of one class: where that is hidden, nothing is left
+    if bool((seen.labels == seen.labels[0]).all()):  # of one class: where that is hidden, nothing is left
         rounds = [none]
-    found = [_round(model, ordinary, labels, changed, destroyed, hide, each.to(labels.device)) for each in rounds]
+    found = [_round(model, seen, each.to(seen.labels.device)) for each in rounds]
     return {
         name: (torch.cat([each[name][0] for each in found]), torch.cat([each[name][1] for each in found]))
         for name in found[0]
     }
 
 
-def _round(
-    model: AttachedNetwork,
-    ordinary: Evidence,
-    labels: Tensor,
-    changed: Made | None,
-    destroyed: Made | None,
-    hide: HiddenWords,
-    hidden: Tensor,
-) -> Groups:
+def _round(model: AttachedNetwork, seen: Seen, hidden: Tensor) -> Groups:
     """Rows of every kind where some classes are hidden."""
+    ordinary, labels, changed, destroyed, hide = seen
     combined, task = model.combined, model.task
     visible = (~hidden).nonzero()[:, 0] if bool(hidden.any()) else None
     half, near = torch.arange(len(labels), device=labels.device) % 2, task.hidden_inputs(labels, hidden)
