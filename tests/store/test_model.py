@@ -459,3 +459,22 @@ def test_loading_runs_no_code() -> None:
         (folder / name).read_text() for name in ("store/folder.py", "store/model.py", "files.py", "train/checkpoint.py")
     )
     assert "import pickle" not in source and "torch.load" not in source
+
+
+def test_models_of_words_without_a_witness_say_what_to_do(tmp_path: Path) -> None:
+    """Their closed form had other places; nothing of them can be taken over."""
+    torch.manual_seed(0)
+    x = torch.randint(1, 30, (60, 7))
+    layers = (torch.nn.Embedding(30, 8), torch.nn.Linear(8, 16), torch.nn.ReLU(), FirstToken(), torch.nn.Linear(16, 3))
+    network = torch.nn.Sequential(*layers).eval()
+    model = with_score(abnn.attach(network, x[:1]), x)
+    assert model.closed_form is not None and model.closed_form.words is not None
+    path = model.save(tmp_path / "model")
+    assert torch.equal(abnn.load(path, network).predict(x).score, model.predict(x).score)
+    with pytest.raises(FileFormatError, match="earlier version, with another method.*fit again"):
+        abnn.load(alter(path, version=7), network)
+
+
+class FirstToken(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, 0]
