@@ -22,6 +22,8 @@ from abnn.model.views import shifted
 from abnn.networks.by_name import PaperResNet
 from abnn.predict import Plain, Prediction, chunks, concatenate
 from abnn.scores import SAMPLE_SCORES, SCORES
+from abnn.scores.probability import ONE_DRAW_SCORES
+from abnn.train.combine.learn import FAMILIAR
 from abnn.triage.thresholds import lift
 from tests.conftest import generator, mlp, random_head, randomise_attachments, with_score
 
@@ -58,8 +60,12 @@ def test_samples_are_the_plain_network_and_every_draw(fitted: Attached, images: 
     assert prediction.samples.shape == (1 + (draws or 1), 5, 4)
     torch.testing.assert_close(prediction.samples[0], plain, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(prediction.samples, logits.softmax(2), rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(prediction.probs, logits.softmax(2).mean(0), rtol=1e-4, atol=1e-6)
-    assert prediction.label.tolist() == logits.softmax(2).mean(0).argmax(1).tolist()
+    expected = logits.softmax(2).mean(0)
+    if draws != 6:  # one beside the plain network
+        assert prediction.share is not None
+        expected = torch.lerp(plain, expected, prediction.share[:, None])
+    torch.testing.assert_close(prediction.probs, expected, rtol=1e-4, atol=1e-6)
+    assert prediction.label.tolist() == expected.argmax(1).tolist()
     assert len(prediction) == 5 and prediction.views == 1
     np.testing.assert_allclose(prediction.probs.sum(1).numpy(), 1, rtol=1e-5)
     assert (prediction.samples[1:] - plain).abs().max() > 1e-3  # attachments and draws count
@@ -99,10 +105,26 @@ def test_score_and_parts_are_those_of_the_plain_network_and_all_draws(
     torch.testing.assert_close(prediction.parts["energy"], unit, rtol=1e-3, atol=1e-3)
 
 
+def test_attachments_count_where_an_input_looks_changed(fitted: Attached, images: Tensor) -> None:
+    """As the share says with mean weights; draws that were asked for count everywhere."""
+    prediction = fitted.predict(images)
+    assert prediction.parts is not None
+    looks = prediction.parts["looks changed"]
+    assert prediction.share is not None and torch.equal(prediction.share, (looks - FAMILIAR).clamp(0, 1))
+    share = torch.tensor([0.0, 0.25, 0.5, 1.0, 0.0])
+    plain, attached = replace(prediction, share=share).samples
+    torch.testing.assert_close(
+        replace(prediction, share=share).probs, (1 - share[:, None] / 2) * plain + share[:, None] / 2 * attached
+    )
+    drawn = fitted.predict(images, draws=3)
+    assert torch.equal(drawn.probs, drawn.samples.mean(0))
+
+
 def test_every_score_can_be_asked_for(fitted: Attached, images: Tensor) -> None:
     prediction = fitted.predict(images, draws=3)
     for name, function in SAMPLE_SCORES.items():
-        assert torch.equal(prediction.score_by(name), function(prediction.samples))
+        rows = prediction.probs[None] if name in ONE_DRAW_SCORES else prediction.samples
+        assert torch.equal(prediction.score_by(name), function(rows))
         assert torch.equal(fitted.predict(images, draws=3, score=name).score, prediction.score_by(name))
     assert prediction.combined is not None and prediction.parts is not None
     assert torch.equal(prediction.score_by("combined"), prediction.combined)

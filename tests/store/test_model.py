@@ -232,7 +232,7 @@ def test_damaged_and_foreign_files(fitted: abnn.Attached, tmp_path: Path) -> Non
     alter(path, version=99, abnn="9.0")
     with pytest.raises(FileFormatError, match=r"by abnn 9\.0.*Update abnn"):
         abnn.load(path, backbone())
-    alter(path, version=8, at=["blocks.0", "blocks.1"])
+    alter(path, version=9, at=["blocks.0", "blocks.1"])
     with pytest.raises(FileFormatError, match="missing or not expected"):
         abnn.load(path, backbone())
     alter(path, format="other")
@@ -336,7 +336,7 @@ def test_models_of_the_earlier_method_say_what_to_do(fitted: abnn.Attached, tmp_
     """One error, whatever else they hold: kinds and tensors that there no longer are."""
     path = fitted.save(tmp_path / "model")
     spec = {**json.loads((path / "abnn.json").read_text())["spec"], "kind": "conv"}
-    words = rf"format {version}, by abnn 0\.0\.1.*reads formats from 7 to 8.*earlier version.*another method.*fit again.*abnn\.fit"
+    words = rf"format {version}, by abnn 0\.0\.1.*reads formats from 7 to 9.*earlier version.*another method.*fit again.*abnn\.fit"
     for change in (alter, without_checksums):
         with pytest.raises(FileFormatError, match=words):
             abnn.load(change(path, version=version, abnn="0.0.1", spec=spec, score="gated"), backbone())
@@ -353,18 +353,33 @@ def test_models_without_a_witness_say_what_they_said(tmp_path: Path) -> None:
     names = model.combined.names
     old = torch.tensor([place for place, name in enumerate(names) if not name.startswith("looks ")])
     tensors = safetensors.torch.load(weights.read_bytes())
-    kept = {name: value for name, value in tensors.items() if "witness" not in name and name != "combined.readable"}
+    later = ("combined.readable", "combined.familiar")
+    kept = {name: value for name, value in tensors.items() if "witness" not in name and name not in later}
     for name, dimension in PARTS_AT.items():
         kept[f"combined.{name}"] = kept[f"combined.{name}"].index_select(dimension, old).contiguous()
     weights.write_bytes(safetensors.torch.save(kept))
     loaded = abnn.load(alter(path, version=7), backbone())
     assert torch.equal(loaded.predict(x).score, model.predict(x).score)
     assert loaded.predict(x).parts is not None and not loaded.predict(x).parts["looks destroyed"].any()  # type: ignore[index]
+    assert torch.equal(loaded.predict(x).probs, model.predict(x).samples.mean(0))  # whatever an input looks like
     weights.write_bytes(safetensors.torch.save({**kept, "combined.centre": torch.zeros(3)}))
     with pytest.raises(FileFormatError, match=r"combined\.centre"):
         abnn.load(alter(path, version=7), backbone())
     with pytest.raises(FileFormatError, match="was changed since it was saved"):  # checksums are older than format 7
         abnn.load(without_checksums(path), backbone())
+
+
+def test_models_whose_attachments_always_count_say_what_they_said(fitted: abnn.Attached, tmp_path: Path) -> None:
+    """Those of format 8."""
+    path = fitted.save(tmp_path / "model")
+    weights = path / "attachments.safetensors"
+    tensors = safetensors.torch.load(weights.read_bytes())
+    del tensors["combined.familiar"]
+    weights.write_bytes(safetensors.torch.save(tensors))
+    prediction = abnn.load(alter(path, version=8), backbone()).predict(X)
+    assert torch.equal(prediction.probs, fitted.predict(X).samples.mean(0))
+    with pytest.raises(FileFormatError, match="missing or not expected"):
+        abnn.load(alter(path, version=9), backbone())
 
 
 def test_tensors_of_the_earlier_method_say_what_to_do(fitted: abnn.Attached, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ Outputs = tuple[Tensor | None, ...]
 """Predictive distributions [S, B, K], then what ``WANTED`` says."""
 WANTED = {
     "samples": "nothing more",
-    "score": "the learnt score, its parts and widths, [B, 1 + parts + widths]",
+    "score": "the learnt score, its parts, and widths or the share of attachments, [B, 1 + parts + ...]",
     "outputs": "the network's outputs, [S, B, K]",
     "evidence": "the network's outputs, [S, B, K]; statistics of all places, [B, P + 2 + P C]; what went into its last layer, [B, F], or None",
 }
@@ -76,10 +76,11 @@ class PredictionPass:
 
 
 def judge(network: AttachedNetwork, evidence: Evidence) -> Tensor:
-    """Return the learnt score, its parts, and widths where the task has them, [B, 1 + parts + widths]."""
+    """Return the learnt score, its parts, and widths where the task has them, else the share of attachments, [B, 1 + parts + ...]."""
     value, parts = network.combined(evidence)
     spread = network.combined.widths
-    return torch.cat([value[:, None], parts, *(() if spread is None else (spread(evidence),))], dim=1)
+    rest = network.combined.share(parts)[:, None] if spread is None else spread(evidence)
+    return torch.cat([value[:, None], parts, rest], dim=1)
 
 
 def moved(x: Batch, device: torch.device) -> Any:

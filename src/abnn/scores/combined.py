@@ -28,7 +28,7 @@ from abnn.model.evidence import Evidence
 from abnn.scores.registry import Predicted, score, without_statistics
 from abnn.tasks.base import Task, Usual
 
-DESTROYED = "looks destroyed"
+CHANGED, DESTROYED = "looks changed", "looks destroyed"
 MEMBERS, HIDDEN = 8, 16
 CUT = 8.0
 STEEPNESS = 10.0
@@ -64,7 +64,7 @@ class Combined(nn.Module):
             "usual_variances": (len(places),), "usual_last": (readout or 0,), "ceiling": (),
             "centre": (parts,), "unit": (parts,), "bounds": (len(places),), "anchor": (parts,), "readable": (parts,),
             "linear": (MEMBERS, parts, 1), "inner": (MEMBERS, parts, HIDDEN), "offset": (MEMBERS, 1, HIDDEN),
-            "outer": (MEMBERS, HIDDEN, 1), "mean": (MEMBERS, 1), "spread": (MEMBERS, 1),
+            "outer": (MEMBERS, HIDDEN, 1), "mean": (MEMBERS, 1), "spread": (MEMBERS, 1), "familiar": (),
         }  # fmt: skip
         for name, size in sizes.items():
             self.register_buffer(name, torch.zeros(size))
@@ -112,6 +112,13 @@ class Combined(nn.Module):
     def destroyed(self, x: Tensor) -> Tensor:
         """D of the module's formula, [B]; ``readable`` has q at the place of its part, and :data:`NEVER` at all others."""
         return (x - self.readable).clamp_min(0).sum(1)  # type: ignore[operator]
+
+    def share(self, x: Tensor) -> Tensor:
+        """How much attachments count in the prediction for each input, 0 to 1, [B], see :attr:`Prediction.probs`.
+
+        Nothing up to ``familiar`` units of how changed ordinary inputs look, all from one unit more on.
+        """
+        return (x[:, self.names.index(CHANGED)] - self.familiar).clamp(0, 1)  # type: ignore[operator]
 
     def forward(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
         """The score of each input, [B], and its parts in units of what is usual, [B, parts]; never in half precision."""

@@ -1,4 +1,4 @@
-"""Scores of the predicted probabilities alone. With p_s those of draw s, p their mean, and H(p) = - sum_k p_k ln p_k / ln K:
+"""Scores of the predicted probabilities alone. With p_s those of draw s, p the prediction, and H(p) = - sum_k p_k ln p_k / ln K:
 
 max-probability     1 - max_k p_k                      how sure the prediction is
 margin              1 - (p_1 - p_2)                    how near the second class is
@@ -65,13 +65,17 @@ def _of_samples(function: Callable[[Tensor], Tensor]) -> Callable[[Predicted], T
     return lambda prediction: function(prediction.samples)
 
 
+def _of_probs(function: Callable[[Tensor], Tensor]) -> Callable[[Predicted], Tensor]:
+    return lambda prediction: function(prediction.probs[None])
+
+
 for _name, _function in SAMPLE_SCORES.items():
-    _about = ALL if _name == "variance" else ("classes",)
-    score(_name, one_draw=_name in ONE_DRAW_SCORES, about=_about)(_of_samples(_function))
+    _about, _one = ALL if _name == "variance" else ("classes",), _name in ONE_DRAW_SCORES
+    score(_name, one_draw=_one, about=_about)((_of_probs if _one else _of_samples)(_function))
 
 
 @score("label-entropy", one_draw=True, about=("labels",))
 def _label_entropy(prediction: Predicted) -> Tensor:
     """The mean over labels of the entropy of yes or no, in units of its largest value."""
-    probs = prediction.samples.mean(0)
+    probs = prediction.probs
     return -(torch.xlogy(probs, probs) + torch.xlogy(1 - probs, 1 - probs)).mean(-1) / math.log(2)

@@ -13,7 +13,7 @@ Threshold = Annotated[float, Field(description="Scores above it get this verdict
 
 
 class Samples(BaseModel):
-    """How far the answers agree that the prediction is the mean of."""
+    """How far the answers agree that the prediction is made of."""
 
     names: list[str] = Field(
         description='Such as "without attachments" and "with attachments", or "draw 1", "draw 2", ...'
@@ -22,7 +22,9 @@ class Samples(BaseModel):
     spread: float = Field(ge=0, description="Standard deviation over the samples of the predicted class's probability.")
     labels: list[int] = Field(description="The class that each sample names.")
     probabilities: list[float] = Field(description="The probability that each sample gives to the predicted class.")
-    mean: Share = Field(description="Their mean; `probability` is this, made to come true on calibration data.")
+    mean: Share = Field(
+        description="What the prediction makes of them; `probability` is this, made to come true on calibration data."
+    )
 
 
 class Place(BaseModel):

@@ -1,7 +1,7 @@
 """Models that earlier versions saved, as this one reads them.
 
 Format 7 had no witness (:mod:`abnn.bayes.witness`). With one that says nothing, and nothing of it in the score, such a model says what it
-said. Models of words are refused: their closed form had other places.
+said. Models of words are refused: their closed form had other places. Up to format 8 attachments counted for every input, whatever it looked like.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ PARTS_AT = {"centre": 0, "unit": 0, "anchor": 0, "linear": 1, "inner": 1}
 """Tensors of the combined score that have an entry for each part, and in which dimension."""
 
 
-def with_silent_witness(path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def of_earlier(version: int, path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a model of some version as this version reads them."""
+    if version == 7:
+        tensors = _with_silent_witness(path, model, tensors)
+    if version <= 8 and "combined.centre" in tensors:
+        tensors = {**tensors, "combined.familiar": torch.tensor(-NEVER)}
+    return tensors
+
+
+def _with_silent_witness(path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of a model of format 7 with those of a witness that says nothing."""
     if model.combined is None or model.closed_form is None or "combined.centre" not in tensors:
         return tensors

@@ -24,7 +24,7 @@ from abnn.files import as_json
 from abnn.model.inputs import MASK, Batch, Forms, Inputs, rows_of
 from abnn.model.network import AttachedNetwork
 from abnn.networks.recipe import rebuild
-from abnn.store.earlier import with_silent_witness
+from abnn.store.earlier import of_earlier
 from abnn.store.folder import FIX, LEARNT, check_tensors, fingerprint, read_folder, write_folder
 from abnn.store.names import check_class_names
 from abnn.store.schema import AttachedModel
@@ -126,8 +126,7 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
         problem = f"is not complete or does not fit ({type(error).__name__}: {error})"
         raise FileFormatError(f"{path} {problem}; save the model again.") from error
     check_classes(path, saved.classes, model.classes)
-    if saved.version == 7:
-        tensors = with_silent_witness(path, model, tensors)
+    tensors = of_earlier(saved.version, path, model, tensors)
     _fill(path, model, tensors)
     if saved.draws * model.noise_bytes > MOST_NOISE:
         accepted = f"so many that their noise takes at most {MOST_NOISE >> 20:,} MiB"

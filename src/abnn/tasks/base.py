@@ -131,8 +131,8 @@ class Task(ABC):
         return torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
 
     def right_inputs(self, evidence: Evidence, labels: Tensor, hidden: Tensor) -> Tensor:
-        """Return which inputs the mean of the plain and the attached network has right where some classes are hidden."""
-        return self.right(torch.stack([evidence.plain, evidence.attached]), labels) > 0.5
+        """Return which ordinary inputs the network has right where some classes are hidden."""
+        return self.right(evidence.plain[None], labels) > 0.5
 
     def errors(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Return how wrong the mean over the draws is about each input, [B]; 0: right."""

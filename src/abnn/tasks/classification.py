@@ -200,8 +200,7 @@ class Classification(Task):
         return hidden[labels]
 
     def right_inputs(self, evidence: Evidence, labels: Tensor, hidden: Tensor) -> Tensor:
-        both = evidence.plain.softmax(1) + evidence.attached.softmax(1)
-        return both.masked_fill(hidden, -1).argmax(1) == labels
+        return evidence.plain.masked_fill(hidden, -torch.inf).argmax(1) == labels
 
     def samples(self, outputs: Tensor) -> Tensor:
         if outputs.ndim != 3 or outputs.shape[2] < 2:

@@ -123,4 +123,4 @@ class Multilabel(Task):
         return 1 - self.errors(outputs, target)
 
     def right_inputs(self, evidence: Evidence, labels: Tensor, hidden: Tensor) -> Tensor:
-        return self.errors(torch.stack([evidence.plain, evidence.attached]), labels) == 0
+        return self.errors(evidence.plain[None], labels) == 0

@@ -32,13 +32,14 @@ class Prediction:
     combined  the learnt score, [B], if a fit has learnt it
     parts     what it is made of, by name, each [B]: 0 is usual, 1 as far above that as one ordinary input in six
     default   the name of the score that ``score`` shows
+    share     how much attachments count in ``probs`` where there is one draw or mean weights, 0 to 1, [B]; None: wholly
     own       scores that only the method at hand can give, by name, each [B], larger = more uncertain
     views     how many views of each image the draws looked at; None: not known
     triage    the thresholds that are about predictions of this kind, if the model was calibrated
     """
 
     distribution: ClassVar[str] = "classes"
-    TENSORS: ClassVar[tuple[str, ...]] = ("combined",)
+    TENSORS: ClassVar[tuple[str, ...]] = ("combined", "share")
 
     samples: Tensor
     combined: Tensor | None = None
@@ -47,6 +48,7 @@ class Prediction:
     own: Mapping[str, Tensor] = field(default_factory=dict)
     views: int | None = None
     triage: Any = None
+    share: Tensor | None = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -56,16 +58,24 @@ class Prediction:
     def of_pass(
         cls, samples: Tensor, judged: Tensor | None, names: Sequence[str], default: str, views: int | None
     ) -> Prediction:
-        """Return a prediction from what a pass said: samples, and the learnt score, its parts and widths, [B, 1 + parts + ...]."""
+        """Return a prediction from what a pass said: samples, and what :func:`abnn.predict.passes.judge` returned."""
         if judged is None:
             return cls(samples, default=default, views=views)
         parts = dict(zip(names, judged[:, 1:].unbind(1)))
-        return cls(samples, judged[:, 0], parts, default, views=views)
+        return cls(samples, judged[:, 0], parts, default, views=views, share=judged[:, 1 + len(names)])
 
     @property
     def probs(self) -> Tensor:
-        """The prediction averaged over the draws, [B, K]."""
-        return self.samples.mean(0)
+        """The prediction, [B, K]: the mean over the draws.
+
+        With one draw, or mean weights, the plain network alone decides where an input looks as ordinary ones do, see ``share``.
+        """
+        mean = self.samples.mean(0)
+        return (
+            mean
+            if self.share is None or len(self.samples) != 2
+            else torch.lerp(self.samples[0], mean, self.share[:, None])
+        )
 
     @property
     def plain(self) -> Tensor:
@@ -74,7 +84,7 @@ class Prediction:
 
     @property
     def label(self) -> Tensor:
-        """The most probable class of the averaged prediction, [B]."""
+        """The most probable class, [B]."""
         return self.probs.argmax(-1)
 
     @property

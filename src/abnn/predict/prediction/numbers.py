@@ -29,7 +29,7 @@ class NumberPrediction(Prediction):
     """
 
     distribution: ClassVar[str] = "numbers"
-    TENSORS: ClassVar[tuple[str, ...]] = ("combined", "centre", "noise", "unknown")
+    TENSORS: ClassVar[tuple[str, ...]] = ("combined", "share", "centre", "noise", "unknown")
 
     centre: Tensor | None = None
     noise: Tensor | None = None
@@ -43,7 +43,7 @@ class NumberPrediction(Prediction):
         if judged is None:
             return prediction
         centre, noise, unknown = judged[:, 1 + len(names) :].chunk(3, dim=1)
-        return replace(prediction, centre=centre, noise=noise, unknown=unknown)  # type: ignore[call-arg]
+        return replace(prediction, share=None, centre=centre, noise=noise, unknown=unknown)  # type: ignore[call-arg]
 
     @property
     def mean(self) -> Tensor:

@@ -173,7 +173,6 @@ function showSamples(answer, model) {
     const says = other ? ` says “${model.class_names[labels[place]]}”` : "";
     return { head: `${capital(names[place])}${says}`, share, other };
   });
-  if (names.length > 1) rows.push({ head: "Their mean", share: answer.samples.mean });
   rows.push({ head: "In the prediction", share: answer.probability });
   const draws = names.some((name) => name.startsWith("draw"));
   byId("samples-text").textContent =
@@ -183,7 +182,7 @@ function showSamples(answer, model) {
         ? "The model answers several times, each time with slightly different weights."
         : "The network answers without its attachments and with them.") +
     (names.length === 1 ? "" : " Answers that name different classes or give different probabilities are a sign of doubt.");
-  byId("samples-text").textContent += " The prediction is their mean, corrected so that it comes true on data like the calibration data.";
+  byId("samples-text").textContent += " The more an input looks changed, the more the prediction is their mean; else the network’s own answer stands. It is corrected so that it comes true on data like the calibration data.";
   const caption = `${agreeing} of ${names.length} answers name “${answer.class_name}”. What each gives to it:`;
   byId("answers").replaceChildren(bars(caption, rows));
 }
