@@ -169,6 +169,7 @@ def _difference(folded: Tensor, reference: Tensor) -> str | None:
     spread = (reference - reference.mean(dim=(0, 1))).abs().max()
     scale = torch.maximum(spread, 0.1 * reference.abs().max()).clamp_min(1e-6)
     gap = ((folded - reference).abs().max() / scale).item()
-    # Rounding adds up over the layers: bfloat16 by 6 % on ResNet-50. A mix-up changes everything.
-    most = max(1e-2, 16 * torch.finfo(reference.dtype).eps)
+    # Rounding adds up over the layers: bfloat16 by 6 % on ResNet-50, float32 on CUDA, where convolutions round to ten bits, by
+    # 1.3 % on an EfficientNet. A mix-up changes everything.
+    most = max(5e-2 if reference.is_cuda else 1e-2, 16 * torch.finfo(reference.dtype).eps)
     return None if gap < most else f"outputs differ by {gap:.1%}"
