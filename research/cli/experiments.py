@@ -110,14 +110,12 @@ def compare(
 
 
 def reproduce(
-    what: Annotated[
-        list[str], typer.Argument(help="table1 to table7, all (the seven), joint, readable, beyond, or page.")
-    ],
+    what: Annotated[list[str], typer.Argument(help="table1 to table7, all (the seven), beyond, or page.")],
     seeds: Annotated[int, typer.Option(min=1, help="How many runs of each cell, with seeds from 0 on.")] = 5,
     cell: Annotated[
         list[str] | None, typer.Option(help="For tables: only cells of this name; may be repeated.")
     ] = None,
-    task: Annotated[str | None, typer.Option(help="Only this data: mnist, svhn, cat-dog or digits.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only this data: mnist, svhn or cat-dog.")] = None,
     data_root: DataRoot = None,
     output: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("results"),
     work: Annotated[Path, typer.Option(help="Folder for networks and checkpoints.")] = Path("runs/reproduce"),
@@ -132,26 +130,24 @@ def reproduce(
     ] = None,
 ) -> None:
     """Train and evaluate every cell of the paper's tables that has no record yet, and print the tables beside the paper's
-    numbers. Goes on where it stopped. "joint" does the same for training with and without freezing, "readable" for
-    targets by what can still be read. "beyond" trains nothing: it measures the networks that are in the work folder
-    further. "page" renders the pages of the documents from the records."""
-    from research.paper import MORE, TABLES, Runner
+    numbers. Goes on where it stopped. "beyond" trains nothing: it measures the networks that are in the work folder further.
+    "page" renders the pages of the documents from the records."""
+    from research.paper import TABLES, Runner
     from research.paper.beyond import PARTS, TASKS, Beyond, Measured, table
     from research.paper.page import write_page
 
-    tables = {**TABLES, **MORE}
-    _check_choice("what", what, [*tables, "all", "beyond", "page"])
-    names = [name for name in tables if name in what or (name in TABLES and "all" in what)]
+    _check_choice("what", what, [*TABLES, "all", "beyond", "page"])
+    names = [name for name in TABLES if name in what or "all" in what]
     if names:
         for argument, folder in (("--output", output), ("--work", work)):
             check_writable(argument, folder, folder=True)
-        chosen = _choose_cells([each for name in names for each in tables[name].cells], cell, task)
+        chosen = _choose_cells([each for name in names for each in TABLES[name].cells], cell, task)
         options: dict[str, Any] = {"precision": precision, "compile": compile, "progress": not quiet}
         runner = Runner(output, work, range(seeds), data_root, note=typer.echo, **options)
         for data in dict.fromkeys(each.task for each in chosen):  # one after another: each is loaded once
             runner.run([each for each in chosen if each.task == data])
     for name in names:
-        typer.echo(tables[name].markdown(output))
+        typer.echo(TABLES[name].markdown(output))
     if "beyond" in what:
         _check_choice("part", part or (), PARTS)
         _check_choice("task", [task] if task else (), TASKS)

@@ -45,7 +45,7 @@ class Cell:
     """One row of a table.
 
     name      of the row and of its records
-    task      "mnist", "svhn", "cat-dog" or "digits"
+    task      "mnist", "svhn" or "cat-dog"
     method    with its variant and changed hyper-parameters; the task's own settings come between the two
     epochs    None: what the task says
     start     the cell of the same task whose networks, one for each seed, are the backbones here

@@ -49,8 +49,5 @@ def _rows(entry: dict[str, Any]) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-_READ = read_tables()
-MORE = {name: _READ.pop(name) for name in ("joint", "readable")}
-"""What the paper does not have."""
-TABLES = _READ
+TABLES = read_tables()
 """Tables 1 to 7 of the paper, by "table1" to "table7"."""

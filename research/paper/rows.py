@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from abnn.outliers.base import REGISTRY, Blend
-from abnn.outliers.mixtures import CONTENT
 from research.paper.cells import Cell
 
 FIT_EPOCHS = 5
-
-
-def fit_epochs(task: str) -> int:
-    """Epochs of attachments on a trained backbone; the embedded digits have 17 batches."""
-    return 15 if task == "digits" else FIT_EPOCHS
 
 
 def threshold(task: str) -> Cell:
@@ -23,29 +16,7 @@ def threshold(task: str) -> Cell:
 
 def ours(task: str) -> Cell:
     """The default preset, on networks trained as those of "threshold"; docs/reproduction.md says whether they are the same."""
-    return Cell("abnn", task, "abnn", options={"pretrain": 0.0}, epochs=fit_epochs(task), start=threshold(task))
-
-
-def readable(task: str) -> Cell:
-    """The default, with targets for what is blended in that follow how far it can still be read."""
-    content = [
-        {"name": name, "fade": 2.0} if issubclass(REGISTRY[name], Blend) else name for name in (*CONTENT, "leaves")
-    ]
-    outliers = {"name": "two-tier", "content": content, "content_severity": [0.5, 1.0]}
-    options = {"pretrain": 0.0, "outliers": outliers}
-    return Cell("abnn (readable)", task, "abnn", options=options, epochs=fit_epochs(task), start=threshold(task))
-
-
-def joint(task: str) -> tuple[Cell, Cell]:
-    """The default without freezing: the networks of "threshold" learn on with the attachments, at a rate that was chosen on
-    validation data (docs/beyond.md); and everything from the beginning.
-    """
-    free: dict[str, Any] = {"pretrain": 0.0, "freeze": False}
-    beside = {**free, "lr": 3e-3 if task == "digits" else 1e-2}
-    return (
-        Cell("abnn (joint)", task, "abnn", options=beside, epochs=fit_epochs(task), start=threshold(task)),
-        Cell("abnn (joint, from the beginning)", task, "abnn", options=free),
-    )
+    return Cell("abnn", task, "abnn", options={"pretrain": 0.0}, epochs=FIT_EPOCHS, start=threshold(task))
 
 
 def authors(task: str) -> Cell:
@@ -73,7 +44,7 @@ def methods(task: str) -> tuple[Cell, ...]:
 
 def cells_by_name(task: str) -> dict[str, Cell]:
     """Every cell of a task that tables may name, without post-hoc scores."""
-    groups = (methods(task), ablation(task), alphas(task), backbones(task), joint(task), (readable(task),))
+    groups = (methods(task), ablation(task), alphas(task), backbones(task))
     return {cell.name: cell for group in groups for cell in group}
 
 

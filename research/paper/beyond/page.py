@@ -19,8 +19,6 @@ from research.paper.beyond.comparisons import (
 from research.paper.beyond.figures import write_figures
 from research.paper.beyond.parts import PARTS
 from research.paper.beyond.run import TASKS, Measured
-from research.paper.published import MORE
-from research.paper.table import Archive, Table, render
 from research.tables import markdown_table, update_between_markers
 
 PAGE, FIGURES = "beyond.md", "figures"
@@ -33,15 +31,8 @@ def write_beyond(results: str | Path, docs: str | Path) -> list[Path]:
     drawings = write_figures(measured, page.parent / FIGURES)
     texts = {"beyond-balance": balance(measured)}
     texts |= {f"beyond-{part}": table(measured, part) + _shown(drawings.get(part, ())) for part in PARTS}
-    archive = Archive(results)
-    texts |= {f"beyond-{name}": compared(ways, archive) for name, ways in MORE.items()}
     changed = [update_between_markers(page, marker, text) for marker, text in texts.items()]
     return [page] if any(changed) else []
-
-
-def compared(ways: Table, archive: Archive) -> str:
-    """Ways of using the default, one table for each task."""
-    return "\n".join(f"**{each.title}**\n\n{render(each, archive)}" for each in ways.sections)
 
 
 def table(measured: Measured, part: str) -> str:

@@ -134,13 +134,6 @@ def test_the_command_runs_the_chosen_cells(results: Path, monkeypatch: pytest.Mo
     assert [{task for task, _ in part} for part in ran] == [{"mnist"}, {"cat-dog"}, {"svhn"}]
     assert {each for part in ran for each in part} == {(c.task, c.name) for t in TABLES.values() for c in t.cells}
     ran.clear()
-    for what, names, title in [
-        ("joint", ("threshold", "abnn", "abnn (joint)", "abnn (joint, from the beginning)"), "Frozen against joint"),
-        ("readable", ("threshold", "abnn", "abnn (readable)"), "Targets by what can still be read"),
-    ]:
-        result = run("reproduce", what, "--output", results, "--task", "digits")
-        assert ran == [[("digits", name) for name in names]] and title in result.output
-        ran.clear()
     run("reproduce", "table4", "table5", "--output", results, "--cell", "threshold", "--task", "svhn")
     assert ran == [[("svhn", "threshold")]]
 
