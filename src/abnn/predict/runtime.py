@@ -1,6 +1,6 @@
-"""What predictions of one network keep from one to the next: noise, CUDA graphs, compiled passes. Nothing of it is saved.
+"""What predictions of one network keep from one to the next: noise, passes, CUDA graphs, compiled passes. Nothing of it is saved.
 
-On the CPU a prediction shares nothing that changes, so threads need no turns. Graphs and compiled passes have memory of their own
+On the CPU each prediction has a pass of its own, so threads need no turns. Graphs and compiled passes have memory of their own
 that one prediction uses at a time.
 """
 
@@ -20,13 +20,14 @@ from abnn.model.network import AttachedNetwork
 from abnn.predict.compiled_pass import CompiledPass
 from abnn.predict.passes import Outputs, PredictionPass, moved
 from abnn.predict.replay import Replay
+from abnn.predict.spare import SparePasses
 
 
 class Runtime:
     """Noise, graphs and compiled passes of one network."""
 
     def __init__(self) -> None:
-        self.noise, self.replay = NoiseCache(), Replay()
+        self.noise, self.replay, self.spare = NoiseCache(), Replay(), SparePasses()
         self.compiled: CompiledPass | None = None
         self._lock = threading.RLock()
         self._done: torch.cuda.Event | None = None
@@ -69,8 +70,10 @@ class Runtime:
                 if isinstance(x, Tensor)
                 else make(noise)(moved(x, network.device))
             )
+        if self.compiled is None and not repeated:
+            return lambda x: self.spare.run(network, make, noise, (wanted, views), moved(x, network.device))
         run = make(noise)
-        if isinstance(run, PredictionPass) and repeated and network.device.type == "cpu":
+        if isinstance(run, PredictionPass) and network.device.type == "cpu":
             run.run.keep_weights()
         return lambda x: run(moved(x, network.device))
 
