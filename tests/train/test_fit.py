@@ -305,9 +305,9 @@ def fit_and_die(file: Path, freeze: bool) -> None:
 @pytest.mark.parametrize("freeze", [True, False])
 def test_a_killed_run_ends_bit_identical(tmp_path: Path, freeze: bool) -> None:
     file = tmp_path / "fit.safetensors"
-    child = multiprocessing.get_context("fork").Process(target=fit_and_die, args=(file, freeze))
+    child = multiprocessing.get_context("fork").Process(target=fit_and_die, args=(file, freeze), daemon=True)
     child.start()
-    child.join()
+    child.join(300)  # if it hangs, it has no exit code
     assert child.exitcode == -signal.SIGKILL and file.exists()
     whole, resumed = attached(), attached()
     same: dict[str, Any] = {"freeze_backbone": freeze, "epochs": 2, "seed": 4}
