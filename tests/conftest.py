@@ -261,6 +261,7 @@ def ray() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         root = str(Path(__file__).parents[1])
         patch.setenv("PYTHONPATH", os.pathsep.join([root, os.path.join(root, "src")]))
+        patch.setenv("RAY_worker_niceness", "0")  # otherwise workers hardly run beside other tests
         with connected(None, workers=1) as module:
             yield module
 
