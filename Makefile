@@ -12,14 +12,19 @@ UV_SYSTEM_CERTS ?= true
 export $(foreach name,UV_FIND_LINKS UV_DEFAULT_INDEX UV_INDEX UV_SYSTEM_CERTS,$(if $($(name)),$(name)))
 unexport PYTHONDONTWRITEBYTECODE  # what is imported is compiled once, not in each of the many processes of the tests
 
-.PHONY: demo test check docs docs-serve release-check tables reproduce clean
+.PHONY: demo test coverage check docs docs-serve release-check tables reproduce clean
 
 demo: $(VENV)/.installed  ## the main job on embedded data
 	$(VENV)/bin/abnn demo
 
 # One thread for each test process: several processes with a thread per core each would only wait for one another.
-test: $(VENV)/.installed-dev  ## all tests, with line coverage
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --dist worksteal --cov --cov-report=term --cov-fail-under=90
+TEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --dist worksteal
+
+test: $(VENV)/.installed-dev  ## all tests
+	$(TEST)
+
+coverage: $(VENV)/.installed-dev  ## all tests, counting lines: takes a third longer
+	$(TEST) --cov --cov-report=term --cov-fail-under=90
 
 check: $(VENV)/.installed-dev  ## format, lint, types, who imports whom, and dangerous calls
 	$(VENV)/bin/ruff format --check .

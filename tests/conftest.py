@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import hypothesis
 import pytest
 import torch
 from filelock import FileLock
+from lightning_fabric.utilities import registry
 from torch import Tensor, nn
 
 import abnn
@@ -53,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def short_learning() -> None:
     """Fewer steps for the members of the learnt score, and fewer outliers: they take most of the time of a small fit."""
-    members.STEPS, gathering.MADE = 30, 500
+    members.STEPS, gathering.MADE = 15, 250
     sys.modules[gather.__module__].LEAST_OUTLIERS = 200  # type: ignore[attr-defined]
 
 
@@ -91,6 +93,14 @@ def uncounted_tracing() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (torch.export, torch.onnx):
             patch.setattr(module, "export", uncounted()(module.export))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def plugins_looked_for_once() -> Iterator[None]:
+    """Each start of Lightning Fabric reads what every installed package registers, which does not change."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "entry_points", cache(registry.entry_points))
         yield
 
 
@@ -251,6 +261,7 @@ def ray() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         root = str(Path(__file__).parents[1])
         patch.setenv("PYTHONPATH", os.pathsep.join([root, os.path.join(root, "src")]))
+        patch.setenv("RAY_worker_niceness", "0")  # otherwise workers hardly run beside other tests
         with connected(None, workers=1) as module:
             yield module
 

@@ -15,20 +15,22 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 import abnn
+from abnn import estimators
 from abnn.errors import InputError, NotFittedError
 from abnn.train.combine import gather, members
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A score that learns in few steps, for fits that are not about how good it is."""
+    """A network and a score that learn in few steps, for fits that are not about how good they are."""
+    monkeypatch.setattr(estimators, "FEWEST_STEPS", 60)
     monkeypatch.setattr(members, "STEPS", 3)
     monkeypatch.setattr(gather, "MADE", 100)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("short")
-@parametrize_with_checks([abnn.AbnnClassifier(hidden=(16,)), abnn.AbnnRegressor(hidden=(16,))])
+@parametrize_with_checks([abnn.AbnnClassifier(hidden=(16,), epochs=10), abnn.AbnnRegressor(hidden=(16,), epochs=10)])
 def test_the_checks_of_scikit_learn_pass(estimator: Any, check: Any) -> None:
     check(estimator)
 

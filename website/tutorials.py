@@ -182,16 +182,18 @@ def user_seconds() -> float:
 
 def main(path: str, target: str) -> None:
     """Run the tutorial ``path`` in an empty folder and write its cells to ``target``."""
-    cells = read_cells(Path(path).read_text())
+    script = Path(path).read_text()
+    cells = read_cells(script)
     source = str(Path(__file__).parents[1] / "src")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         sys.path[:0] = [source, folder]
-        with contextlib.suppress(ImportError):
-            from abnn.networks.vision import torchvision
+        if "transformers" in script:
+            with contextlib.suppress(ImportError):
+                from abnn.networks.vision import torchvision
 
-            torchvision()  # whose operators may not fit torch, which transformers would trip over
+                torchvision()  # whose operators may not fit torch, which transformers would trip over
         run_cells(cells, {"__name__": "__main__"})
         os.chdir("/")
     if (seconds := user_seconds()) > SECONDS:

@@ -85,7 +85,7 @@ def test_compiled_rows(name, rows, check, monkeypatch):
     monkeypatch.setattr("abnn.train.combine.members.STEPS", 2)
     original = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model=None, **options: original(model, backend="eager", **options))
-    group = speed.run_group(name, CPU, replace(TINY, compiled=True, draws=2, resnet_pixels=32, resnet="timm/resnet10t"))
+    group = speed.run_group(name, CPU, replace(TINY, compiled=True, draws=2))
     assert speed.trouble(group) == [] and rows | {bars.PLAIN_COMPILED} <= set(group["rows"])
     assert f"{check}, folded" in group["checks"]
     torch._dynamo.reset()

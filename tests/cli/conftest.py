@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from abnn.evaluate.report import page
+from abnn.evaluate.report import measure, page
 
 
 def draw_fewer(patch: pytest.MonkeyPatch) -> None:
-    """One figure in each section of a page: rendering them takes most of the time."""
+    """One figure in each section of a page, and few resamples: they take most of the time."""
+    patch.setattr(measure, "MOST_RESAMPLES", 10)
+    patch.setattr(measure, "FEWEST_RESAMPLES", 10)
     draw = page._drawings
     patch.setattr(page, "_drawings", lambda models: {name: each[:1] for name, each in draw(models).items()})
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from abnn.cli.report import page_from_records, report
 from abnn.errors import FileFormatError, InputError
 from abnn.evaluate.records import find_records, write_record
-from abnn.evaluate.report import page
+from abnn.evaluate.report import measure, page
 from tests.evaluate.test_summary import sample_evaluation
 
 app = typer.Typer()
@@ -29,9 +29,10 @@ import typer
 from abnn.cli.report import report
 from research.cli.results import results_app
 
-from abnn.evaluate.report import page
+from abnn.evaluate.report import measure, page
 
 results, output = sys.argv[1:]
+measure.MOST_RESAMPLES = measure.FEWEST_RESAMPLES = 10
 draw = page._drawings
 page._drawings = lambda models: {name: each[:1] for name, each in draw(models).items()}
 app = typer.Typer()
@@ -83,7 +84,8 @@ def test_all_tables_and_the_page_of_a_comparison_regenerate_byte_for_byte(
         env={"PYTHONHASHSEED": "4711", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)},
     )
     monkeypatch.setattr("sys.argv", [str(script), str(results), str(tmp_path / "here")])
-    monkeypatch.setattr(page, "_drawings", page._drawings)  # as it was, afterwards
+    for module, name in ((page, "_drawings"), (measure, "MOST_RESAMPLES"), (measure, "FEWEST_RESAMPLES")):
+        monkeypatch.setattr(module, name, getattr(module, name))  # as it was, afterwards
     runpy.run_path(str(script))
     here, fresh = files(tmp_path / "here"), files(tmp_path / "fresh")
     assert here == fresh

@@ -70,7 +70,8 @@ def word_model() -> abnn.Attached:
     x = torch.randint(9, (160, 6), generator=generator(1))
     y = (x.sum(1) > 24).long()
     torch.manual_seed(0)
-    return fitted(abnn.attach(trained(Reader(), x, y, steps=40), x[:1]), x, y)
+    network = trained(Reader(), x, y, steps=40)
+    return fitted(abnn.attach(network, x[:1], last=1), x, y)  # one attachment: each takes time to trace
 
 
 def drawing_table_model() -> abnn.Attached:
@@ -98,9 +99,8 @@ def regression_model() -> tuple[abnn.Attached, dict[str, Tensor]]:
     x = {"left": torch.randn(160, 6, generator=generator(3)), "right": torch.randn(160, 3, generator=generator(4))}
     y = x["left"][:, :1] + x["right"][:, :1] * 0.5
     torch.manual_seed(0)
-    model = abnn.attach(
-        TwoInputs().eval(), {k: v[:1] for k, v in x.items()}, config=abnn.AttachConfig(task="regression")
-    )
+    config = abnn.AttachConfig(task="regression")
+    model = abnn.attach(TwoInputs().eval(), {k: v[:1] for k, v in x.items()}, last=1, config=config)
     batches = [({k: v[i : i + 40] for k, v in x.items()}, y[i : i + 40]) for i in range(0, 160, 40)]
     abnn.fit(model, batches, epochs=0, progress=False)
     abnn.calibrate(model, batches, progress=False)

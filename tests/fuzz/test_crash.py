@@ -14,7 +14,7 @@ from tests.fuzz.crash import measure, try_point
 from tests.fuzz.faults import MODES
 from tests.fuzz.jobs import NAMES, jobs, make_fitted
 
-STEPS = {"fit": 150, "evaluate": 70, "save": 13, "calibrate": 37, "drift": 5, "export": 17, "score": 67}
+STEPS = {"fit": 300, "evaluate": 110, "save": 13, "calibrate": 37, "drift": 5, "export": 17, "score": 67}
 """One of so many operations is tried, in each mode another one."""
 
 

@@ -16,6 +16,7 @@ import abnn
 from abnn.attached import Attached
 from abnn.config import Objective
 from abnn.networks.by_name import PaperResNet, build_backbone
+from abnn.networks.vision import torchvision
 from abnn.outliers import OutlierBatch
 from abnn.train.steps import Steps
 from tests.conftest import (
@@ -29,7 +30,7 @@ from tests.conftest import (
 )
 
 CLASSES = 5
-TRACED = ("paper", "resnet18", "vit_b_16", "swin_t", "mlp", "conv1d")
+TRACED = ("paper", "resnet18", "small vit", "small swin", "mlp", "conv1d")
 """One network for each form of blocks: what is compiled and exported around others is the same, and takes long."""
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -67,6 +68,16 @@ def named(name: str, size: int, first: str, blocks: int, last: int | None = None
     return Case(lambda: build_backbone(name, CLASSES, **options), (3, size, size), first, blocks, {"last": last})
 
 
+def small_vit() -> nn.Module:
+    sizes = {"image_size": 32, "patch_size": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 32}
+    return torchvision().models.VisionTransformer(**sizes, num_classes=CLASSES)
+
+
+def small_swin() -> nn.Module:
+    sizes = {"patch_size": [4, 4], "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": [2, 2]}
+    return torchvision().models.SwinTransformer(**sizes, num_classes=CLASSES)
+
+
 CASES = {
     "paper": Case(lambda: random_head(PaperResNet(classes=CLASSES)), (1, 28, 28), "blocks.0", 6),
     "resnet18": named("resnet18", 32, "layer1.0", 8),
@@ -79,6 +90,8 @@ CASES = {
     "vit_b_16": named("vit_b_16", 32, "encoder.layers.encoder_layer_0", 12, last=2, image_size=32),
     "swin_t": named("swin_t", 32, "features.1.0", 12, last=6),
     "timm/resnet10t": named("timm/resnet10t", 32, "layer1.0", 4),
+    "small vit": Case(small_vit, (3, 32, 32), "encoder.layers.encoder_layer_0", 2),
+    "small swin": Case(small_swin, (3, 32, 32), "features.1.0", 4),
     "mlp": Case(lambda: mlp(7, CLASSES), (7,), "0", 2),
     "conv1d": Case(Conv1dNet, (2, 40), "body.0", 3),
 }

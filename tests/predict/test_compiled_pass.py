@@ -83,7 +83,6 @@ def agree(left: Prediction, right: Prediction, most: float = 1e-5) -> None:
 CASES = [
     ("bounded", True, None),
     ("bounded", True, 5),
-    ("bounded", False, 5),
     ("chain", False, None),
     ("replace", False, 0),
 ]
@@ -106,13 +105,12 @@ def test_compiled_predictions_are_the_same(kind: str, learnt: bool, draws: int |
     agree(model.predict(x, draws=draws, seed=3), expected, most=0)
 
 
-@pytest.mark.parametrize("draws", [0, 5])
-def test_compiled_views_and_chunks_of_draws(draws: int) -> None:
+def test_compiled_views_and_chunks_of_draws() -> None:
     torch.manual_seed(0)
     network = random_head(PaperResNet(width=8, blocks=1, classes=4, stem="small")).eval()
     x = torch.randn(40, 1, 16, 16, generator=generator(1))
     model = with_score(randomise_attachments(abnn.attach(network, x[:1]), 0.05), x)
-    limit = 3 * 4 * model.folded_bytes  # two draws at a time
+    draws, limit = 5, 3 * 4 * model.folded_bytes  # two draws at a time
     expected = model.predict(x[:6], draws=draws, views=3)
     parts = model.predict(x[:6], draws=draws, views=3, memory_limit=limit)
     agree(parts, expected)

@@ -195,7 +195,7 @@ def test_a_result_does_not_depend_on_the_batch(small_net: nn.Module, kind: str, 
     same(together, picked(model.predict(torch.cat([x, strangers]), draws=draws, seed=2), slice(7)))
 
 
-@pytest.mark.parametrize("draws", [0, 12, 40])
+@pytest.mark.parametrize("draws", [0, 12])
 @pytest.mark.no_cover
 def test_scores_differ_between_batches_by_less_than_their_resolution(small_net: nn.Module, draws: int) -> None:
     """That of thresholds, see abnn.triage.thresholds.lift(): what a batch changes must change no verdict."""

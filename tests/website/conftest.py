@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,20 +75,26 @@ def scope(few_steps: None) -> dict[str, Any]:
     return made | loaders | {"network": network, "backbone": network, "model": model, "x": x[1300:1316]}
 
 
+@pytest.fixture(scope="package")
+def saved(scope: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model that the command line can load."""
+    recipe = {"width": 8, "blocks": 1, "stem": "small"}
+    model = abnn.attach(abnn.build_backbone("paper-resnet", 10, 1, **recipe).eval(), example=scope["x"][:1])
+    abnn.fit(model, scope["held_out_loader"], epochs=0, progress=False)
+    abnn.calibrate(model, scope["held_out_loader"], progress=False)
+    names = [str(digit) for digit in range(10)]
+    return model.save(tmp_path_factory.mktemp("saved") / "model", backbone=True, extra={"class_names": names})
+
+
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: dict[str, Any]) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: dict[str, Any], saved: Path) -> Path:
     """A folder with everything that the commands name; it is the working folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "reader.py").write_text(QUICK_START["reader.py"])
     torch.save(scope["network"].state_dict(), "reader.pt")
-    recipe = {"width": 8, "blocks": 1, "stem": "small"}
-    model = abnn.attach(abnn.build_backbone("paper-resnet", 10, 1, **recipe).eval(), example=scope["x"][:1])
-    abnn.fit(model, scope["held_out_loader"], epochs=0, progress=False)
-    abnn.calibrate(model, scope["held_out_loader"], progress=False)
     for folder in ("my-model/model", "demo/model"):
-        Path(folder).parent.mkdir()
-        model.save(folder, backbone=True, extra={"class_names": [str(digit) for digit in range(10)]})
+        shutil.copytree(saved, folder)
     pictures = (scope["x"].numpy() * 255).astype(np.uint8)[:, 0]
     np.savez("digits.npz", images=pictures)
     for file in ("photo.jpg", "my-photo.jpg", "my-digit.png", "incoming/1.png", "archive/old/1.png"):
