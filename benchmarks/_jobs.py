@@ -27,7 +27,8 @@ from PIL import Image
 import abnn
 from abnn.errors import AbnnError
 
-SIDE, CLASSES, GROUP = 64, 10, 2000
+SIDE = int(os.environ.get("SCORE_SIDE", 64))  # of the pictures
+CLASSES, GROUP = 10, 2000
 MARK = "ABNN_JOB_MARK"  # in the environment of a job, and so of all processes that it starts
 TICKS = os.sysconf("SC_CLK_TCK")
 

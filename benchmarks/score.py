@@ -6,7 +6,8 @@
     python benchmarks/score.py driver         the command itself killed again and again, then started once more
     python benchmarks/score.py --table        put the tables of results/scale into docs/scale.md again
 
-Each writes a JSON record into results/scale. ``--images`` sets another number, ``--scratch`` where data and results lie.
+Each writes a JSON record into results/scale. ``--images`` sets another number, ``--scratch`` where data and results lie. SCORE_SIDE=128 in the environment
+makes pictures of so many pixels instead of 64, and records of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _jobs import Job, cluster, is_worker, make_images, make_model, rows_of, summary_of, tensors
+from _jobs import SIDE, Job, cluster, is_worker, make_images, make_model, rows_of, summary_of, tensors
 from timing import ROOT, machine
 
 from abnn.batch.processes import cores
@@ -222,12 +223,13 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     for name in options.measurement:
-        data = options.scratch / f"images-{options.images}.parquet"
-        digest, model = make_images(data, options.images), make_model(options.scratch / "model")
+        other = "" if SIDE == 64 else f"-{SIDE}"
+        data = options.scratch / f"images{other}-{options.images}.parquet"
+        digest, model = make_images(data, options.images), make_model(options.scratch / f"model{other}")
         state = {"images": options.images, "data_sha256": digest, "machine": machine(), "seed": 0, **provenance()}
         result = MEASUREMENTS[name](data, model, options.images, options.scratch)
         record = {"measurement": name, "batch_size": BATCH, **state, **result, "load_after": os.getloadavg()[0]}
-        write_json(options.output / f"{name}.json", record)
+        write_json(options.output / f"{name}{other}.json", record)
         print(json.dumps({key: value for key, value in record.items() if key not in ("versions", "machine")}, indent=1))
     if options.table:
         update_between_markers(DOCS, "scale", tables(options.output))
