@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
 import shutil
@@ -27,7 +28,7 @@ from PIL import Image
 import abnn
 from abnn.errors import AbnnError
 
-SIDE = int(os.environ.get("SCORE_SIDE", 64))  # of the pictures
+SIDE = int(os.environ.get("SCORE_SIDE", "64"))  # of the pictures
 CLASSES, GROUP = 10, 2000
 MARK = "ABNN_JOB_MARK"  # in the environment of a job, and so of all processes that it starts
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -124,13 +125,18 @@ class Job:
         return some[which % len(some)]
 
     def _watch(self) -> None:
-        while self.process.poll() is None:
+        """Note processor time twice a second, and memory every three: to count its pages stops a process for a while."""
+        for turn in itertools.count():
+            if self.process.poll() is not None:
+                return
             roles: dict[str, float] = {}
             for number, name in self.processes().items():
                 with contextlib.suppress(OSError, IndexError):
                     fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
                     role = "driver" if number == self.process.pid else "worker" if is_worker(name) else "ray"
                     self.cpu[number] = (role, (int(fields[11]) + int(fields[12])) / TICKS)
+                    if turn % 6:
+                        continue
                     rollup = Path(f"/proc/{number}/smaps_rollup").read_text()
                     share = next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) / 1024
                     roles[role] = roles.get(role, 0.0) + share

@@ -202,6 +202,13 @@ def tables(records: Path) -> str:
         f"{killed['images']:,} images on four nodes, {len(killed['kills'])} kills: twice, missing, other": lost(killed),
         f"{restarted['images']:,} images, the command killed twice: twice, missing, other": lost(restarted),
     }
+    if (records / "throughput-128.json").exists():
+        large = json.loads((records / "throughput-128.json").read_text())
+        of = (large["model_before"]["cpu_ms"] + large["model_after"]["cpu_ms"]) / 2
+        by_cpu, by_clock = (100 * large[f"share_of_the_models_speed_by_{what}"] for what in ("cpu", "clock"))
+        rows[f"pictures of 128 pixels, where the model takes {of:.1f} ms: the same by processor time, by the clock"] = (
+            f"{by_cpu:.1f} %, {by_clock:.1f} %"
+        )
     rows["cost model: start, then each image, on one core"] = f"{start:.0f} s, {1000 * slope:.2f} ms"
     lines = ["| measured | result |", "|---|---|", *(f"| {what} | {result} |" for what, result in rows.items())]
     machine = speed["machine"]
