@@ -125,7 +125,7 @@ class Job:
         return some[which % len(some)]
 
     def _watch(self) -> None:
-        """Note processor time twice a second, and memory every three: to count its pages stops a process for a while."""
+        """Note processor time twice a second, and memory too in the first half minute, then every three seconds: counting pages takes time."""
         for turn in itertools.count():
             if self.process.poll() is not None:
                 return
@@ -135,7 +135,7 @@ class Job:
                     fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
                     role = "driver" if number == self.process.pid else "worker" if is_worker(name) else "ray"
                     self.cpu[number] = (role, (int(fields[11]) + int(fields[12])) / TICKS)
-                    if turn % 6:
+                    if turn % 6 and turn > 60:
                         continue
                     rollup = Path(f"/proc/{number}/smaps_rollup").read_text()
                     share = next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) / 1024
