@@ -33,7 +33,7 @@ from abnn.files import write_json
 from research.tables import update_between_markers
 
 RESULTS, DOCS = ROOT / "results" / "scale", ROOT / "docs" / "scale.md"
-BY_CPU = "Time is that of processors, all processes of a job together: the machine was busy with other work."
+BY_CPU = "Processor time is that of all processes of a job together."
 EVERY = 20.0  # seconds between kills
 BATCH = 64
 BUSY = 3.5  # load, of two cores: above it the model alone and a job do not get the same share of the machine
