@@ -77,6 +77,15 @@ def test_the_same_prediction_makes_one_pass(model: Attached, x: Tensor, made: li
     assert len(made) == 2 and len(runtime_of(model).spare) == 2
 
 
+def test_draws_that_nobody_asks_for_again_are_not_kept(model: Attached, x: Tensor) -> None:
+    model.predict(x, draws=2, seed=None)
+    assert len(runtime_of(model).spare) == 0
+    for seed in range(40):
+        model.predict(x, draws=2, seed=seed)
+    kept = runtime_of(model).spare
+    assert len(kept) <= min(len(runtime_of(model).noise), module.MOST)
+
+
 CHANGES = {
     "a weight in place": lambda net: net.head.weight.data.add_(1),
     "another module": lambda net: net.blocks.__setitem__(1, nn.Tanh()),

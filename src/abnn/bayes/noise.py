@@ -93,6 +93,10 @@ class NoiseCache:
         """Return no noise, so many times: mean weights."""
         return self._remembered(layers, draws, lambda: no_noise(layers, draws), False)
 
+    def remembers(self, noise: Noise) -> bool:
+        """Return whether this very noise is given again when it is asked for."""
+        return any(each is noise for each in list(self._noise.values()))
+
     def _remembered(self, layers: Sequence[MeanField], what: Any, make: Callable[[], Noise], fresh: bool) -> Noise:
         weight = layers[0].weight_noise
         key = what, weight.device, weight.dtype, tuple(layer.weight_noise.shape[2:] for layer in layers)

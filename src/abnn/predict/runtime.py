@@ -27,7 +27,8 @@ class Runtime:
     """Noise, graphs and compiled passes of one network."""
 
     def __init__(self) -> None:
-        self.noise, self.replay, self.spare = NoiseCache(), Replay(), SparePasses()
+        self.noise, self.replay = NoiseCache(), Replay()
+        self.spare = SparePasses(self.noise)
         self.compiled: CompiledPass | None = None
         self._lock = threading.RLock()
         self._done: torch.cuda.Event | None = None

@@ -1,7 +1,7 @@
 """Passes that predictions leave for later ones: making a pass copies every module, which takes longer than many a network runs.
 
 A pass is used by one prediction at a time. It is used again where nothing has changed since: neither the network's modules nor the copies
-hold anything else. Weights may change in place, for both have the same.
+hold anything else. Weights may change in place, for both have the same. Draws that are not remembered are not kept here either.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from abnn.bayes.noise import Noise
+from abnn.bayes.noise import Noise, NoiseCache
 from abnn.model.attachments import ChainLink
 from abnn.model.network import AttachedNetwork
 from abnn.predict.passes import Outputs, PredictionPass
@@ -22,9 +22,10 @@ MOST = 8
 
 
 class SparePasses:
-    """The passes of one network that no prediction uses now."""
+    """The passes of one network that no prediction uses now; ``noise``: of its draws."""
 
-    def __init__(self) -> None:
+    def __init__(self, noise: NoiseCache) -> None:
+        self.noise = noise
         self._spare: list[_Spare] = []
         self._lock = threading.Lock()
 
@@ -39,12 +40,15 @@ class SparePasses:
         make  makes a pass with noise
         what  tells passes of the same noise apart
         """
+        if not self.noise.remembers(noise):
+            return make(noise)(x)
         spare = self._take(noise, what)
         if spare is None or not spare.is_unchanged(network):
             spare = _Spare(network, make(noise), noise, what)
         outputs = spare.run(x)
         with self._lock:
-            self._spare = [*self._spare[1 - MOST :], spare]
+            others = [each for each in self._spare if self.noise.remembers(each.noise)]
+            self._spare = [*others[1 - MOST :], spare]
         return outputs
 
     def _take(self, noise: Noise, what: Any) -> _Spare | None:
