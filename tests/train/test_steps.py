@@ -171,6 +171,32 @@ def test_together_is_the_sum_of_both_steps(batch: tuple[Tensor, Tensor]) -> None
     check(updates(joint, lambda: joint.step(x, y, generator())), [a + b for a, b in zip(first, second)])
 
 
+@pytest.mark.parametrize("folds_at_input", [False, True])
+def test_the_plain_network_comes_along_and_teaches_the_same(batch: tuple[Tensor, Tensor], folds_at_input: bool) -> None:
+    apart, along = (make(Objective(kl_weight=0.01)) for _ in range(2))
+    assert not apart.along
+    along.model.state.plain, along.losses.can_come_along, along.along = True, True, True
+    if folds_at_input:
+        for block in along.model.attached_blocks:
+            block.unfolds = False
+    assert along.model.folds_at_input is folds_at_input
+    check(
+        updates(along, lambda: along.step(*batch, generator())), updates(apart, lambda: apart.step(*batch, generator()))
+    )
+    assert along.model.state.plain
+
+
+def test_outliers_made_beforehand_teach_the_same(batch: tuple[Tensor, Tensor]) -> None:
+    apart, at_once = (make(Objective(kl_weight=0.01)) for _ in range(2))
+    assert apart.beforehand(*batch) == ()  # nothing is captured on a CPU
+    apart.apart = True
+    made = apart.beforehand(*batch)
+    torch.manual_seed(3)
+    expected = updates(at_once, lambda: at_once.step(*batch, generator()))
+    torch.manual_seed(3)
+    check(updates(apart, lambda: apart.step_with(*batch, *made)), expected)
+
+
 def test_a_backbone_that_learns_together_follows_the_same_goal(batch: tuple[Tensor, Tensor]) -> None:
     """Its update is the gradient of the sum of both losses, of the same draws as the attachments' update."""
     x, y = batch

@@ -107,7 +107,8 @@ class ClosedForm(nn.Module):
 
     def _centred(self, features: Sequence[Tensor]) -> Tensor:
         own = features if self.words is None else features[1:]
-        padded = [F.pad(part, (0, self.most - part.shape[1])) for part in own]
+        missing = [self.most - part.shape[1] for part in own]
+        padded = [F.pad(part, (0, count)) if count else part for part, count in zip(own, missing)]
         return torch.stack(padded).float() - self.means
 
     def _relative(self, centred: Tensor, sizes: Tensor) -> Tensor:

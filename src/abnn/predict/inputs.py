@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,23 +90,27 @@ def check_values(x: Tensor, name: str = "x") -> None:
 
 
 class LateCheck:
-    """A look at the values of a batch on CUDA that starts before the passes and is read once these have been started.
+    """A look at the values of a batch on CUDA, on a stream of its own, once the passes have been started.
 
-    The host then waits for the look alone, and is ready for the next batch while the device still computes this one.
+    The host waits for the look alone, and is ready for the next batch while the device still computes this one.
     """
 
     def __init__(self, x: Tensor) -> None:
         self.x = x
-        with torch.cuda.device(x.device), torch.no_grad():
-            least_and_most = torch.stack(torch.aminmax(x))  # both are NaN if any value is
-            self.range = torch.empty(2, dtype=x.dtype, device="cpu", pin_memory=True)
-            self.range.copy_(least_and_most, non_blocking=True)
-            self.done = torch.cuda.current_stream().record_event()
+        self.ready = torch.cuda.current_stream(x.device).record_event()
 
     def check(self) -> None:
-        self.done.synchronize()
-        if not torch.isfinite(self.range).all():
+        """Raise an error for NaN and infinite values."""
+        with torch.cuda.stream(_beside(self.x.device)), torch.no_grad():
+            self.ready.wait()
+            least_and_most = torch.stack(torch.aminmax(self.x)).tolist()  # both are NaN if any value is
+        if not all(map(math.isfinite, least_and_most)):
             check_values(self.x)
+
+
+@functools.cache
+def _beside(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def _compatible(shape: tuple[int, ...], expected: tuple[int, ...], dtype: torch.dtype) -> bool:

@@ -177,9 +177,9 @@ class _Memory:
         self.hooks = [hooks for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
         self.owners: list[dict[str, Any]] = []
         for module in modules:
-            self.owners += [module._modules, module._parameters]
-            if not isinstance(module, MeanField):  # whose buffers are the held draws, which predictions do not use
-                self.owners.append(module._buffers)
+            # Buffers of Bayesian layers are the held draws, which predictions do not use.
+            held = () if isinstance(module, MeanField) else (module._buffers,)
+            self.owners += [owner for owner in (module._modules, module._parameters, *held) if owner]
         self.members = self._members()
         self.tensors = [member for member in self.members if isinstance(member, Tensor)]
         self.places = [tensor.data_ptr() for tensor in self.tensors]

@@ -43,26 +43,8 @@ READOUT_PARTS = ["misfit", "smallness", "clipped energy"]
 
 
 def energy(logits: Tensor) -> Tensor:
-    """-ln sum_k exp z_k (Liu et al. 2020, arXiv:2010.03759)."""
-    return -logits.logsumexp(1)
-
-
-def widened_energy(logits: Tensor, wide: Tensor) -> Tensor:
-    """The energy where the logits' distances from their mean are divided by ``wide`` >= 1: it grows with that, to -mean - ln K."""
-    mean = logits.mean(1, keepdim=True)
-    return energy((logits - mean) / wide) - mean[:, 0]
-
-
-def odds(logits: Tensor) -> Tensor:
-    """ln of all other classes' probability over that of the best: ln (1 - p) / p."""
-    best, place = logits.max(1)
-    others = logits.scatter(1, place[:, None], float("-inf"))
-    return others.logsumexp(1) - best
-
-
-def log_entropy(log_probs: Tensor) -> Tensor:
-    """ln (H + 1e-3)."""
-    return (SMALL - (log_probs.exp() * log_probs).sum(1)).log()
+    """-ln sum_k exp z_k (Liu et al. 2020, arXiv:2010.03759) over the last dimension, as ln p - z of the best class: few kernels."""
+    return logits.log_softmax(-1).amax(-1) - logits.amax(-1)
 
 
 def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -168,22 +150,34 @@ class Classification(Task):
         return PARTS + READOUT_PARTS if readout else PARTS
 
     def parts(self, evidence: Evidence, usual: Usual, visible: Tensor | None = None) -> Tensor:
+        """See ``PARTS``. Odds are ln (1 - p) / p of the best class. An energy is widened by dividing the logits' distances from their
+        mean by a number that grows with the variances: it grows with that, to -mean - ln K."""
         plain, attached, weight, bias = evidence.plain, evidence.attached, evidence.weight, evidence.bias
         if visible is not None:
             plain, attached = plain[:, visible], attached[:, visible]
             weight, bias = (None if each is None else each[visible] for each in (weight, bias))
-        log_plain, log_attached = plain.log_softmax(1), attached.log_softmax(1)
-        moved = divergence(log_plain, log_attached)
+        both = torch.stack([plain, attached])
+        logs = both.log_softmax(2)
+        best, place = both.max(2, keepdim=True)
+        others = both.scatter(2, place, float("-inf"))
+        mean = both.mean(2, keepdim=True)
         wide = (1 + (evidence.variances - usual.variances).clamp(max=MOST_LOG).exp().mean(1, keepdim=True)).sqrt()
-        columns = [energy(plain), odds(plain), log_entropy(log_plain)]
-        columns += [energy(attached), odds(attached), log_entropy(log_attached), (moved + SMALL).log()]
-        columns += [widened_energy(plain, wide), widened_energy(attached, wide)]
-        if evidence.last is not None and weight is not None:
-            last, centred = evidence.last, evidence.last - usual.last
-            least = 1e-3 * usual.last.norm().clamp_min(1e-9)  # where features are as usual, their direction is rounding
-            along = (weight[plain.argmax(1)] * centred).sum(1) / centred.norm(dim=1).maximum(least)
+        energies = [both, others, (both - mean) / wide]
+        last = evidence.last
+        if last is not None and weight is not None:
             clipped = F.linear(last.minimum(usual.ceiling), weight.float(), None if bias is None else bias.float())
-            columns += [-along, -(last.abs().sum(1) + 1e-6).log(), energy(clipped)]
+            energies.append(clipped[None])
+        own, rest, widened, *more = energy(torch.cat(energies)).split(2)
+        odds = -rest - best[..., 0]
+        entropies = (SMALL - (logs.exp() * logs).sum(2)).log()
+        widened = widened - mean[..., 0]
+        columns = [column for triple in zip(own, odds, entropies) for column in triple]
+        columns += [(divergence(*logs) + SMALL).log(), *widened]
+        if last is not None and weight is not None:
+            centred = last - usual.last
+            least = 1e-3 * usual.last.norm().clamp_min(1e-9)  # where features are as usual, their direction is rounding
+            along = (weight[place[0, :, 0]] * centred).sum(1) / centred.norm(dim=1).maximum(least)
+            columns += [-along, -(last.abs().sum(1) + 1e-6).log(), more[0][0]]
         return torch.stack(columns, dim=1)
 
     def told_classes(self, outputs: int) -> int:

@@ -215,27 +215,29 @@ def check_batch(model: Any, batch: Any, values: bool = True) -> tuple[Any, Tenso
     return x, task.check_targets(y, len(x), model.classes, values)
 
 
-# -- small data sets live on the device: a batch is then one indexing instead of a loop over samples and a copy --------------
+# -- batches of tensors are cut out at once, instead of item by item; those of small data sets on the device ----------------
 
-LARGEST = 4 * 2**30  # bytes
+LARGEST = 2**30  # bytes that are copied to a device
 _HELD: WeakKeyDictionary[TensorDataset, dict[torch.device, list[Tensor]]] = WeakKeyDictionary()
 
 
 class Resident:
-    """Gives the batches of a DataLoader over tensors, in the same order, from tensors on a device.
+    """Gives the batches of a DataLoader over tensors on a CUDA device, in the same order.
 
-    They are copied there once for all runs that use the data set.
+    Small data sets are copied there once for all runs that use them. Of others, batches go there while the device computes.
     """
 
     def __init__(self, loader: DataLoader, device: torch.device) -> None:
         assert isinstance(loader.dataset, TensorDataset)
         self.loader, self.device = loader, device
-        held = _HELD.setdefault(loader.dataset, {})
-        if device not in held:
-            held[device] = [tensor.to(device) for tensor in loader.dataset.tensors]
-            if device.type == "cuda":  # runs on other streams may read them from now on
-                torch.cuda.synchronize(device)
-        self.tensors = held[device]
+        self.tensors = list(loader.dataset.tensors)
+        if sum(tensor.numel() * tensor.element_size() for tensor in self.tensors) <= LARGEST:
+            held = _HELD.setdefault(loader.dataset, {})
+            if device not in held:
+                held[device] = [tensor.to(device) for tensor in self.tensors]
+                if device.type == "cuda":  # runs on other streams may read them from now on
+                    torch.cuda.synchronize(device)
+            self.tensors = held[device]
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -247,15 +249,21 @@ class Resident:
 
     def _batches(self) -> Iterator[list[Tensor]]:
         batches = list(self.loader.batch_sampler)  # type: ignore[arg-type]
-        order = torch.tensor([row for rows in batches for row in rows], dtype=torch.int64).to(self.device)
-        for index in order.split([len(rows) for rows in batches]):
-            yield [tensor.index_select(0, index) for tensor in self.tensors]
+        order = torch.tensor([row for rows in batches for row in rows], dtype=torch.int64)
+        for index in order.to(self.tensors[0].device).split([len(rows) for rows in batches]):
+            yield [self._pick(tensor, index) for tensor in self.tensors]
+
+    def _pick(self, tensor: Tensor, rows: Tensor) -> Tensor:
+        if tensor.device.type == self.device.type:
+            return tensor.index_select(0, rows)
+        found = torch.empty(len(rows), *tensor.shape[1:], dtype=tensor.dtype, pin_memory=True)
+        return torch.index_select(tensor, 0, rows, out=found).to(self.device, non_blocking=True)
 
 
 def resident(loader: Any, device: torch.device) -> Resident | None:
-    """A loader's batches from the device, or None where that is not possible or would take too much memory."""
+    """A loader's batches of tensors, or None where it gives others, or there is no CUDA device."""
     if device.type != "cuda" or type(loader) is not DataLoader or type(loader.dataset) is not TensorDataset:
         return None
-    size = sum(tensor.numel() * tensor.element_size() for tensor in loader.dataset.tensors)
     plain = loader.collate_fn is default_collate and isinstance(loader.batch_sampler, BatchSampler)
-    return Resident(loader, device) if plain and size <= LARGEST else None
+    here = len({tensor.device for tensor in loader.dataset.tensors}) == 1
+    return Resident(loader, device) if plain and here else None

@@ -22,44 +22,48 @@ WARM_UP = 3
 
 
 class CapturedStep:
-    """Calls a trainable's step, by a graph where that is possible."""
+    """Calls a trainable's step, by a graph where that is possible; what it needs beforehand is made kernel by kernel."""
 
     def __init__(self, trainable: Trainable) -> None:
         self.trainable = trainable
         self.stream = torch.cuda.Stream()
         self.graph: torch.cuda.CUDAGraph | None = None
         self.count, self.off = 0, False
-        self.x = self.y = torch.empty(0)
+        self.inputs: list[Tensor] = []  # the graph's own
         self.losses: dict[str, Tensor] = {}
 
     def __call__(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         if not isinstance(x, Tensor):  # several inputs, of which masks may decide what runs
             return self.trainable.step(x, y, None)
+        inputs = [x, y, *self.trainable.beforehand(x, y)]
         if self.graph is None and not self.off:
             self.count += 1
             if self.count <= WARM_UP:
-                return self._warm_up(x, y)
-            self._capture(x, y)
-        if self.graph is None or x.shape != self.x.shape or y.shape != self.y.shape:
-            return self.trainable.step(x, y, None)
-        self.x.copy_(x)
-        self.y.copy_(y)
+                return self._warm_up(inputs)
+            self._capture(inputs)
+        if self.graph is None or [each.shape for each in inputs] != [each.shape for each in self.inputs]:
+            return self._step(inputs)
+        for own, given in zip(self.inputs, inputs):
+            own.copy_(given)
         self.graph.replay()
         return self.losses
 
-    def _warm_up(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def _step(self, inputs: list[Tensor]) -> dict[str, Tensor]:
+        return self.trainable.step_with(*inputs)
+
+    def _warm_up(self, inputs: list[Tensor]) -> dict[str, Tensor]:
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            losses = self.trainable.step(x, y, None)
+            losses = self._step(inputs)
         torch.cuda.current_stream().wait_stream(self.stream)
         return losses
 
-    def _capture(self, x: Tensor, y: Tensor) -> None:
+    def _capture(self, inputs: list[Tensor]) -> None:
         state, graph = torch.cuda.get_rng_state(), torch.cuda.CUDAGraph()
-        self.x, self.y = x.clone(), y.clone()
+        self.inputs = [each.clone() for each in inputs]
         try:
             with torch.cuda.graph(graph, stream=self.stream):
-                self.losses = self.trainable.step(self.x, self.y, None)
+                self.losses = self._step(self.inputs)
             self.graph = graph
         except Exception as error:  # noqa: BLE001 - whatever a network does that cannot be captured
             torch.cuda.synchronize()

@@ -106,7 +106,7 @@ def fit(
         history = History()
         if epochs:
             run = training(steps, batches, fabric, epochs, settings, schedule, seed, checkpoint, progress, config)
-            history = to_end(run)
+            history = to_end(run, None if batches.length is None else epochs * batches.length)
         stack.close()  # compiled for training alone
         model.eval()
         with progress_bar(disable=not progress or model.combined is None, transient=True) as bar:

@@ -30,19 +30,21 @@ from abnn.train.watch import Watch, make_loggers
 PRECISIONS = ("32-true", "bf16-mixed")
 ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
 LOOK_EVERY = 100
+LONG = 2000  # steps from which measuring convolutions pays
 
 
 Result = TypeVar("Result")
 
 
 @contextlib.contextmanager
-def training_mode() -> Iterator[None]:
+def training_mode(steps: int | None = None) -> Iterator[None]:
     """Inside, gradients are recorded, and cuDNN measures which convolution is fastest: shapes of training do not change.
 
+    Measuring takes seconds and much memory, so it is left out where there are to be few steps; None: nobody knows how many.
     This goes around all runs that take turns: around one of them, it would end while others are under way.
     """
     before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = before or steps is None or steps >= LONG
     try:
         with torch.inference_mode(False), torch.enable_grad():
             yield
@@ -50,9 +52,9 @@ def training_mode() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def to_end(run: Generator[None, None, Result]) -> Result:
-    """What a run returns when nothing else takes turns with it."""
-    with training_mode():
+def to_end(run: Generator[None, None, Result], steps: int | None = None) -> Result:
+    """What a run of so many steps returns when nothing else takes turns with it."""
+    with training_mode(steps):
         while True:
             try:
                 next(run)

@@ -56,10 +56,15 @@ def loss(
     maker = choose_outliers(outliers, model.preset)
     attachments = [parameter for _, parameter in model.attachment_parameters()]
     losses = Losses(model, goal)
-    with touching(attachments, model.parameters()) if freeze else contextlib.nullcontext(), attachments_alone(model):
-        plain = losses.plain(x)
-        with fresh_draws(model, goal.draws[1]), evaluating(model) if freeze else contextlib.nullcontext():
-            data_loss, kl, _ = losses.of_data(x, y, True, plain)
+    along = freeze and losses.can_come_along
+    with touching(attachments, model.parameters()) if freeze else contextlib.nullcontext(), plain_along(model, False):
+        plain = None if along else losses.plain(x)
+        with (
+            fresh_draws(model, goal.draws[1]),
+            evaluating(model) if freeze else contextlib.nullcontext(),
+            plain_along(model, along),
+        ):
+            data_loss, kl, _, plain = losses.of_data(x, y, True, plain)
         if maker is None:
             return data_loss + kl
         layout = maker.layout_for(model)
@@ -72,7 +77,8 @@ def loss(
 class Losses:
     """Both losses with their KL terms, of the draws that the model holds; compiled with the network, if that is.
 
-    autocast  makes the context in which the network runs
+    autocast        makes the context in which the network runs
+    can_come_along  whether a pass over ordinary data can say what the backbone says as well, see :func:`plain_along`
     """
 
     def __init__(
@@ -83,6 +89,7 @@ class Losses:
     ) -> None:
         self.model, self.objective, self.autocast = model, objective, autocast
         self.compiled = is_compiled(model.net)
+        self.can_come_along = bool(model.state.plain and objective.distil)
         self.of_data = with_network(self._of_data, model.net, repr(objective))
         self.of_outliers = with_network(self._of_outliers, model.net, repr(objective))
 
@@ -95,12 +102,17 @@ class Losses:
         with self.autocast(), evaluating(backbone) if backbone.training else contextlib.nullcontext():
             return logits_of(call(backbone, x))
 
-    def _of_data(self, x: Batch, y: Tensor, with_kl: bool, plain: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss, the weighted KL, and the mean of what the task measures: the share of inputs that are classified right."""
+    def _of_data(
+        self, x: Batch, y: Tensor, with_kl: bool, plain: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """The loss, the weighted KL, the mean of what the task measures (the share of inputs that are classified right), and
+        what the backbone says: ``plain``, or what came along."""
         logits = self._logits(x)
+        if self.model.state.plain:
+            plain, logits = logits[0].detach(), logits[1:]
         task = self.model.task
         right = task.right(logits.detach(), y).mean()
-        return task.id_loss(self.objective, logits, y, plain), self._kl(x, with_kl), right
+        return task.id_loss(self.objective, logits, y, plain), self._kl(x, with_kl), right, plain
 
     def _of_outliers(
         self, x: Batch, y: Tensor, severity: Tensor, generator: torch.Generator | None, plain: Tensor | None
@@ -141,10 +153,13 @@ def choose_outliers(outliers: Any, name: str) -> Outliers | None:
 
 
 @contextlib.contextmanager
-def attachments_alone(model: AttachedNetwork) -> Iterator[None]:
-    """Inside, the plain network does not come along in passes of the model itself."""
+def plain_along(model: AttachedNetwork, comes_along: bool) -> Iterator[None]:
+    """Inside, the plain network comes along in passes of the model itself, before its draws, or does not.
+
+    Where it does, both share what comes before the first attachment.
+    """
     before = model.state.plain
-    model.state.plain = False
+    model.state.plain = comes_along
     try:
         yield
     finally:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from abnn.config import Objective
 from abnn.model.blocks import evaluating
 from abnn.model.network import AttachedNetwork
-from abnn.outliers import Outliers
-from abnn.train.loss import Losses, attachments_alone, touching
+from abnn.outliers import OutlierBatch, Outliers
+from abnn.train.loss import Losses, plain_along, touching
 from abnn.train.optimizers import can_follow
 from abnn.train.trainable import Trainable
 
@@ -40,27 +40,40 @@ class Steps(Trainable):
         self.backbone_optimizer = optimizers.get("backbone")  # None: the backbone is frozen
         model.backbone_changed |= self.backbone_optimizer is not None
         self.at_once = objective.together and self.backbone_optimizer is not None
-        self.capturable = can_follow(optimizers.values()) and (
-            outliers is None or outliers.chosen_for(model.example).capturable
-        )
+        self.capturable = can_follow(optimizers.values())
+        self.apart = bool(self.capturable and outliers and not outliers.chosen_for(model.example).capturable)
         self.lowest = float("inf")
         self.losses = Losses(model, objective, fabric.autocast)
+        self.along = self.losses.can_come_along and self.backbone_optimizer is None
 
     def step(self, x: Any, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         """One iteration; returns the losses before their weights."""
-        with attachments_alone(self.model):
+        with plain_along(self.model, False):
             return self._step(x, y, generator)
 
-    def _step(self, x: Any, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
+    def beforehand(self, x: Any, y: Tensor) -> tuple[Tensor, ...]:
+        """Outliers that the host has a part in: what they are, severities and labels."""
+        if self.outliers is None or not self.apart:
+            return ()
+        batch = self.outliers(x, y, None)
+        return batch.x, batch.severity, batch.y
+
+    def step_with(self, x: Any, y: Tensor, *made: Tensor) -> dict[str, Tensor]:
+        with plain_along(self.model, False):
+            return self._step(x, y, None, OutlierBatch(*made) if made else None)
+
+    def _step(
+        self, x: Any, y: Tensor, generator: torch.Generator | None, made: OutlierBatch | None = None
+    ) -> dict[str, Tensor]:
         losses: dict[str, Tensor] = {}
         self.model.train(self.backbone_optimizer is not None)
         _clear_gradients(self._all)
         if self.backbone_optimizer is not None and not self.at_once:
             losses["backbone"] = self.backbone_step(x, y)
-        plain = self.losses.plain(x)
-        losses |= self.id_step(x, y, plain)
+        of_data, plain = self.id_step(x, y, None if self.along else self.losses.plain(x))
+        losses |= of_data
         if self.outliers is not None:
-            losses["outliers"] = self.outlier_step(x, y, generator, plain)
+            losses["outliers"] = self.outlier_step(x, y, generator, plain, made)
         elif self.objective.together:
             self._learn(everything=self.at_once)
         return losses
@@ -74,28 +87,38 @@ class Steps(Trainable):
         for _ in range(rounds):
             self.model.resample(1 if goal.update_per_draw else draws)
             with touching(self.backbone + self.attachments if goal.keep_gradient else self.backbone, self._all):
-                loss, _, _ = self.losses.of_data(x, y, False, None)
+                loss, *_ = self.losses.of_data(x, y, False, None)
                 self.fabric.backward(loss)
             self._update(self.backbone_optimizer, self.backbone)
             total = total + loss.detach() / rounds
         return total
 
-    def id_step(self, x: Any, y: Tensor, plain: Tensor | None = None) -> dict[str, Tensor]:
-        """2. Minimise the ID loss plus the weighted KL over the attachments, and the backbone where all learn at once."""
+    def id_step(self, x: Any, y: Tensor, plain: Tensor | None = None) -> tuple[dict[str, Tensor], Tensor | None]:
+        """2. Minimise the ID loss plus the weighted KL over the attachments, and the backbone where all learn at once.
+
+        Returns the losses, and what the backbone says: ``plain``, or without it what comes along where it is frozen.
+        """
         goal = self.objective
         self.model.resample(goal.draws[1])
-        with touching(self._all if self.at_once else self.attachments, self._all):
-            loss, kl, right = self.losses.of_data(x, y, True, plain)
+        learning = self._all if self.at_once else self.attachments
+        with touching(learning, self._all), plain_along(self.model, self.along and plain is None):
+            loss, kl, right, plain = self.losses.of_data(x, y, True, plain)
             self.fabric.backward(loss + kl)
         if not goal.together:
             self._learn(everything=False)
-        return {"id": loss.detach(), "weighted_kl": kl.detach(), self.model.task.measure: right}
+        return {"id": loss.detach(), "weighted_kl": kl.detach(), self.model.task.measure: right}, plain
 
-    def outlier_step(self, x: Any, y: Tensor, generator: torch.Generator | None, plain: Tensor | None = None) -> Tensor:
+    def outlier_step(
+        self,
+        x: Any,
+        y: Tensor,
+        generator: torch.Generator | None,
+        plain: Tensor | None = None,
+        made: OutlierBatch | None = None,
+    ) -> Tensor:
         """3. Teach what outliers deserve; normalisation statistics never see them."""
         assert self.outliers is not None
-        goal = self.objective
-        batch = self.outliers(x, y, generator)
+        goal, batch = self.objective, made or self.outliers(x, y, generator)
         self.model.resample(goal.draws[2])
         everything = self.at_once or (goal.outliers_update == "all" and self.backbone_optimizer is not None)
         with touching(self._all if everything else self.attachments, self._all), evaluating(self.model):

@@ -22,11 +22,19 @@ class Trainable(ABC):
     optimizers: dict[str, torch.optim.Optimizer]
     title: str = "training"
     capturable: bool = False
-    """Whether a step is the same sequence of operations on the device every time, so that it can be captured on CUDA."""
+    """Whether :meth:`step_with` is the same sequence of operations on the device every time, so that it can be captured on CUDA."""
 
     @abstractmethod
     def step(self, x: Any, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
         """Update by one batch; returns losses to show. Random numbers: torch's global state, or ``generator``."""
+
+    def beforehand(self, x: Any, y: Tensor) -> tuple[Tensor, ...]:
+        """What a step needs beside its batch that cannot be captured; random numbers are of torch's global state."""
+        return ()
+
+    def step_with(self, x: Any, y: Tensor, *made: Tensor) -> dict[str, Tensor]:
+        """The same as :meth:`step`, with what :meth:`beforehand` has returned."""
+        return self.step(x, y, None)
 
     def after_step(self) -> None:
         """Called after every step, for what must not be captured: what depends on the number of the step."""

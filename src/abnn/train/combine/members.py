@@ -119,21 +119,27 @@ def fit_members(combined: Any, groups: Groups, generator: torch.Generator) -> No
     for name, scale in zip(names, (0.0, parts**-0.5, 0.3, hidden**-0.5)):
         start = scale * torch.randn(getattr(combined, name).shape, generator=generator)
         values[name] = start.to(device).requires_grad_(True)
-    rows = {name: [x[own == half].clamp(-CUT, CUT) for half in (0, 1)] for name, (x, own) in groups.items()}
+    sides = [name for less, more, _ in pairs for name in (less, more)]
+    rows = {name: [groups[name][0][groups[name][1] == half] for half in (0, 1)] for name in dict.fromkeys(sides)}
+    table = torch.cat([part for halves in rows.values() for part in halves]).clamp(-CUT, CUT)
+    counts = [len(part) for halves in rows.values() for part in halves]
+    starts = dict(zip(rows, torch.tensor([0, *counts]).cumsum(0).tolist()[::2]))
+    weights = torch.tensor([weight for *_, weight in pairs], device=device)
     optimizer = torch.optim.AdamW(values.values(), RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
 
-    def draw(name: str) -> Tensor:
-        """[members, pairs, parts]: rows of the half that each member learns from."""
-        places = [torch.randint(len(rows[name][m % 2]), (PAIRS,), generator=generator) for m in range(MEMBERS)]
-        return torch.stack([rows[name][m % 2][place.to(device)] for m, place in enumerate(places)])
+    def draw(name: str, half: int) -> Tensor:
+        """Rows of the table, [PAIRS]: inputs of that kind and half."""
+        start = starts[name] + half * len(rows[name][0])
+        return start + torch.randint(len(rows[name][half]), (PAIRS,), generator=generator)
 
     for _ in range(STEPS):
-        shown = (torch.rand(MEMBERS, 1, parts, generator=generator) >= DROPPED).float().to(device)
-        loss = torch.zeros((), device=device)
-        for less, more, weight in pairs:
-            gap = say(draw(less) * shown, **values) - say(draw(more) * shown, **values)
-            loss = loss + weight * F.softplus(gap).mean(1).sum()
+        shown = (torch.rand(MEMBERS, 1, parts, generator=generator) >= DROPPED).float().mT.to(device)
+        places = torch.stack([torch.stack([draw(name, m % 2) for m in range(MEMBERS)]) for name in sides], dim=1)
+        x = table.index_select(0, places.flatten().to(device)).unflatten(0, (MEMBERS, -1))
+        said = say(x, **values | {name: values[name] * shown for name in ("linear", "inner")})
+        less, more = said.unflatten(1, (len(pairs), 2, PAIRS)).unbind(2)
+        loss = (weights * F.softplus(less - more).mean(2)).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
