@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from abnn.metrics._arrays import ArrayLike, Bools, Floats, Result, scores_and_correct
-from abnn.metrics._tally import tally
+from abnn.metrics.detection import tally
 
 
 @dataclass(frozen=True)
