@@ -27,7 +27,6 @@ from abnn.networks.by_name import build_backbone
 from abnn.networks.recipe import rebuild
 from abnn.predict import Prediction
 from abnn.predict.inputs import check_inputs
-from abnn.scores import SCORES, without_statistics
 from abnn.store.folder import LEARNT, check_tensors, read_folder, write_folder
 from abnn.store.model import check_classes
 from abnn.store.saved import LOADERS
@@ -78,9 +77,7 @@ class Trained:
         device = next((parameter.device for parameter in self.network.parameters()), x.device)
         with torch.inference_mode(), evaluating(self.network):
             prediction = self.method.predict(self.network, x.to(device), draws, number)
-        learnt = shown in SCORES and shown not in prediction.own and SCORES[shown].statistics
-        if learnt and prediction.combined is None:
-            raise without_statistics(shown)
+        prediction.score_by(shown)  # one that was never learnt is an error here, not later
         return replace(prediction.apply(Tensor.clone), default=shown)  # usable under autograd again
 
     def save(self, path: str | Path) -> Path:

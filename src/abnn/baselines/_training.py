@@ -105,7 +105,9 @@ def training_steps(
         outlier_maker = outlier_maker.with_range(
             config.value_range, lambda: batches.value_range(layout), layout, trained
         )
-    run = Run(network, fabric, batches, outlier_maker, epochs, _count_inputs(whole), held_out)
+    sized = isinstance(whole, DataLoader) and hasattr(whole.dataset, "__len__")
+    size = len(whole.dataset) if sized else sum(len(y) for _, y in whole)  # type: ignore[attr-defined]
+    run = Run(network, fabric, batches, outlier_maker, epochs, size, held_out)
     checkpoint = None if config.checkpoint is None else Path(config.checkpoint)
     identity: dict[str, Any] = {
         "method": method.to_config(),
@@ -189,9 +191,3 @@ def _count_classes(backbone: nn.Module, example: Tensor) -> int:
         output = "no tensor" if logits is None else f"shape {tuple(logits.shape)}"
         raise InputError(explain("backbone", f"an output of {output}", "one logit for each of two or more classes"))
     return logits.shape[1]
-
-
-def _count_inputs(loader: Any) -> int:
-    if isinstance(loader, DataLoader) and hasattr(loader.dataset, "__len__"):
-        return len(loader.dataset)
-    return sum(len(y) for _, y in loader)

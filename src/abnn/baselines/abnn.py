@@ -115,8 +115,7 @@ class Attachments(Method):
         return hold_out(loader, FitConfig.hold_out, seed) if self.judges else (loader, None)
 
     def stages(self, run: Run) -> list[Stage]:
-        model = run.network
-        assert isinstance(model, Attached)
+        model: Attached = run.network
         first = self.pretraining(run, "backbone", model.backbone, self.pretrain)
 
         def attachments() -> Steps:
@@ -129,7 +128,6 @@ class Attachments(Method):
         return [first, Stage("attachments", run.epochs - first.epochs, attachments, self.attachment_schedule)]
 
     def finish(self, run: Run) -> None:
-        assert isinstance(run.network, Attached)
         run.network.eval()
         learn_score(run.network, run.batches.once, run.held_out, run.outliers, run.fabric, run.batches.seed)
         if self.frozen:

@@ -49,7 +49,7 @@ Losses = Callable[[Tensor, Tensor, torch.Generator | None], dict[str, Tensor]]
 class Run:
     """What training can use: the network on its device, the data, and who makes the outliers."""
 
-    network: nn.Module
+    network: Any  # the module that the method built
     fabric: Any
     batches: Batches
     outliers: Outliers | None
@@ -93,7 +93,7 @@ class Minimise(Trainable):
         self, run: Run, losses: Losses, optimizer: torch.optim.Optimizer, title: str, network: nn.Module | None = None
     ) -> None:
         self.run, self.losses, self.title = run, losses, title
-        self.network = network or run.network
+        self.network: Any = network or run.network
         self.optimizers = {"network": optimizer}
         self.capturable = can_follow([optimizer])
 
@@ -144,7 +144,6 @@ class Method:
     kaiming: bool = True
 
     def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
         register(REGISTRY, "method", cls)
 
     def __post_init__(self) -> None:
@@ -201,7 +200,7 @@ class Method:
         """
         return network(x)[None]
 
-    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
+    def predict(self, network: Any, x: Tensor, draws: int, seed: int) -> Prediction:
         """Return what the network says about a batch; called as :meth:`draw_logits`."""
         if isinstance(network, Attached):
             return network.predict(x, draws=draws, seed=seed)

@@ -38,8 +38,7 @@ def bayesian_blocks(make_backbone: Callable[[], nn.Module], example: Tensor, pri
 
 def draw_nll(run: Run, x: Tensor, y: Tensor) -> Tensor:
     """Return the cross-entropy, averaged over the draws that the network holds."""
-    network: Any = run.network
-    logits = run.logits(x, network.draw_logits)
+    logits = run.logits(x, run.network.draw_logits)
     return draw_cross_entropy(logits, nn.functional.one_hot(y, logits.shape[2]).to(logits))
 
 
@@ -86,7 +85,6 @@ class BayesByBackprop(Method):
         return bayesian_blocks(make_backbone, example, self.prior)
 
     def losses(self, run: Run, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
-        network: Any = run.network
-        network.resample(self.draws)
+        run.network.resample(self.draws)
         nll = draw_nll(run, x, y)
-        return elbo_terms(nll, network.kl(self.sampled_kl), self.kl_size or run.size, self.temperature)
+        return elbo_terms(nll, run.network.kl(self.sampled_kl), self.kl_size or run.size, self.temperature)

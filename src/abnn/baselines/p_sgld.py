@@ -125,7 +125,6 @@ class Collect(Minimise):
         return {name: loss / self.run.size for name, loss in losses.items()}
 
     def after_step(self) -> None:
-        assert isinstance(self.network, Samples)
         if self.done in self.sample_steps:
             self.network.keep()
         self.done += 1

@@ -145,8 +145,7 @@ class SDENetMethod(Method):
     def stages(self, run: Run) -> list[Stage]:
         return [Stage("train", run.epochs, lambda: SDESteps(run, self), self.schedule)]
 
-    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
-        assert isinstance(network, SDENet)
+    def predict(self, network: SDENet, x: Tensor, draws: int, seed: int) -> Prediction:
         shape = (network.depth, 1, *network.noise_shape(x))
         noise = torch.stack([torch.randn(shape, generator=seeded("path", seed, s)) for s in range(draws)]).to(x)
         logits, g = network.draw_logits(x, self.test_sigma, noise)
@@ -165,8 +164,7 @@ class SDESteps(Minimise):
     """One step of the network without g, then one of g."""
 
     def __init__(self, run: Run, method: SDENetMethod) -> None:
-        net = run.network
-        assert isinstance(net, SDENet)
+        net: SDENet = run.network
         rest = chain(net.stem.parameters(), net.drift.parameters(), net.norm.parameters(), net.head.parameters())
         super().__init__(run, self.id_loss, method.make_optimizer(rest), "training the SDE-Net")
         self.optimizers["diffusion"] = make_optimizer(method.optimizer, net.diffusion.parameters(), method.diffusion_lr)

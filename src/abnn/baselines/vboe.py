@@ -55,11 +55,7 @@ class BayesianHead(nn.Module):
 
     def kl(self, sigma: float) -> Tensor:
         """KL[q || N(0, sigma^2)] in closed form."""
-        head = self.head
-        total = gaussian_kl(head.weight_mean, head.weight_sigma, sigma)
-        if head.bias_mean is not None and head.bias_rho is not None:
-            total = total + gaussian_kl(head.bias_mean, F.softplus(head.bias_rho), sigma)
-        return total
+        return torch.stack([gaussian_kl(mean, F.softplus(rho), sigma) for mean, rho, _ in self.head.parts]).sum()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +95,7 @@ class VBOE(Method):
         return BayesianHead(*split_head(make_backbone(), example), sigma=0.05)
 
     def losses(self, run: Run, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
-        network: Any = run.network
+        network = run.network
         network.resample(self.draws)
         nll = draw_nll(run, x, y)
         # The authors' KL is that of the same draws as the likelihood; the reference's is exact.

@@ -137,8 +137,7 @@ class Woods(Method):
         return SecondHead(check_paper_resnet(make_backbone(), "for form='head'; form='energy' takes any network"))
 
     def stages(self, run: Run) -> list[Stage]:
-        plain: Any = run.network.network
-        first = self.pretraining(run, "pretrain", plain, self.pretrain)
+        first = self.pretraining(run, "pretrain", run.network.network, self.pretrain)
         schedule = TUNE_SCHEDULES[self.tune_schedule]
         return [first, Stage("wild", run.epochs - first.epochs, lambda: WildSteps(run, self), schedule)]
 

@@ -209,7 +209,7 @@ def test_predicting_before_fitting(small_net: nn.Module, images: Tensor) -> None
         (("energy", "knnn"), "scores: got 'knnn'.*Did you mean 'knn'"),
         ("energy", "scores: got 'energy'; accepted: a list"),
         ((), "scores: got \\(\\); accepted: a list"),
-        (("energy", "gen", "energy"), "scores: got 'energy' 2 times; accepted: each score once"),
+        (("energy", "gen", "energy"), "scores: got energy, gen, energy; accepted: each score once"),
     ],
 )
 def test_bad_scores(small_net: nn.Module, images: Tensor, scores: Any, message: str) -> None:

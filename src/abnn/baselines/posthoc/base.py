@@ -97,7 +97,6 @@ class PostHoc(ABC):
     state: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
         register(POSTHOC, "score", cls)
 
     def __post_init__(self) -> None:
@@ -174,9 +173,6 @@ def library(module: str, package: str) -> Any:
 def build_posthoc(name: str, **settings: Any) -> PostHoc:
     """Return a score by name, with its settings: ``build_posthoc("knn", neighbours=10)``."""
     check_choice("scores", name, POSTHOC)
-    accepted = POSTHOC[name]().settings
     for setting in settings:
-        if setting not in accepted:
-            names = ", ".join(accepted) or "none"
-            raise InputError(explain("settings", repr(setting), f"the settings of {name!r}: {names}"))
+        check_choice(f"setting of {name!r}", setting, POSTHOC[name]().settings or ("none",))
     return POSTHOC[name](**settings)

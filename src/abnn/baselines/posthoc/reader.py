@@ -58,11 +58,11 @@ class Reader:
         self.network: nn.Module = plain if self.attached is None else self.attached.net
         self.device = device_of(plain, torch.device("cpu"))
         self.missing: dict[str, str] = {}
-        example = self.example = self._example()
-        structure = probe(plain, example)
+        self.example = self._example()
+        structure = probe(plain, self.example)
         self._head, self._blocks = find_readout(structure, model.classes), self._find_blocks(structure, at)
         self.sketch = sketch_factor(widths_of(self._blocks))
-        self.linear = self._find_linear(example)
+        self.linear = self._find_linear()
 
     def _example(self) -> Batch:
         if getattr(self.model, "input_forms", None) is not None:
@@ -83,7 +83,7 @@ class Reader:
             self.missing["blocks"] = "no repeated blocks and no linear or convolutional layers; name some with at=[...]"
             return []
 
-    def _find_linear(self, example: Batch) -> nn.Linear | None:
+    def _find_linear(self) -> nn.Linear | None:
         """The last layer counts as the head only if the network's output is its output, unchanged."""
         if self._head is None:
             self.missing["last"] = self.missing["head"] = (
@@ -92,13 +92,13 @@ class Reader:
             return None
         view, recorder, _ = self._recording(())
         with torch.no_grad():
-            output = self._pass(view, example, 1, 0).flatten(0, 1)
-        name = self._head.name
-        module = self.network.get_submodule(name)
+            output = self._pass(view, self.example, 1, 0).flatten(0, 1)
+        module = self.network.get_submodule(self._head.name)
         module = module.block if isinstance(module, Readout) else module
         if isinstance(module, nn.Linear) and recorder is not None and torch.equal(output, recorder.take()[1]):
             return module
-        self.missing["head"] = f"the output of its last linear layer, {name!r}, is changed before it is the logits"
+        what = f"the output of its last linear layer, {self._head.name!r}"
+        self.missing["head"] = f"{what}, is changed before it is the logits"
         return None
 
     def head(self, device: torch.device | None = None) -> Head | None:
@@ -108,11 +108,9 @@ class Reader:
         weight, bias = self.linear.weight, self.linear.bias
         return Head(weight.detach().float().to(device), None if bias is None else bias.detach().float().to(device))
 
-    def read(self, x: Batch, draws: int | None = None, seed: int | None = 0) -> Features:
+    def read(self, x: Batch, draws: int | None = None, seed: int = 0) -> Features:
         """Return all features of one batch, on the network's device; draws and seed are those of ``model.predict``."""
-        draws = self.number_of_draws(draws)
-        x = x.to(self.device)
-        seed = int(torch.randint(2**62, ())) if seed is None else seed
+        draws, x = self.number_of_draws(draws), x.to(self.device)
 
         def network(inputs: Tensor) -> tuple[Tensor | None, Tensor]:
             whole = x.replace(first=inputs) if isinstance(x, Inputs) else inputs
@@ -168,7 +166,7 @@ class Reader:
             return DRAWS if self.attached is None else self.attached.usual_draws
         return not_negative("draws", draws)
 
-    def chunks(self, x: Batch, draws: int | None, seed: int | None) -> Iterator[Features]:
+    def chunks(self, x: Batch, draws: int | None, seed: int) -> Iterator[Features]:
         """:meth:`read` in parts that keep the activations of all draws within abnn.predict.MEMORY_LIMIT bytes."""
         draws = self.number_of_draws(draws)
         rows = len(x)
@@ -222,8 +220,9 @@ class Sample:
 
     def finish(self) -> dict[str, Tensor]:
         if not self.parts:
-            fix = "Check data set and drop_last."
-            raise InputError(explain("batches", "no batch", "at least one (x, y) batch", fix))
+            raise InputError(
+                explain("batches", "no batch", "at least one (x, y) batch", "Check data set and drop_last.")
+            )
         self._cut()
         return self.parts[0]
 
