@@ -109,8 +109,7 @@ class Minimise(Trainable):
         self.run.fabric.backward(loss)
         average_gradients([each for group in optimizer.param_groups for each in group["params"]], self.run.fabric)
         optimizer.step()
-        for parameter in self.network.parameters():
-            parameter.grad = None
+        self.network.zero_grad()
 
     def values(self) -> dict[str, Tensor]:
         return state_of(self.network)

@@ -59,7 +59,11 @@ def open_named(text: str, root: str | Path | None = None, name: str | None = Non
     published = PUBLISHED.get(dataset)
     if published is None or "/" in split:
         if file is None:
-            raise _unknown_source(text)
+            names = [each if "/" in each else f"{each}/test" for each in (*PUBLISHED, *OPENERS)]
+            close = difflib.get_close_matches(text, names, n=1)
+            actual = f"{text!r}, which is no folder, no file and no known data set"
+            accepted = f"a folder of images, an .npz file, or a name such as {', '.join(names)}"
+            raise InputError(explain("source", actual, accepted, f"Did you mean {close[0]!r}?" if close else ""))
         return ArraySource(file, name or text)
     if file is None and split not in SPLITS:
         raise unknown("source", text, [f"{dataset}/{each}" for each in SPLITS])
@@ -69,14 +73,6 @@ def open_named(text: str, root: str | Path | None = None, name: str | None = Non
 def data_root(root: str | Path | None = None) -> Path:
     """Return where data sets by name are kept: ``root``, else $ABNN_DATA, else ~/.cache/abnn."""
     return Path(root or os.environ.get("ABNN_DATA") or Path.home() / ".cache" / "abnn").expanduser()
-
-
-def _unknown_source(text: str) -> InputError:
-    names = [name if "/" in name else f"{name}/test" for name in (*PUBLISHED, *OPENERS)]
-    close = difflib.get_close_matches(text, names, n=1)
-    actual = f"{text!r}, which is no folder, no file and no known data set"
-    accepted = f"a folder of images, an .npz file, or a name such as {', '.join(names)}"
-    return InputError(explain("source", actual, accepted, f"Did you mean {close[0]!r}?" if close else ""))
 
 
 def _download(dataset: str, split: str, root: Path) -> Path:

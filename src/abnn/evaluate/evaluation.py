@@ -104,6 +104,8 @@ class Evaluation:
     class_thresholds: tuple[Thresholds, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.sets:
+            raise InputError(explain(f"evaluation {self.name!r}", "no sets", "at least one set of data"))
         check_distinct([each.name for each in self.sets], f"evaluation {self.name!r}", "sets")
         for each in self.sets:
             if self.score not in each.scores:
@@ -111,7 +113,7 @@ class Evaluation:
         for notice, reject in filter(None, (self.thresholds, *self.class_thresholds)):
             if not -np.inf < notice <= reject:
                 raise InputError(explain("thresholds", f"({notice}, {reject})", "two numbers, notice <= reject"))
-        classes = max((each.probs.shape[1] for each in self.sets), default=0)
+        classes = max(each.probs.shape[1] for each in self.sets)
         if self.class_thresholds and (self.thresholds is None or len(self.class_thresholds) != classes):
             fault = f"{len(self.class_thresholds)} pairs" + ("" if self.thresholds else " without thresholds")
             raise InputError(explain("class_thresholds", fault, f"{classes}, one for each class, beside thresholds"))

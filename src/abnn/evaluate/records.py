@@ -188,8 +188,6 @@ def write_record(
              and tabulated but not recomputed
     summary  computes the numbers; called with the evaluation and ``by_score``, as :func:`summarise`
     """
-    if not evaluation.sets:
-        raise InputError(explain("sets", "none", "at least one set, each with a name of its own"))
     path = record_path(directory, experiment, evaluation.name, evaluation.seed)
     _refuse_other_run(path, experiment, evaluation.name)
 

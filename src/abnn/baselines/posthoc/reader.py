@@ -58,19 +58,11 @@ class Reader:
         self.network: nn.Module = plain if self.attached is None else self.attached.net
         self.device = device_of(plain, torch.device("cpu"))
         self.missing: dict[str, str] = {}
-        self.example = self._example()
+        self.example: Batch = rows_of(join([model.example] * 2), lambda rows: rows.to(self.device))
         structure = probe(plain, self.example)
         self._head, self._blocks = find_readout(structure, model.classes), self._find_blocks(structure, at)
         self.sketch = sketch_factor(widths_of(self._blocks))
         self.linear = self._find_linear()
-
-    def _example(self) -> Batch:
-        if getattr(self.model, "input_forms", None) is not None:
-            return rows_of(join([self.model.example] * 2), lambda rows: rows.to(self.device))
-        shape, dtype = (2, *self.model.input_shape), self.model.input_dtype
-        if not dtype.is_floating_point:  # a model that knows an input may refuse one of padding alone
-            return getattr(self.model, "example", torch.zeros(1, dtype=dtype)).expand(shape).to(self.device)
-        return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(self.device, dtype)
 
     def _find_blocks(self, structure: Probe, at: str | Sequence[str] | None) -> list[Block]:
         if at is None and self.attached is not None:
