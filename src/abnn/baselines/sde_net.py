@@ -97,10 +97,6 @@ class SDENet(nn.Module):
             assert conv.bias is not None
             nn.init.zeros_(conv.bias)
 
-    def diffusion_logit(self, x: Tensor) -> Tensor:
-        """Return the logit of g, as a function of the diffusion net's parameters alone."""
-        return self.diffusion(self.stem(x).detach())
-
     def draw_logits(self, x: Tensor, sigma: float, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits [S, B, K] and g [B], for noise [S, depth, B or 1, C, H, W]."""
         h = self.stem(x)
@@ -194,5 +190,6 @@ class SDESteps(Minimise):
         return F.cross_entropy(self.run.logits(x, lambda x: self.net.draw_logits(x, self.sigma, noise)[0][0]), y)
 
     def _diffusion_loss(self, x: Tensor, target: float) -> Tensor:
-        logit = self.run.logits(x, self.net.diffusion_logit)
+        """The loss of g as a function of the diffusion net's parameters alone."""
+        logit = self.run.logits(x, lambda x: self.net.diffusion(self.net.stem(x).detach()))
         return F.binary_cross_entropy_with_logits(logit, torch.full((len(x),), target, device=x.device))
