@@ -114,7 +114,7 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
         method = make_method(config.pop("name"), **config)
         source = (lambda: rebuild(path, recipe, tensors)) if backbone is None else backbone
         with torch.random.fork_rng(devices=[]):
-            network = method.build(maker(source, example, None, method), example)
+            network = method.build(backbone_maker(source, example, None, method), example)
         _fill(path, network, tensors)
         if isinstance(network, Attached):  # whose predictions had one view before there were more
             network.views = int(saved.views or config.get("views") or 1)
@@ -132,7 +132,7 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
     return trained
 
 
-def maker(backbone: Backbone, example: Tensor, classes: int | None, method: Method) -> Callable[[], nn.Module]:
+def backbone_maker(backbone: Backbone, example: Tensor, classes: int | None, method: Method) -> Callable[[], nn.Module]:
     """Return a function that makes the backbone: from its name, a recipe with options, a network to copy, or as it is."""
     if isinstance(backbone, nn.Module):
         return partial(copy.deepcopy, backbone)

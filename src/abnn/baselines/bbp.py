@@ -54,10 +54,7 @@ class BayesByBackprop(Method):
 
     name: ClassVar[str] = "bbp"
     title: ClassVar[str] = "training by the ELBO"
-    variants: ClassVar[dict[str, dict[str, Any]]] = {
-        "reference": {},
-        "authors": {"kl_size": 50_000, "sampled_kl": True},
-    }
+    variants: ClassVar[dict[str, Any]] = {"reference": {}, "authors": {"kl_size": 50_000, "sampled_kl": True}}
     random: ClassVar[bool] = True
 
     lr: float = 1e-3

@@ -119,9 +119,8 @@ class SDENetMethod(Method):
     """sigma, test_sigma: size of the noise in training and at prediction; diffusion_lr: learning rate of g."""
 
     name: ClassVar[str] = "sde-net"
-    variants: ClassVar[dict[str, dict[str, Any]]] = {
-        "reference": {},
-        "authors": {},
+    variants: ClassVar[dict[str, Any]] = {
+        **Method.variants,
         "svhn": {"diffusion_convs": 3, "sigma": 1.0, "test_sigma": 50.0, "diffusion_lr": 0.005},
     }
     random: ClassVar[bool] = True

@@ -31,7 +31,7 @@ from abnn.evaluate.arrays import SetEntry, pack, unpack
 from abnn.evaluate.evaluation import Evaluation, Thresholds
 from abnn.evaluate.provenance import provenance
 from abnn.evaluate.summary import Numbers, flatten, summarise
-from abnn.files import as_json, check_regular, check_version, parse, read_json, write_bytes, write_json
+from abnn.files import as_json, check_regular, check_version, only, parse, read_json, write_bytes, write_json
 
 FORMAT = "abnn-record"
 VERSION = 1
@@ -43,12 +43,6 @@ def _check_finite(metrics: Numbers) -> Numbers:
         if not isinstance(number, int | float) or not abs(number) <= sys.float_info.max:
             raise ValueError(f"finite numbers, but metrics.{where} is {number!r}")
     return metrics
-
-
-def _check_plain(name: str) -> str:
-    if Path(name).name != name:  # of "" it is ""
-        raise ValueError("a plain file name")
-    return name
 
 
 # JSON has no infinity, so null stands for it: "nothing is ever above this".
@@ -81,7 +75,7 @@ class Record:
     versions: dict[str, str]
     platform: str
     code: dict[str, Any]
-    arrays_file: Annotated[str, AfterValidator(_check_plain)]
+    arrays_file: Annotated[str, only(lambda name: Path(name).name == name, "a plain file name")]  # or ""
     arrays_sha256: str
     class_thresholds: tuple[Pair, ...] = ()
 

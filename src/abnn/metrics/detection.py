@@ -7,7 +7,7 @@ the score. Ties are never broken by the order of the input: equal scores pass a 
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -110,32 +110,20 @@ def split_by_correctness(scores: ArrayLike, correct: ArrayLike) -> tuple[Floats,
     return values[right], values[~right]
 
 
-@dataclass(frozen=True, eq=False)
-class Tally:
+class Tally(NamedTuple):
     """One sort for all rank metrics: counts of several groups at the distinct values of all of them together.
 
-    ``at_most[g, k]`` is the number of members of group g with a score <= ``values[k]``. Every threshold that separates
-    the groups differently corresponds to one k, or lies below all values, so nothing is lost and ties stay together.
+    ``at_most[g, k]`` is the number of members of group g with a score <= ``values[k]``; so too for those below, at and at
+    least there. Every threshold that separates the groups differently corresponds to one k, or lies below all values, so
+    nothing is lost and ties stay together.
     """
 
     values: Floats
+    sizes: Ints
     at_most: Ints
-
-    @cached_property
-    def sizes(self) -> Ints:
-        return self.at_most[:, -1]
-
-    @cached_property
-    def at(self) -> Ints:
-        return np.diff(self.at_most, axis=1, prepend=0)
-
-    @cached_property
-    def below(self) -> Ints:
-        return self.at_most - self.at
-
-    @cached_property
-    def at_least(self) -> Ints:
-        return self.sizes[:, None] - self.below
+    below: Ints
+    at: Ints
+    at_least: Ints
 
 
 def tally(*groups: Floats) -> Tally:
@@ -143,8 +131,10 @@ def tally(*groups: Floats) -> Tally:
     ordered = [np.sort(group) for group in groups]
     pooled = np.sort(np.concatenate(ordered), kind="stable")  # a merge: the parts are sorted already
     values = pooled[np.append(True, pooled[1:] != pooled[:-1])]
-    at_most = np.stack([np.searchsorted(group, values, side="right") for group in ordered])
-    return Tally(values, at_most.astype(np.int64))
+    at_most = np.stack([np.searchsorted(group, values, side="right") for group in ordered]).astype(np.int64)
+    at = np.diff(at_most, axis=1, prepend=0)
+    below, sizes = at_most - at, at_most[:, -1]
+    return Tally(values, sizes, at_most, below, at, sizes[:, None] - below)
 
 
 def auroc_of(counts: Tally, low: int = 0, high: int = 1) -> float:

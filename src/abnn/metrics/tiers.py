@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from abnn.metrics.detection import Tally, auroc_of, tally
 
 Matrix = tuple[tuple[int, ...], ...]
 Groups = tuple[Floats, Floats, Floats]
+Gain = Callable[[Ints, Ints], Floats]
 
 
 @dataclass(frozen=True)
@@ -141,29 +143,23 @@ def three_clusters(numbers: Floats) -> tuple[float, float]:
     values, weights = np.unique(numbers, return_counts=True)
     if len(values) < 3:
         return float(values[0]), float(values[-1])
-    gain = _Gain(values, weights)
+    # Powers of two scale exactly and keep squares in range; centring makes the squares as small as they can be.
+    scaled = np.ldexp(values, -int(np.frexp(np.abs(values).max())[1]))
+    centred = scaled - np.average(scaled, weights=weights)
+    sums = np.append(0.0, np.cumsum(np.multiply(centred, weights, dtype=np.longdouble)).astype(np.float64))
+    sizes = np.append(0, np.cumsum(weights))
+
+    def gain(start: Ints, stop: Ints) -> Floats:
+        """(sum of a run of values)^2 / (its size). Squared error = sum of squares - gains, so the gains are maximised."""
+        return (sums[stop] - sums[start]) ** 2 / (sizes[stop] - sizes[start])
+
     ends = np.arange(2, len(values))
     cuts, gains = _best_first_cuts(gain, ends)
     best = int(np.argmax(gains + gain(ends, np.full_like(ends, len(values)))))
     return float(values[cuts[best] - 1]), float(values[ends[best] - 1])
 
 
-class _Gain:
-    """(sum of a run of values)^2 / (its size). Squared error = sum of squares - gains, so the gains are maximised."""
-
-    def __init__(self, values: Floats, weights: Ints) -> None:
-        # Powers of two scale exactly and keep squares in range; centring makes the squares as small as they can be.
-        scaled = np.ldexp(values, -int(np.frexp(np.abs(values).max())[1]))
-        centred = scaled - np.average(scaled, weights=weights)
-        sums = np.cumsum(np.multiply(centred, weights, dtype=np.longdouble))
-        self._sums = np.append(0.0, sums.astype(np.float64))
-        self._weights = np.append(0, np.cumsum(weights))
-
-    def __call__(self, start: Ints, stop: Ints) -> Floats:
-        return (self._sums[stop] - self._sums[start]) ** 2 / (self._weights[stop] - self._weights[start])
-
-
-def _best_first_cuts(gain: _Gain, ends: Ints) -> tuple[Ints, Floats]:
+def _best_first_cuts(gain: Gain, ends: Ints) -> tuple[Ints, Floats]:
     """For each end e, the c in 1..e-1 with the largest gain of [0, c) and [c, e) together, and that gain."""
     rows = len(ends)
     cuts = np.zeros(rows, dtype=np.int64)
@@ -180,7 +176,7 @@ def _best_first_cuts(gain: _Gain, ends: Ints) -> tuple[Ints, Floats]:
     return cuts, gains
 
 
-def _best_in_ranges(gain: _Gain, ends: Ints, low: Ints, high: Ints) -> tuple[Ints, Floats]:
+def _best_in_ranges(gain: Gain, ends: Ints, low: Ints, high: Ints) -> tuple[Ints, Floats]:
     """For each end, the first best cut in low..high: all ranges laid end to end, then one maximum per range."""
     lengths = high - low + 1
     starts = np.cumsum(lengths) - lengths

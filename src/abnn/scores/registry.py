@@ -65,6 +65,4 @@ def find_score(name: str, more: tuple[str, ...] = (), about: str | None = None) 
 def without_statistics(name: str) -> NotFittedError:
     """Return the error about a score that needs what was not gathered."""
     usable = ", ".join(each.name for each in SCORES.values() if not each.statistics)
-    return NotFittedError(
-        f"score: {name!r} needs what abnn.fit() learns of the data; without them use one of {usable}."
-    )
+    return NotFittedError(f"score: {name!r} needs what abnn.fit() learns of the data; without it use one of {usable}.")

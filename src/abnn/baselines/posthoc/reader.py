@@ -113,9 +113,7 @@ class Reader:
             blocks = torch.cat([sketch(rows.float(), self.sketch) for rows in notes], dim=1) if notes else None
         return Features(logits, last, blocks, None, self.head(), x.first if isinstance(x, Inputs) else x, network)
 
-    def _read(
-        self, x: Batch, draws: int, seed: int, blocks: Sequence[Block]
-    ) -> tuple[Tensor | None, Tensor, list[Tensor]]:
+    def _read(self, x: Batch, draws: int, seed: int, blocks: Sequence[Block]) -> tuple[Any, Tensor, list[Tensor]]:
         """Return last features, logits and statistics of ``blocks``, averaged over the draws; differentiable in ``x``."""
         view, head, recorders = self._recording(blocks)
         logits = mean_logits(self._pass(view, x, draws, seed).float())
@@ -212,9 +210,8 @@ class Sample:
 
     def finish(self) -> dict[str, Tensor]:
         if not self.parts:
-            raise InputError(
-                explain("batches", "no batch", "at least one (x, y) batch", "Check data set and drop_last.")
-            )
+            fix = "Check data set and drop_last."
+            raise InputError(explain("batches", "no batch", "at least one (x, y) batch", fix))
         self._cut()
         return self.parts[0]
 

@@ -48,7 +48,7 @@ def write_report(
     whole = [each for each in models if len(each.tiers) == len(TIERS)]
     with style():
         drawings = _drawings(models)
-        flat = list(enumerate((each for several in drawings.values() for each in several), start=1))
+        flat = list(enumerate((each for some in drawings.values() for each in some), start=1))
         svg_of = {id(each): Markup(inline(each, number)) for number, each in flat}
         page = template.render(
             title=title,
@@ -60,9 +60,7 @@ def write_report(
             numbers=numbers,
             outlier_sets=_outlier_sets(models),
             labelled_sets=dict.fromkeys(s.name for each in models for s in each.sets if s.labelled),
-            figures={
-                kind: [(svg_of[id(each)], each.caption) for each in several] for kind, several in drawings.items()
-            },
+            figures={kind: [(svg_of[id(each)], each.caption) for each in some] for kind, some in drawings.items()},
             verdicts={e.name: {tier: e.verdict_counts(tier) for tier in e.tiers} for e in models if e.thresholds},
             groups={e.name: dict(zip(TIERS, np.array(cluster_confusion(*map(e.scores, TIERS)).matrix))) for e in whole},
             pictures={each.name: gallery(models, each, aligned) for each in (models[-1], *models[:-1])},
