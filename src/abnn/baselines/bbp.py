@@ -44,13 +44,8 @@ def draw_nll(run: Run, x: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class BayesByBackprop(Method):
-    """prior_sigma  prior N(0, prior_sigma^2), or with prior_sigma2 Blundell's scale mixture
-                 prior_pi N(0, prior_sigma^2) + (1 - prior_pi) N(0, prior_sigma2^2), whose KL is always sampled
-    draws        of each step
-    temperature  factor of the KL term; 1: the evidence lower bound
-    kl_size      the N of the KL term, None for that of the data
-    sampled_kl   Monte Carlo KL over the draws instead of the closed form
-    """
+    """Its prior is N(0, prior_sigma^2), or with prior_sigma2 Blundell's scale mixture
+    prior_pi N(0, prior_sigma^2) + (1 - prior_pi) N(0, prior_sigma2^2), whose KL is always sampled."""
 
     name: ClassVar[str] = "bbp"
     title: ClassVar[str] = "training by the ELBO"
@@ -63,10 +58,10 @@ class BayesByBackprop(Method):
     prior_sigma: float = option(0.1, check_positive)
     prior_sigma2: float | None = None
     prior_pi: float = 0.5
-    draws: int = option(3, check_count)
-    temperature: float = option(1.0, check_positive)
-    kl_size: int | None = option(None, check_count, none=True)
-    sampled_kl: bool = False
+    draws: int = option(3, check_count)  # of each step
+    temperature: float = option(1.0, check_positive)  # factor of the KL term; 1: the evidence lower bound
+    kl_size: int | None = option(None, check_count, none=True)  # the N of the KL term, None for that of the data
+    sampled_kl: bool = False  # Monte Carlo KL over the draws instead of the closed form
 
     def __post_init__(self) -> None:
         super().__post_init__()

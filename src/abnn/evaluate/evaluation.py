@@ -18,28 +18,17 @@ Thresholds = tuple[float, float]
 
 @dataclass(frozen=True)
 class SetResult:
-    """One set of data as one model sees it.
+    """One set of data as one model sees it."""
 
-    name      "mnist", "printed digits", ...
-    tier      "id", "semi" or "full"
-    probs     class probabilities, averaged over draws, float32 [N, K]
-    labels    true classes, int64 [N], -1 where an input belongs to none
-    scores    by score name, float32 [N], larger = more uncertain
-    shown     numbers of the inputs that are kept as pictures, int64 [M]
-    images    these pictures, uint8 [M, H, W] or [M, H, W, 3]
-    skipped   inputs that could not be read, with the reason
-    data_hash sha256 of the inputs
-    """
-
-    name: str
-    tier: str
-    probs: np.ndarray
-    labels: np.ndarray
-    scores: dict[str, np.ndarray]
-    shown: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    images: np.ndarray = field(default_factory=lambda: np.zeros((0, 1, 1), np.uint8))
-    skipped: tuple[str, ...] = ()
-    data_hash: str = ""
+    name: str  # "mnist", "printed digits", ...
+    tier: str  # "id", "semi" or "full"
+    probs: np.ndarray  # class probabilities, averaged over draws, float32 [N, K]
+    labels: np.ndarray  # true classes, int64 [N], -1 where an input belongs to none
+    scores: dict[str, np.ndarray]  # by score name, float32 [N], larger = more uncertain
+    shown: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # inputs that are kept as pictures, [M]
+    images: np.ndarray = field(default_factory=lambda: np.zeros((0, 1, 1), np.uint8))  # [M, H, W] or [M, H, W, 3]
+    skipped: tuple[str, ...] = ()  # inputs that could not be read, with the reason
+    data_hash: str = ""  # sha256 of the inputs
 
     def __post_init__(self) -> None:
         if self.tier not in TIERS:

@@ -52,13 +52,7 @@ Pair = tuple[Limit, Limit]
 
 @dataclass(frozen=True, config=ConfigDict(strict=True))
 class Record:
-    """One run.
-
-    code              commit of the checkout that the package ran from and whether its files were changed; empty elsewhere
-    thresholds        (notice, reject); infinity where nothing is ever refused
-    arrays_file       empty where the record keeps the numbers alone
-    class_thresholds  the same for each predicted class, in their place; () if there are none
-    """
+    """One run."""
 
     path: Path
     experiment: str
@@ -66,7 +60,7 @@ class Record:
     seed: int
     score: str
     config: dict[str, Any]
-    thresholds: Pair | None
+    thresholds: Pair | None  # (notice, reject); infinity where nothing is ever refused
     sets: tuple[SetEntry, ...]
     metrics: Annotated[Numbers, AfterValidator(_check_finite)]
     device: str
@@ -74,10 +68,10 @@ class Record:
     written: str
     versions: dict[str, str]
     platform: str
-    code: dict[str, Any]
-    arrays_file: Annotated[str, only(lambda name: Path(name).name == name, "a plain file name")]  # or ""
+    code: dict[str, Any]  # commit of the package's own checkout, and whether its files were changed; else empty
+    arrays_file: Annotated[str, only(lambda name: Path(name).name == name, "a plain file name")]  # "": no arrays
     arrays_sha256: str
-    class_thresholds: tuple[Pair, ...] = ()
+    class_thresholds: tuple[Pair, ...] = ()  # for each predicted class, in the place of ``thresholds``
 
     @cached_property
     def numbers(self) -> dict[str, float]:

@@ -47,14 +47,8 @@ _ALWAYS: dict[str, Check] = {"classes": _whole(1, 2**20), "in_channels": _whole(
 _DEPTH, _WIDTH = _whole(1, 256), _whole(1, 2**14)
 OPTIONS: dict[str, dict[str, Check]] = {
     "paper-resnet": {"width": _WIDTH, "blocks": _DEPTH, "stem": ("paper", "small").__contains__, "kaiming": _flag},
-    "torchvision": {
-        "small": _flag,
-        "image_size": _sizes,
-        "patch_size": _sizes,
-        "num_layers": _DEPTH,
-        "num_heads": _DEPTH,
-    }
-    | {"hidden_dim": _WIDTH, "mlp_dim": _WIDTH, "dropout": _share, "stochastic_depth_prob": _share},
+    "torchvision": {"small": _flag, "image_size": _sizes, "patch_size": _sizes, "dropout": _share, "mlp_dim": _WIDTH}
+    | {"num_layers": _DEPTH, "num_heads": _DEPTH, "hidden_dim": _WIDTH, "stochastic_depth_prob": _share},
     "timm": {"img_size": _sizes, "patch_size": _sizes, "window_size": _sizes, "depth": _DEPTH, "num_heads": _DEPTH}
     | {"embed_dim": _WIDTH, "drop_rate": _share, "drop_path_rate": _share},
 }
