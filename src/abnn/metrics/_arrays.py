@@ -13,8 +13,7 @@ from abnn.errors import InputError, explain
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
-ArrayLike: TypeAlias = Any
-"""A numpy array, a torch tensor on any device, or a list of numbers."""
+ArrayLike: TypeAlias = Any  # A numpy array, a torch tensor on any device, or a list of numbers
 
 _SUM_TOLERANCE = 1e-2  # the rows of a bfloat16 softmax sum to one within 2**-8; logits do not
 

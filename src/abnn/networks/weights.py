@@ -14,10 +14,8 @@ from abnn.errors import FileFormatError, InputError, explain
 from abnn.tensors import read_tensors
 
 PICKLED = (".pt", ".pth", ".bin", ".ckpt")
-INSIDE = ("state_dict", "model_state_dict", "model")
-"""Where training scripts put the state dict in a larger checkpoint."""
-PREFIXES = ("module.", "_orig_mod.", "model.")
-"""What DataParallel, torch.compile and Lightning put before every name."""
+INSIDE = ("state_dict", "model_state_dict", "model")  # where training scripts put the state dict in a larger checkpoint
+PREFIXES = ("module.", "_orig_mod.", "model.")  # what DataParallel, torch.compile and Lightning put before every name
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:

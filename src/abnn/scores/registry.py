@@ -17,8 +17,7 @@ from torch import Tensor
 from abnn.errors import InputError, NotFittedError, explain, unknown
 
 ALL = ("classes", "numbers", "labels")
-Formula = Callable[[Any], Tensor]
-"""From an :class:`abnn.predict.prediction.Prediction` to one number for each input."""
+Formula = Callable[[Any], Tensor]  # from an :class:`abnn.predict.prediction.Prediction` to one number for each input
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from abnn.baselines.options import check_choice, check_options, register
 from abnn.errors import InputError, MissingExtraError, NotFittedError, explain, import_extra
 from abnn.networks.vision import torchvision
 
-POSTHOC: dict[str, type[PostHoc]] = {}
-"""Every score by its name."""
+POSTHOC: dict[str, type[PostHoc]] = {}  # every score by its name
 PARTS = {
     "last": "the input of the last linear layer",
     "blocks": "the statistics of all blocks",

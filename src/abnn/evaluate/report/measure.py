@@ -24,8 +24,7 @@ FEWEST_RESAMPLES = 100
 RESAMPLED_INPUTS = 2_000_000
 """Resamples times inputs stay near this number, so that the page of a large evaluation is written in minutes."""
 
-Key = tuple[str, str]
-"""(metric, name of a set); the name is "" for numbers about tiers."""
+Key = tuple[str, str]  # (metric, name of a set); the name is "" for numbers about tiers
 SCORE, CORRECT, CONFIDENCE, BRIER, NLL = range(5)
 MISTAKES = {
     "misclassification_auroc": "auroc",
@@ -48,8 +47,7 @@ class Metric:
 
 _WORDS = json.loads(files("abnn.evaluate.report").joinpath("metrics.json").read_text(encoding="utf-8"))
 METRICS = {name: Metric(**words) for name, words in _WORDS["metrics"].items()}
-TABLES: dict[str, list[str]] = _WORDS["tables"]
-"""The numbers of each table of the page."""
+TABLES: dict[str, list[str]] = _WORDS["tables"]  # the numbers of each table of the page
 
 
 @dataclass(frozen=True)
