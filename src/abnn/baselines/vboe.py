@@ -60,11 +60,6 @@ class BayesianHead(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class VBOE(Method):
-    """layers: "last" or "blocks"; draws, outlier_draws: of the two terms; weight, loss: of the outlier term.
-
-    decay gives the prior of "last", prior_sigma that of "blocks"; kl_size: the N of the KL term, None for that of the data.
-    """
-
     name: ClassVar[str] = "vboe"
     title: ClassVar[str] = "training by the ELBO with outliers"
     variants: ClassVar[dict[str, dict[str, Any]]] = {
@@ -79,14 +74,14 @@ class VBOE(Method):
     optimizer: str = "adam-l2"
     schedule: str = "cosine"
     layers: str = option("last", one_of(("last", "blocks")))
-    draws: int = option(5, check_count)
-    outlier_draws: int = option(5, check_count)
+    draws: int = option(5, check_count)  # of each step
+    outlier_draws: int = option(5, check_count)  # of each outlier term
     temper: float = option(0.1, check_positive)
-    decay: float = option(5e-4, check_positive)
-    prior_sigma: float = option(0.1, check_positive)
-    kl_size: int | None = option(None, check_count, none=True)
-    weight: float = option(0.5, check_positive)
-    loss: str = option("cross-entropy", one_of(UNIFORM_LOSSES))
+    decay: float = option(5e-4, check_positive)  # gives the prior of "last"
+    prior_sigma: float = option(0.1, check_positive)  # of the prior of "blocks"
+    kl_size: int | None = option(None, check_count, none=True)  # the N of the KL term, None for that of the data
+    weight: float = option(0.5, check_positive)  # of the outlier term
+    loss: str = option("cross-entropy", one_of(UNIFORM_LOSSES))  # of outliers
     outliers: Any = "full"
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> nn.Module:

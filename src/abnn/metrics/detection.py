@@ -19,22 +19,15 @@ from abnn.metrics._arrays import ArrayLike, Floats, Ints, Result, as_scores, sco
 class Detection(Result):
     """The names say which side counts as positive, because the literature uses both under the same name.
 
-    auroc                      P(ood > id) + P(ood = id) / 2 for a random pair, whichever side is called positive
-    aupr_in                    average precision with ID positive: accept if score <= t
-    aupr_out                   average precision with OOD positive: alarm if score >= t
-    detection_accuracy         max over t of [P(id <= t) + P(ood > t)] / 2: the best balanced accuracy, at least 1/2
-    tnr_at_tpr95_id_positive   P(ood > t) at the smallest t with P(id <= t) >= 0.95: the share of OOD refused while 95 % of
-                               ID is kept. t is one of the ID scores; an OOD score equal to it is missed
-    fpr_at_tpr95_ood_positive  P(id >= t) at the largest t with P(ood >= t) >= 0.95: the share of ID refused while 95 % of
-                               OOD is caught. t is one of the OOD scores; an ID score equal to it is a false alarm
+    At 95 %, t is one of the scores of the positive side, and scores of the other side that equal it are missed, or false alarms.
     """
 
-    auroc: float
-    aupr_in: float
-    aupr_out: float
-    detection_accuracy: float
-    tnr_at_tpr95_id_positive: float
-    fpr_at_tpr95_ood_positive: float
+    auroc: float  # P(ood > id) + P(ood = id) / 2 for a random pair, whichever side is called positive
+    aupr_in: float  # average precision with ID positive: accept if score <= t
+    aupr_out: float  # average precision with OOD positive: alarm if score >= t
+    detection_accuracy: float  # max over t of [P(id <= t) + P(ood > t)] / 2: the best balanced accuracy, at least 1/2
+    tnr_at_tpr95_id_positive: float  # P(ood > t) at the smallest t with P(id <= t) >= 0.95
+    fpr_at_tpr95_ood_positive: float  # P(id >= t) at the largest t with P(ood >= t) >= 0.95
 
 
 @dataclass(frozen=True)
