@@ -84,16 +84,13 @@ class Stage:
 
 
 class Minimise(Trainable):
-    """Minimises the sum of ``losses(x, y, generator)`` over the parameters that its optimiser holds.
-
-    ``network`` is what is trained and put into checkpoints: the run's, or a part of it.
-    """
+    """Minimises the sum of ``losses(x, y, generator)`` over the parameters that its optimiser holds."""
 
     def __init__(
         self, run: Run, losses: Losses, optimizer: torch.optim.Optimizer, title: str, network: nn.Module | None = None
     ) -> None:
         self.run, self.losses, self.title = run, losses, title
-        self.network: Any = network or run.network
+        self.network: Any = network or run.network  # what is trained and put into checkpoints
         self.optimizers = {"network": optimizer}
         self.capturable = can_follow([optimizer])
 

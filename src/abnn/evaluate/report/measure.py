@@ -95,11 +95,8 @@ def same_inputs(evaluations: Sequence[Evaluation]) -> bool:
 
 
 def columns(result: SetResult, score: str) -> np.ndarray:
-    """What the numbers need of each input, float64 [N, 5]: score, right or not, confidence, Brier score, -log p(label).
-
-    The last two are zero for inputs without a class. Resampling these five instead of all K probabilities makes the
-    bootstrap independent of the number of classes.
-    """
+    """What the numbers need of each input, however many classes there are, float64 [N, 5]: score, right or not, confidence,
+    Brier score and -log p(label), which are zero for inputs without a class."""
     probs = result.probs
     rows = np.flatnonzero((result.labels >= 0) & (result.labels < probs.shape[1]))
     of_label = probs[rows, result.labels[rows]].astype(np.float64)
