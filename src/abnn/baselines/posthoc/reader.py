@@ -59,6 +59,9 @@ class Reader:
         self.device = device_of(plain, torch.device("cpu"))
         self.missing: dict[str, str] = {}
         self.example: Batch = rows_of(join([model.example] * 2), lambda rows: rows.to(self.device))
+        if isinstance(self.example, Tensor) and self.example.is_floating_point():  # noise: zeros would hide a last ReLU
+            noise = torch.randn(self.example.shape, generator=torch.Generator().manual_seed(0))
+            self.example = noise.to(self.example)
         structure = probe(plain, self.example)
         self._head, self._blocks = find_readout(structure, model.classes), self._find_blocks(structure, at)
         self.sketch = sketch_factor(widths_of(self._blocks))
@@ -89,8 +92,9 @@ class Reader:
         module = module.block if isinstance(module, Readout) else module
         if isinstance(module, nn.Linear) and recorder is not None and torch.equal(output, recorder.take()[1]):
             return module
-        what = f"the output of its last linear layer, {self._head.name!r}"
-        self.missing["head"] = f"{what}, is changed before it is the logits"
+        self.missing["head"] = (
+            f"a last linear layer {self._head.name!r} whose output is changed before it is the logits"
+        )
         return None
 
     def head(self, device: torch.device | None = None) -> Head | None:
