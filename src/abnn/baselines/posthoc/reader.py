@@ -184,7 +184,7 @@ class Reader:
         notes  scores that note something of each input themselves
         """
         check_count("most", most)
-        sample = Sample(most, seed)
+        random, kept = np.random.default_rng(seed), list[dict[str, Tensor]]()
         for batch in batches:
             x, y = check_batch(self.model, batch)
             start = 0
@@ -192,37 +192,25 @@ class Reader:
                 parts = {"logits": read.logits, "labels": y[start : start + len(read)]}
                 parts |= {name: getattr(read, name) for name in ("last", "blocks") if name in keep}
                 parts |= {f"note/{each.name}": each.note(read) for each in notes}
-                sample.add({name: value.cpu() for name, value in parts.items() if value is not None})
+                parts["key"] = torch.from_numpy(random.random(len(read)))
+                kept.append({name: value.cpu() for name, value in parts.items() if value is not None})
                 start += len(read)
-        rows = sample.finish()
+                if sum(len(each["key"]) for each in kept) > 2 * most:
+                    kept = [_choose(kept, most)]
+        if not kept:
+            fix = "Check data set and drop_last."
+            raise InputError(explain("batches", "no batch", "at least one (x, y) batch", fix))
+        rows = _choose(kept, most)
         by_score = {name.removeprefix("note/"): rows[name] for name in rows if name.startswith("note/")}
         head = self.head(torch.device("cpu"))
         return Features(rows["logits"], rows.get("last"), rows.get("blocks"), rows["labels"], head, notes=by_score)
 
 
-class Sample:
-    """At most so many rows of all that were added: those with the smallest random keys, in the order they came."""
-
-    def __init__(self, most: int, seed: int) -> None:
-        self.most, self.random = most, np.random.default_rng(seed)
-        self.parts: list[dict[str, Tensor]] = []
-
-    def add(self, rows: dict[str, Tensor]) -> None:
-        self.parts.append({**rows, "key": torch.from_numpy(self.random.random(len(rows["logits"])))})
-        if sum(len(each["key"]) for each in self.parts) > 2 * self.most:
-            self._cut()
-
-    def finish(self) -> dict[str, Tensor]:
-        if not self.parts:
-            fix = "Check data set and drop_last."
-            raise InputError(explain("batches", "no batch", "at least one (x, y) batch", fix))
-        self._cut()
-        return self.parts[0]
-
-    def _cut(self) -> None:
-        whole = {name: torch.cat([rows[name] for rows in self.parts]) for name in self.parts[0]}
-        chosen = whole["key"].argsort()[: self.most].sort().values
-        self.parts = [{name: value[chosen] for name, value in whole.items()}]
+def _choose(parts: Sequence[dict[str, Tensor]], most: int) -> dict[str, Tensor]:
+    """Return at most so many of all rows: those with the smallest random keys, in the order they came."""
+    whole = {name: torch.cat([rows[name] for rows in parts]) for name in parts[0]}
+    chosen = whole["key"].argsort()[:most].sort().values
+    return {name: value[chosen] for name, value in whole.items()}
 
 
 def gather(
