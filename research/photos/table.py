@@ -5,7 +5,7 @@
 
 Twelve photographs come inside PyPI packages; each shows something that ImageNet has a class for, as a person sees it, and was chosen
 before any verdict was known. DIR holds the packages: pip install --no-deps --target DIR gradio imgaug matplotlib scikit-image
-scikit-learn ultralytics. Twelve other pictures are made by :mod:`abnn.demo.pictures` and here: four drawings, four textures and four
+scikit-learn ultralytics. Twelve other pictures are made by :mod:`abnn.demo.photos` and here: four drawings, four textures and four
 pages. A person would accept the photographs, would at least take a notice of drawings, and would refuse textures and pages.
 """
 
@@ -19,13 +19,16 @@ from typing import Any
 from PIL import Image, ImageDraw
 
 from abnn.data.images import encode_png
-from abnn.demo.photos import FOLDER, Sight, look, photo_model
-from abnn.demo.pictures import (
+from abnn.demo.photos import (
+    FOLDER,
     Picture,
+    Sight,
     checkers,
     draw_outlines,
+    look,
     page_of_numbers,
     page_of_text,
+    photo_model,
     stripes,
     waves,
 )

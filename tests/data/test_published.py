@@ -106,7 +106,7 @@ def test_every_set_by_name(server: FileServer, tmp_path: Path, monkeypatch: pyte
             np.testing.assert_array_equal(source.raw(0, 23), pictures, err_msg=name)
             assert source.labels.tolist() == labels.tolist()
             dataset = name.split("/")[0]
-            assert source.class_names == names.get(dataset, named.PUBLISHED[dataset].class_names)
+            assert source.class_names == names.get(dataset, named.PUBLISHED[dataset][1])
         if not again:
             server.asked.clear()
     assert server.asked == []  # nothing is fetched twice

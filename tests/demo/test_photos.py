@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from abnn.demo import photos
-from abnn.demo.pictures import demo_pictures
+from abnn.demo.photos import demo_pictures
 from abnn.errors import FileFormatError, MissingExtraError
 
 

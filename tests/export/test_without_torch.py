@@ -16,7 +16,7 @@ from PIL import Image
 from abnn import cli
 from abnn.cli.serve import listen
 from abnn.data import InputForm
-from abnn.data.resize import resize
+from abnn.data.form import resize
 from tests.export.models import NAMES, picture_model
 from tests.website.conftest import run_line
 from website.blocks import blocks, commands

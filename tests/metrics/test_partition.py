@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abnn.metrics._partition import three_clusters
+from abnn.metrics.tiers import three_clusters
 
 from .samples import examples, generator, groups
 

@@ -27,7 +27,6 @@ from abnn.networks.by_name import build_backbone
 from abnn.networks.recipe import rebuild
 from abnn.predict import Prediction
 from abnn.predict.inputs import check_inputs
-from abnn.scores import SCORES, without_statistics
 from abnn.store.folder import LEARNT, check_tensors, read_folder, write_folder
 from abnn.store.model import check_classes
 from abnn.store.saved import LOADERS
@@ -78,9 +77,7 @@ class Trained:
         device = next((parameter.device for parameter in self.network.parameters()), x.device)
         with torch.inference_mode(), evaluating(self.network):
             prediction = self.method.predict(self.network, x.to(device), draws, number)
-        learnt = shown in SCORES and shown not in prediction.own and SCORES[shown].statistics
-        if learnt and prediction.combined is None:
-            raise without_statistics(shown)
+        prediction.score_by(shown)  # one that was never learnt is an error here, not later
         return replace(prediction.apply(Tensor.clone), default=shown)  # usable under autograd again
 
     def save(self, path: str | Path) -> Path:
@@ -117,7 +114,7 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
         method = make_method(config.pop("name"), **config)
         source = (lambda: rebuild(path, recipe, tensors)) if backbone is None else backbone
         with torch.random.fork_rng(devices=[]):
-            network = method.build(maker(source, example, None, method), example)
+            network = method.build(backbone_maker(source, example, None, method), example)
         _fill(path, network, tensors)
         if isinstance(network, Attached):  # whose predictions had one view before there were more
             network.views = int(saved.views or config.get("views") or 1)
@@ -135,7 +132,7 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
     return trained
 
 
-def maker(backbone: Backbone, example: Tensor, classes: int | None, method: Method) -> Callable[[], nn.Module]:
+def backbone_maker(backbone: Backbone, example: Tensor, classes: int | None, method: Method) -> Callable[[], nn.Module]:
     """Return a function that makes the backbone: from its name, a recipe with options, a network to copy, or as it is."""
     if isinstance(backbone, nn.Module):
         return partial(copy.deepcopy, backbone)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from abnn.baselines._trained import Backbone, Trained, maker
+from abnn.baselines._trained import Backbone, Trained, backbone_maker
 from abnn.baselines.base import Method, Run, make_method
 from abnn.config import FitConfig
 from abnn.errors import InputError, at_least_one, explain, whole_seed
@@ -99,22 +99,22 @@ def training_steps(
     whole = loader
     loader, held_out = method.hold_out(loader, seed)
     batches = Batches(loader, trained, fabric, seed)
-    outlier_maker = choose_outliers(method, outliers, example)
-    if outlier_maker is not None:
-        layout = outlier_maker.layout_for(trained)
-        outlier_maker = outlier_maker.with_range(
-            config.value_range, lambda: batches.value_range(layout), layout, trained
-        )
-    run = Run(network, fabric, batches, outlier_maker, epochs, _count_inputs(whole), held_out)
+    maker = choose_outliers(method, outliers, example)
+    if maker is not None:
+        layout = maker.layout_for(trained)
+        maker = maker.with_range(config.value_range, lambda: batches.value_range(layout), layout, trained)
+    sized = isinstance(whole, DataLoader) and hasattr(whole.dataset, "__len__")
+    size = len(whole.dataset) if sized else sum(len(y) for _, y in whole)  # type: ignore[attr-defined]
+    run = Run(network, fabric, batches, maker, epochs, size, held_out)
     checkpoint = None if config.checkpoint is None else Path(config.checkpoint)
     identity: dict[str, Any] = {
         "method": method.to_config(),
-        "outliers": None if outlier_maker is None else outlier_maker.to_config(),
+        "outliers": None if maker is None else maker.to_config(),
         "precision": config.precision,
         "network": [[name, list(value.shape)] for name, value in network.state_dict().items()],
         "total_epochs": epochs,
     }
-    if checkpoint is not None and outlier_maker is not None and (digests := outlier_maker.data_digests()):
+    if checkpoint is not None and maker is not None and (digests := maker.data_digests()):
         identity["outlier_data"] = digests
     stages = [stage for stage in method.stages(run) if stage.epochs > 0]
     logging = FitConfig(checkpoint_every=config.checkpoint_every, log=config.log, log_dir=config.log_dir)
@@ -135,7 +135,7 @@ def training_steps(
 
 def _build(method: Method, backbone: Backbone, example: Tensor, classes: int | None) -> Trained:
     """Return the method with its network, not yet trained."""
-    make = maker(backbone, example, classes, method)
+    make = backbone_maker(backbone, example, classes, method)
     first: list[tuple[int, dict[str, Any] | None]] = []
 
     def make_and_note() -> nn.Module:
@@ -189,9 +189,3 @@ def _count_classes(backbone: nn.Module, example: Tensor) -> int:
         output = "no tensor" if logits is None else f"shape {tuple(logits.shape)}"
         raise InputError(explain("backbone", f"an output of {output}", "one logit for each of two or more classes"))
     return logits.shape[1]
-
-
-def _count_inputs(loader: Any) -> int:
-    if isinstance(loader, DataLoader) and hasattr(loader.dataset, "__len__"):
-        return len(loader.dataset)
-    return sum(len(y) for _, y in loader)

@@ -39,14 +39,7 @@ JOINT |= {"score": "max-probability"}
 
 @dataclass(frozen=True, kw_only=True)
 class Attachments(Method):
-    """pretrain: the share of all epochs in which the plain network is trained alone; 0 for one that is trained already.
-
-    lr, optimizer and schedule are the backbone's, the others those of the attachments. ``objective`` and ``attach``
-    change single fields of the preset's :class:`abnn.config.Objective` and of what :func:`abnn.attached.attach` is told.
-    freeze: whether the backbone stays as it is while the attachments learn; None: what the preset says. Not frozen, it
-    learns with them, by their schedule. views: of an image that a prediction looks at; None: what
-    :func:`abnn.model.attach` chooses.
-    """
+    """lr, optimizer and schedule are the backbone's. Not frozen, it learns with the attachments, by their schedule."""
 
     name: ClassVar[str] = "abnn"
     variants: ClassVar[dict[str, dict[str, Any]]] = {
@@ -60,15 +53,15 @@ class Attachments(Method):
 
     score: str = "combined"
     preset: str = option("default", one_of(PRESETS))
-    pretrain: float = option(0.75, check_share)
+    pretrain: float = option(0.75, check_share)  # of all epochs, for the plain network alone; 0: it is trained already
     attachment_lr: float = option(PRESETS["default"].lr, check_positive)
     attachment_optimizer: str = option("adam", one_of(OPTIMIZERS))
     attachment_schedule: str = option(PRESETS["default"].schedule, one_of(SCHEDULES))
     outliers: Any = DEFAULT
-    objective: dict[str, Any] = field(default_factory=dict)
-    attach: dict[str, Any] = field(default_factory=dict)
-    freeze: bool | None = None
-    views: int | None = None
+    objective: dict[str, Any] = field(default_factory=dict)  # changed fields of the preset's abnn.config.Objective
+    attach: dict[str, Any] = field(default_factory=dict)  # changes of what abnn.attached.attach is told
+    freeze: bool | None = None  # whether the backbone stays as it is while attachments learn; None: as the preset says
+    views: int | None = None  # of an image that a prediction looks at; None: what attach() chooses
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,8 +108,7 @@ class Attachments(Method):
         return hold_out(loader, FitConfig.hold_out, seed) if self.judges else (loader, None)
 
     def stages(self, run: Run) -> list[Stage]:
-        model = run.network
-        assert isinstance(model, Attached)
+        model: Attached = run.network
         first = self.pretraining(run, "backbone", model.backbone, self.pretrain)
 
         def attachments() -> Steps:
@@ -129,7 +121,6 @@ class Attachments(Method):
         return [first, Stage("attachments", run.epochs - first.epochs, attachments, self.attachment_schedule)]
 
     def finish(self, run: Run) -> None:
-        assert isinstance(run.network, Attached)
         run.network.eval()
         learn_score(run.network, run.batches.once, run.held_out, run.outliers, run.fabric, run.batches.seed)
         if self.frozen:

@@ -49,7 +49,7 @@ Losses = Callable[[Tensor, Tensor, torch.Generator | None], dict[str, Tensor]]
 class Run:
     """What training can use: the network on its device, the data, and who makes the outliers."""
 
-    network: nn.Module
+    network: Any  # the module that the method built
     fabric: Any
     batches: Batches
     outliers: Outliers | None
@@ -84,16 +84,13 @@ class Stage:
 
 
 class Minimise(Trainable):
-    """Minimises the sum of ``losses(x, y, generator)`` over the parameters that its optimiser holds.
-
-    ``network`` is what is trained and put into checkpoints: the run's, or a part of it.
-    """
+    """Minimises the sum of ``losses(x, y, generator)`` over the parameters that its optimiser holds."""
 
     def __init__(
         self, run: Run, losses: Losses, optimizer: torch.optim.Optimizer, title: str, network: nn.Module | None = None
     ) -> None:
         self.run, self.losses, self.title = run, losses, title
-        self.network = network or run.network
+        self.network: Any = network or run.network  # what is trained and put into checkpoints
         self.optimizers = {"network": optimizer}
         self.capturable = can_follow([optimizer])
 
@@ -109,8 +106,7 @@ class Minimise(Trainable):
         self.run.fabric.backward(loss)
         average_gradients([each for group in optimizer.param_groups for each in group["params"]], self.run.fabric)
         optimizer.step()
-        for parameter in self.network.parameters():
-            parameter.grad = None
+        self.network.zero_grad()
 
     def values(self) -> dict[str, Tensor]:
         return state_of(self.network)
@@ -144,7 +140,6 @@ class Method:
     kaiming: bool = True
 
     def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
         register(REGISTRY, "method", cls)
 
     def __post_init__(self) -> None:
@@ -201,7 +196,7 @@ class Method:
         """
         return network(x)[None]
 
-    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
+    def predict(self, network: Any, x: Tensor, draws: int, seed: int) -> Prediction:
         """Return what the network says about a batch; called as :meth:`draw_logits`."""
         if isinstance(network, Attached):
             return network.predict(x, draws=draws, seed=seed)

@@ -38,27 +38,18 @@ def bayesian_blocks(make_backbone: Callable[[], nn.Module], example: Tensor, pri
 
 def draw_nll(run: Run, x: Tensor, y: Tensor) -> Tensor:
     """Return the cross-entropy, averaged over the draws that the network holds."""
-    network: Any = run.network
-    logits = run.logits(x, network.draw_logits)
+    logits = run.logits(x, run.network.draw_logits)
     return draw_cross_entropy(logits, nn.functional.one_hot(y, logits.shape[2]).to(logits))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BayesByBackprop(Method):
-    """prior_sigma  prior N(0, prior_sigma^2), or with prior_sigma2 Blundell's scale mixture
-                 prior_pi N(0, prior_sigma^2) + (1 - prior_pi) N(0, prior_sigma2^2), whose KL is always sampled
-    draws        of each step
-    temperature  factor of the KL term; 1: the evidence lower bound
-    kl_size      the N of the KL term, None for that of the data
-    sampled_kl   Monte Carlo KL over the draws instead of the closed form
-    """
+    """Its prior is N(0, prior_sigma^2), or with prior_sigma2 Blundell's scale mixture
+    prior_pi N(0, prior_sigma^2) + (1 - prior_pi) N(0, prior_sigma2^2), whose KL is always sampled."""
 
     name: ClassVar[str] = "bbp"
     title: ClassVar[str] = "training by the ELBO"
-    variants: ClassVar[dict[str, dict[str, Any]]] = {
-        "reference": {},
-        "authors": {"kl_size": 50_000, "sampled_kl": True},
-    }
+    variants: ClassVar[dict[str, Any]] = {"reference": {}, "authors": {"kl_size": 50_000, "sampled_kl": True}}
     random: ClassVar[bool] = True
 
     lr: float = 1e-3
@@ -67,10 +58,10 @@ class BayesByBackprop(Method):
     prior_sigma: float = option(0.1, check_positive)
     prior_sigma2: float | None = None
     prior_pi: float = 0.5
-    draws: int = option(3, check_count)
-    temperature: float = option(1.0, check_positive)
-    kl_size: int | None = option(None, check_count, none=True)
-    sampled_kl: bool = False
+    draws: int = option(3, check_count)  # of each step
+    temperature: float = option(1.0, check_positive)  # factor of the KL term; 1: the evidence lower bound
+    kl_size: int | None = option(None, check_count, none=True)  # the N of the KL term, None for that of the data
+    sampled_kl: bool = False  # Monte Carlo KL over the draws instead of the closed form
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,7 +77,6 @@ class BayesByBackprop(Method):
         return bayesian_blocks(make_backbone, example, self.prior)
 
     def losses(self, run: Run, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
-        network: Any = run.network
-        network.resample(self.draws)
+        run.network.resample(self.draws)
         nll = draw_nll(run, x, y)
-        return elbo_terms(nll, network.kl(self.sampled_kl), self.kl_size or run.size, self.temperature)
+        return elbo_terms(nll, run.network.kl(self.sampled_kl), self.kl_size or run.size, self.temperature)

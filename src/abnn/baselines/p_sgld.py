@@ -48,8 +48,6 @@ class Langevin(torch.optim.Optimizer):
             lr, decay = group["lr"], group["decay"]
             weights = [w for w in group["params"] if w.grad is not None]
             gradients = [w.grad for w in weights]
-            if not weights:
-                continue
             for w in weights:
                 if not self.state[w]:
                     self.state[w]["v"] = torch.full_like(w, (w.grad**2).mean().item())
@@ -75,14 +73,11 @@ class Langevin(torch.optim.Optimizer):
 class Samples(nn.Module):
     """A network whose weights move, and the kept samples of them, [most, numbers]; the first ``count`` are filled."""
 
-    kept: Tensor
-    count: Tensor
-
     def __init__(self, network: nn.Module, most: int) -> None:
         super().__init__()
         self.network = network
-        self.register_buffer("kept", torch.zeros(most, sum(parameter.numel() for parameter in network.parameters())))
-        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+        self.kept = nn.Buffer(torch.zeros(most, sum(parameter.numel() for parameter in network.parameters())))
+        self.count = nn.Buffer(torch.zeros((), dtype=torch.long))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.network(x)
@@ -90,7 +85,7 @@ class Samples(nn.Module):
     @torch.no_grad()
     def keep(self) -> None:
         self.kept[int(self.count)] = parameters_to_vector(self.network.parameters())
-        self.count += 1
+        self.count.add_(1)
 
     def weights(self, number: int) -> dict[str, Tensor]:
         """One sample as named parameters."""
@@ -125,7 +120,6 @@ class Collect(Minimise):
         return {name: loss / self.run.size for name, loss in losses.items()}
 
     def after_step(self) -> None:
-        assert isinstance(self.network, Samples)
         if self.done in self.sample_steps:
             self.network.keep()
         self.done += 1

@@ -97,10 +97,6 @@ class SDENet(nn.Module):
             assert conv.bias is not None
             nn.init.zeros_(conv.bias)
 
-    def diffusion_logit(self, x: Tensor) -> Tensor:
-        """Return the logit of g, as a function of the diffusion net's parameters alone."""
-        return self.diffusion(self.stem(x).detach())
-
     def draw_logits(self, x: Tensor, sigma: float, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits [S, B, K] and g [B], for noise [S, depth, B or 1, C, H, W]."""
         h = self.stem(x)
@@ -123,9 +119,8 @@ class SDENetMethod(Method):
     """sigma, test_sigma: size of the noise in training and at prediction; diffusion_lr: learning rate of g."""
 
     name: ClassVar[str] = "sde-net"
-    variants: ClassVar[dict[str, dict[str, Any]]] = {
-        "reference": {},
-        "authors": {},
+    variants: ClassVar[dict[str, Any]] = {
+        **Method.variants,
         "svhn": {"diffusion_convs": 3, "sigma": 1.0, "test_sigma": 50.0, "diffusion_lr": 0.005},
     }
     random: ClassVar[bool] = True
@@ -145,8 +140,7 @@ class SDENetMethod(Method):
     def stages(self, run: Run) -> list[Stage]:
         return [Stage("train", run.epochs, lambda: SDESteps(run, self), self.schedule)]
 
-    def predict(self, network: nn.Module, x: Tensor, draws: int, seed: int) -> Prediction:
-        assert isinstance(network, SDENet)
+    def predict(self, network: SDENet, x: Tensor, draws: int, seed: int) -> Prediction:
         shape = (network.depth, 1, *network.noise_shape(x))
         noise = torch.stack([torch.randn(shape, generator=seeded("path", seed, s)) for s in range(draws)]).to(x)
         logits, g = network.draw_logits(x, self.test_sigma, noise)
@@ -165,8 +159,7 @@ class SDESteps(Minimise):
     """One step of the network without g, then one of g."""
 
     def __init__(self, run: Run, method: SDENetMethod) -> None:
-        net = run.network
-        assert isinstance(net, SDENet)
+        net: SDENet = run.network
         rest = chain(net.stem.parameters(), net.drift.parameters(), net.norm.parameters(), net.head.parameters())
         super().__init__(run, self.id_loss, method.make_optimizer(rest), "training the SDE-Net")
         self.optimizers["diffusion"] = make_optimizer(method.optimizer, net.diffusion.parameters(), method.diffusion_lr)
@@ -196,5 +189,6 @@ class SDESteps(Minimise):
         return F.cross_entropy(self.run.logits(x, lambda x: self.net.draw_logits(x, self.sigma, noise)[0][0]), y)
 
     def _diffusion_loss(self, x: Tensor, target: float) -> Tensor:
-        logit = self.run.logits(x, self.net.diffusion_logit)
+        """The loss of g as a function of the diffusion net's parameters alone."""
+        logit = self.run.logits(x, lambda x: self.net.diffusion(self.net.stem(x).detach()))
         return F.binary_cross_entropy_with_logits(logit, torch.full((len(x),), target, device=x.device))

@@ -55,20 +55,11 @@ class BayesianHead(nn.Module):
 
     def kl(self, sigma: float) -> Tensor:
         """KL[q || N(0, sigma^2)] in closed form."""
-        head = self.head
-        total = gaussian_kl(head.weight_mean, head.weight_sigma, sigma)
-        if head.bias_mean is not None and head.bias_rho is not None:
-            total = total + gaussian_kl(head.bias_mean, F.softplus(head.bias_rho), sigma)
-        return total
+        return torch.stack([gaussian_kl(mean, F.softplus(rho), sigma) for mean, rho, _ in self.head.parts]).sum()
 
 
 @dataclass(frozen=True, kw_only=True)
 class VBOE(Method):
-    """layers: "last" or "blocks"; draws, outlier_draws: of the two terms; weight, loss: of the outlier term.
-
-    decay gives the prior of "last", prior_sigma that of "blocks"; kl_size: the N of the KL term, None for that of the data.
-    """
-
     name: ClassVar[str] = "vboe"
     title: ClassVar[str] = "training by the ELBO with outliers"
     variants: ClassVar[dict[str, dict[str, Any]]] = {
@@ -83,14 +74,14 @@ class VBOE(Method):
     optimizer: str = "adam-l2"
     schedule: str = "cosine"
     layers: str = option("last", one_of(("last", "blocks")))
-    draws: int = option(5, check_count)
-    outlier_draws: int = option(5, check_count)
+    draws: int = option(5, check_count)  # of each step
+    outlier_draws: int = option(5, check_count)  # of each outlier term
     temper: float = option(0.1, check_positive)
-    decay: float = option(5e-4, check_positive)
-    prior_sigma: float = option(0.1, check_positive)
-    kl_size: int | None = option(None, check_count, none=True)
-    weight: float = option(0.5, check_positive)
-    loss: str = option("cross-entropy", one_of(UNIFORM_LOSSES))
+    decay: float = option(5e-4, check_positive)  # gives the prior of "last"
+    prior_sigma: float = option(0.1, check_positive)  # of the prior of "blocks"
+    kl_size: int | None = option(None, check_count, none=True)  # the N of the KL term, None for that of the data
+    weight: float = option(0.5, check_positive)  # of the outlier term
+    loss: str = option("cross-entropy", one_of(UNIFORM_LOSSES))  # of outliers
     outliers: Any = "full"
 
     def build(self, make_backbone: Callable[[], nn.Module], example: Tensor) -> nn.Module:
@@ -99,7 +90,7 @@ class VBOE(Method):
         return BayesianHead(*split_head(make_backbone(), example), sigma=0.05)
 
     def losses(self, run: Run, x: Tensor, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
-        network: Any = run.network
+        network = run.network
         network.resample(self.draws)
         nll = draw_nll(run, x, y)
         # The authors' KL is that of the same draws as the likelihood; the reference's is exact.

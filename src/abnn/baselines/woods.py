@@ -57,15 +57,11 @@ def update_constraint(g: float, multiplier: float, penalty: float, rate: float, 
 class EnergyUnit(nn.Module):
     """A network and a logistic unit on its energy."""
 
-    centre: Tensor
-    spread: Tensor
-
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
         self.weight, self.bias = nn.Parameter(torch.ones(())), nn.Parameter(torch.zeros(()))
-        self.register_buffer("centre", torch.zeros(()))
-        self.register_buffer("spread", torch.ones(()))
+        self.centre, self.spread = nn.Buffer(torch.zeros(())), nn.Buffer(torch.ones(()))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Class logits and the outlier logit."""
@@ -97,16 +93,6 @@ class SecondHead(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Woods(Method):
-    """form        "energy" or "head", with the losses above
-    pretrain    share of all epochs in which the plain network is trained first, with lr, optimizer and schedule;
-                0 for a network that is trained already
-    tune_lr     learning rate of what follows (Nesterov's momentum), halved at 50, 75 and 90 %
-    share       of outliers in the wild half
-    cutoff      what the ID loss of the detector may be
-    ce_factor   what the cross-entropy may be, as a multiple of what it was; None: it is in the loss instead
-    rate        of the multipliers' steps; growth: of the penalties
-    """
-
     name: ClassVar[str] = "woods"
     variants: ClassVar[dict[str, dict[str, Any]]] = {
         "reference": {},
@@ -116,15 +102,15 @@ class Woods(Method):
     uses_outliers: ClassVar[str] = "must"
 
     score: str = "energy"
-    form: str = option("energy", one_of(("energy", "head")))
-    pretrain: float = option(0.5, check_share)
-    tune_lr: float = option(1e-3, check_positive)
+    form: str = option("energy", one_of(("energy", "head")))  # with the losses above
+    pretrain: float = option(0.5, check_share)  # of all epochs, with lr, optimizer and schedule; 0: trained already
+    tune_lr: float = option(1e-3, check_positive)  # of what follows, by Nesterov's momentum
     tune_schedule: str = option("halving", one_of(TUNE_SCHEDULES))
-    share: float = option(0.1, check_positive)
-    cutoff: float = option(0.05, check_positive)
-    ce_factor: float | None = option(2.0, check_positive, none=True)
-    rate: float = option(1.0, check_positive)
-    growth: float = option(1.5, check_positive)
+    share: float = option(0.1, check_positive)  # of outliers in the wild half
+    cutoff: float = option(0.05, check_positive)  # what the ID loss of the detector may be
+    ce_factor: float | None = option(2.0, check_positive, none=True)  # None: the cross-entropy is in the loss instead
+    rate: float = option(1.0, check_positive)  # of the multipliers' steps
+    growth: float = option(1.5, check_positive)  # of the penalties
     outliers: Any = "full"
 
     @property
@@ -137,8 +123,7 @@ class Woods(Method):
         return SecondHead(check_paper_resnet(make_backbone(), "for form='head'; form='energy' takes any network"))
 
     def stages(self, run: Run) -> list[Stage]:
-        plain: Any = run.network.network
-        first = self.pretraining(run, "pretrain", plain, self.pretrain)
+        first = self.pretraining(run, "pretrain", run.network.network, self.pretrain)
         schedule = TUNE_SCHEDULES[self.tune_schedule]
         return [first, Stage("wild", run.epochs - first.epochs, lambda: WildSteps(run, self), schedule)]
 

@@ -116,7 +116,7 @@ def _samples(request: ServeRequest) -> Any:
     if request.examples is not None:
         return folder_samples(request.examples)
     if request.demo and str(request.model) == "photos":
-        from abnn.demo.pictures import demo_pictures
+        from abnn.demo.photos import demo_pictures
 
         return [make_sample(*each) for each in demo_pictures()]
     return None

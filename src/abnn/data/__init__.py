@@ -6,38 +6,29 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from abnn.data.arrays import ArraySource
+from abnn.data.classes import choose_classes, match_labels, split_classes
+from abnn.data.folders import FolderSource
+from abnn.data.form import InputForm
+from abnn.data.images import read_image
+from abnn.data.source import Chunk, Source
 from abnn.errors import InputError, explain
 
 if TYPE_CHECKING:
-    from abnn.data.arrays import ArraySource
-    from abnn.data.classes import choose_classes, match_labels
     from abnn.data.digits import DigitsData, Labelled, load_digits
-    from abnn.data.folders import FolderSource
-    from abnn.data.form import InputForm
-    from abnn.data.images import read_image
     from abnn.data.named import data_root, open_named
-    from abnn.data.source import Chunk, Source
 
-_NAMES = {
-    "abnn.data.arrays": ("ArraySource",),
-    "abnn.data.classes": ("choose_classes", "match_labels"),
-    "abnn.data.digits": ("DigitsData", "Labelled", "load_digits"),
-    "abnn.data.folders": ("FolderSource",),
-    "abnn.data.form": ("InputForm",),
-    "abnn.data.images": ("read_image",),
-    "abnn.data.named": ("data_root", "open_named"),
-    "abnn.data.source": ("Chunk", "Source"),
-}
-"""Where the names live. They are imported when first used: some need torch, and exported models run without it."""
-_PLACES = {name: module for module, names in _NAMES.items() for name in names}
+_LATER = {"DigitsData": "digits", "Labelled": "digits", "load_digits": "digits", "data_root": "named"}
+_LATER |= {"open_named": "named"}
+"""Names that are imported when first used: they need torch, and exported models run without it."""
 __all__ = ["ArraySource", "Chunk", "DigitsData", "FolderSource", "InputForm", "Labelled", "Source", "choose_classes"]
 __all__ += ["data_root", "load_digits", "match_labels", "open_named", "open_source", "read_image"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _LATER:
         raise AttributeError(f"module 'abnn.data' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
+    value = globals()[name] = getattr(importlib.import_module(f"abnn.data.{_LATER[name]}"), name)
     return value
 
 
@@ -47,11 +38,6 @@ def open_source(text: str, root: str | Path | None = None) -> Source:
     text  "SOURCE", or "NAME=SOURCE" to call it something else in tables; "SOURCE[CLASS, ...]" for some of its classes
     root  where data sets by name are kept; see :mod:`abnn.data.named`
     """
-    from abnn.data.arrays import ArraySource
-    from abnn.data.classes import choose_classes, split_classes
-    from abnn.data.folders import FolderSource
-    from abnn.data.named import open_named
-
     name, _, rest = text.partition("=")
     name, text = (name.strip(), rest) if "=" in text and not Path(text).exists() else ("", text)
     path = Path(text).expanduser()
@@ -69,4 +55,6 @@ def open_source(text: str, root: str | Path | None = None) -> Source:
         raise InputError(explain("source", f"the file {path}", "a folder of images or an .npz file", fix))
     if path.is_absolute() or text.startswith("."):
         raise InputError(explain("source", f"{text}, which does not exist", "a folder of images or an .npz file"))
+    from abnn.data.named import open_named
+
     return open_named(text, root, name or None)

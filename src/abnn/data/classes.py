@@ -29,7 +29,15 @@ def match_labels(
         return without, None
     check_labels(source)
     if names is not None and class_names is not None:
-        return _match_names(source, names, tier, class_names)
+        number = number_classes(class_names)
+        mapping = np.array([number.get(plain_name(name), -1) for name in names] + [-1], np.int64)
+        strange = [names[label] for label in np.unique(labels[labels >= 0]) if mapping[label] < 0]
+        if strange and tier == "id":
+            accepted = f"classes of the model: {_listed(class_names)}"
+            fix = "Rename the sub-folders or classes, or pass the set as --semi or --full."
+            raise InputError(explain(f"source {source.name!r}", f"classes {_listed(strange)}", accepted, fix))
+        note = f"classes that the model does not know ({_listed(strange)}) are scored without labels"
+        return mapping[labels], note if strange else None
     if names is not None and len(names) != classes:
         actual = f"{len(names)} classes ({_listed(names)})"
         if tier == "semi":
@@ -60,20 +68,6 @@ def number_classes(names: Sequence[str]) -> dict[str, int]:
 
 def plain_name(name: str) -> str:
     return name.strip().casefold().replace("_", " ")
-
-
-def _match_names(
-    source: Source, names: Sequence[str], tier: str, class_names: Sequence[str]
-) -> tuple[np.ndarray, str | None]:
-    number = number_classes(class_names)
-    mapping = np.array([number.get(plain_name(name), -1) for name in names] + [-1], np.int64)
-    strange = [names[label] for label in np.unique(source.labels[source.labels >= 0]) if mapping[label] < 0]
-    if strange and tier == "id":
-        accepted = f"classes of the model: {_listed(class_names)}"
-        fix = "Rename the sub-folders or classes, or pass the set as --semi or --full."
-        raise InputError(explain(f"source {source.name!r}", f"classes {_listed(strange)}", accepted, fix))
-    note = f"classes that the model does not know ({_listed(strange)}) are scored without labels" if strange else None
-    return mapping[source.labels], note
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -36,13 +36,10 @@ class NoInkError(InputError):
 
 
 def reads_drawings(model: Any) -> bool:
-    """Whether the model reads inputs of the form of the embedded digits: 1 x 8 x 8, and classes named 0 to 9.
-
-    Without torch nothing does: exported models run, but drawings are prepared by it.
-    """
+    """Whether the model reads inputs of the form of the embedded digits: 1 x 8 x 8, and classes named 0 to 9."""
     names = getattr(model, "extra", {}).get("class_names")
     own = tuple(model.input_shape) == (1, 8, 8) and names == list(CLASS_NAMES)
-    return own and find_spec("torch") is not None
+    return own and find_spec("torch") is not None  # which prepares drawings; exported models run without it
 
 
 def read_drawing(grey: np.ndarray) -> Tensor:

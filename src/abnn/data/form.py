@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from abnn.data.resize import resize
 from abnn.errors import InputError, explain
+
+MOST_PRECISION = 22  # bits of the weights that resize() gives pictures of 8 bits
 
 
 @dataclass(frozen=True)
@@ -160,3 +161,43 @@ def _preprocess(saved: Any, channels: int) -> tuple[Any, Any, float | None]:
 def _are_numbers(values: Any, count: int) -> bool:
     right = isinstance(values, list | tuple) and len(values) == count
     return right and all(isinstance(each, int | float) and math.isfinite(each) for each in values)
+
+
+def resize(x: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return pictures [N, C, H, W], of 8 bits or floats, in another size without torch, to the bit as torch has them.
+
+    Bilinear and antialiased. Each side is resized on its own, width first. Output i is a weighted mean of the inputs around
+    c = (i + 1/2) s, s = inputs / outputs, with w_j = max(0, 1 - |j + 1/2 - c| / max(1, s)), made to sum to 1. Of 8 bits, weights
+    are whole numbers of 2^-p with the largest p for which all fit into 15 bits, and each side is rounded to 8 bits.
+    """
+    x = _along_last(x, width) if x.shape[3] != width else x
+    return _along_last(x.swapaxes(2, 3), height).swapaxes(2, 3) if x.shape[2] != height else x
+
+
+def _along_last(x: np.ndarray, size: int) -> np.ndarray:
+    places = _weights(x.shape[3], size)
+    whole = x.dtype == np.uint8
+    largest = max(float(weights.max()) for _, weights in places)
+    bits = range(MOST_PRECISION)
+    precision = next((p for p in bits if int(0.5 + largest * 2 ** (p + 1)) >= 2**15), MOST_PRECISION)
+    result = np.empty((*x.shape[:3], size))
+    for place, (first, weights) in enumerate(places):
+        if whole:
+            weights = np.floor(weights * 2**precision + 0.5)
+        result[..., place] = x[..., first : first + len(weights)] @ weights
+    if not whole:
+        return result.astype(x.dtype)
+    return np.floor((result + 2 ** (precision - 1)) / 2**precision).clip(0, 255).astype(np.uint8)
+
+
+def _weights(inputs: int, outputs: int) -> list[tuple[int, np.ndarray]]:
+    """Return for each output the first input that counts, and the weights from there on."""
+    scale = inputs / outputs
+    support = max(1.0, scale)
+    places = []
+    for place in range(outputs):
+        centre = scale * (place + 0.5)
+        first, last = max(int(centre - support + 0.5), 0), min(int(centre + support + 0.5), inputs)
+        weights = np.maximum(0.0, 1 - np.abs((np.arange(first, last) - centre + 0.5) * (1 / support)))
+        places.append((first, weights / weights.sum()))
+    return places

@@ -59,21 +59,17 @@ def read_image(
 
 
 def _pixels(image: Image.Image, channels: int) -> np.ndarray:
-    image, mode = _eight_bits(image), "L" if channels == 1 else "RGB"
-    return np.array(image if image.mode == mode else image.convert(mode))  # which would copy it
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Return the image upright, 16-bit greys rounded to 8 bits; Pillow's own conversion would cut them off at 255."""
+    """Return the pixels upright; 16-bit greys are rounded to 8 bits, where Pillow's own conversion would cut them off at 255."""
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers of unknown range")
     ImageOps.exif_transpose(image, in_place=True)
-    if not image.mode.startswith("I"):
-        return image
-    wide = np.asarray(image).astype(np.int64)
-    if wide.min() < 0 or wide.max() > 65535:
-        raise ValueError("its pixels have more than 16 bits")
-    return Image.fromarray(((wide + 128) // 257).astype(np.uint8))
+    if image.mode.startswith("I"):
+        wide = np.asarray(image).astype(np.int64)
+        if wide.min() < 0 or wide.max() > 65535:
+            raise ValueError("its pixels have more than 16 bits")
+        image = Image.fromarray(((wide + 128) // 257).astype(np.uint8))
+    mode = "L" if channels == 1 else "RGB"
+    return np.array(image if image.mode == mode else image.convert(mode))  # which would copy it
 
 
 def read_input(source: Path | bytes, form: Any) -> Any:

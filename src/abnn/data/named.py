@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -27,23 +27,15 @@ from abnn.networks.vision import torchvision
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
-
-
-class Published(NamedTuple):
-    """A data set that torchvision downloads."""
-
-    loader: str  # its name in torchvision.datasets
-    class_names: tuple[str, ...] | None  # what the labels mean; None: the downloaded set says
-
-
 SPLITS = ("train", "test")
-PUBLISHED = {
-    "mnist": Published("MNIST", DIGITS),
-    "svhn": Published("SVHN", DIGITS),
-    "cifar10": Published("CIFAR10", CIFAR10),
-    "cifar100": Published("CIFAR100", None),
-    "fashion-mnist": Published("FashionMNIST", FASHION),
+PUBLISHED: dict[str, tuple[str, tuple[str, ...] | None]] = {
+    "mnist": ("MNIST", DIGITS),
+    "svhn": ("SVHN", DIGITS),
+    "cifar10": ("CIFAR10", CIFAR10),
+    "cifar100": ("CIFAR100", None),
+    "fashion-mnist": ("FashionMNIST", FASHION),
 }
+"""The name of each set in torchvision.datasets, and what its labels mean; None: the downloaded set says."""
 OPENERS: dict[str, Callable[[str, str, Path], Source]] = {"digits": lambda text, name, root: open_digits(text, name)}
 """Functions of (text, name, data root) that open further sets, by "DATASET" or "DATASET/SPLIT"."""
 
@@ -56,27 +48,22 @@ def open_named(text: str, root: str | Path | None = None, name: str | None = Non
         return opener(text, name or text, folder)
     files = (folder / f"{spelling}.npz" for spelling in (text, text.replace("-", "_")))
     file = next((file for file in files if file.is_file()), None)
-    published = PUBLISHED.get(dataset)
-    if published is None or "/" in split:
+    if dataset not in PUBLISHED or "/" in split:
         if file is None:
-            raise _unknown_source(text)
+            names = [each if "/" in each else f"{each}/test" for each in (*PUBLISHED, *OPENERS)]
+            close = difflib.get_close_matches(text, names, n=1)
+            actual = f"{text!r}, which is no folder, no file and no known data set"
+            accepted = f"a folder of images, an .npz file, or a name such as {', '.join(names)}"
+            raise InputError(explain("source", actual, accepted, f"Did you mean {close[0]!r}?" if close else ""))
         return ArraySource(file, name or text)
     if file is None and split not in SPLITS:
         raise unknown("source", text, [f"{dataset}/{each}" for each in SPLITS])
-    return ArraySource(file or _download(dataset, split, folder), name or text, published.class_names)
+    return ArraySource(file or _download(dataset, split, folder), name or text, PUBLISHED[dataset][1])
 
 
 def data_root(root: str | Path | None = None) -> Path:
     """Return where data sets by name are kept: ``root``, else $ABNN_DATA, else ~/.cache/abnn."""
     return Path(root or os.environ.get("ABNN_DATA") or Path.home() / ".cache" / "abnn").expanduser()
-
-
-def _unknown_source(text: str) -> InputError:
-    names = [name if "/" in name else f"{name}/test" for name in (*PUBLISHED, *OPENERS)]
-    close = difflib.get_close_matches(text, names, n=1)
-    actual = f"{text!r}, which is no folder, no file and no known data set"
-    accepted = f"a folder of images, an .npz file, or a name such as {', '.join(names)}"
-    return InputError(explain("source", actual, accepted, f"Did you mean {close[0]!r}?" if close else ""))
 
 
 def _download(dataset: str, split: str, root: Path) -> Path:
@@ -101,13 +88,13 @@ def _download(dataset: str, split: str, root: Path) -> Path:
 
 def read_published(dataset: str, split: str, root: Path) -> dict[str, Any]:
     """Return ``images`` (uint8, channels last), ``labels``, and ``names`` where only the downloaded set knows them."""
-    published = PUBLISHED[dataset]
-    loader = getattr(torchvision().datasets, published.loader)
+    name, class_names = PUBLISHED[dataset]
+    loader = getattr(torchvision().datasets, name)
     options: dict[str, Any] = {"split": split} if dataset == "svhn" else {"train": split == "train"}
     with tempfile.TemporaryDirectory(dir=root) as scratch:
         raw = loader(scratch, download=True, **options)
     images, labels = np.asarray(raw.data), np.asarray(raw.labels if hasattr(raw, "labels") else raw.targets)
     if dataset == "svhn":  # channels first
         images = images.transpose(0, 2, 3, 1)
-    names = {} if published.class_names else {"names": np.array(raw.classes)}
+    names = {} if class_names else {"names": np.array(raw.classes)}
     return {"images": np.ascontiguousarray(images, np.uint8), "labels": labels.astype(np.int64), **names}

@@ -34,8 +34,7 @@ from abnn.train.fit import fit
 from abnn.train.watch import progress_bar
 from abnn.triage import Triage, calibrate
 
-FOLDER = Path("demo") / "model"
-"""Where ``abnn demo`` leaves its model."""
+FOLDER = Path("demo") / "model"  # where ``abnn demo`` leaves its model
 BACKBONE: dict[str, Any] = {"width": 32, "blocks": 3, "stem": "small", "kaiming": False}
 BACKBONE_EPOCHS, BACKBONE_LR = 25, 1e-2
 EPOCHS: int | None = None  # as many as abnn.fit() chooses

@@ -56,7 +56,13 @@ def rows_of(prediction: Prediction, x: Tensor, y: Tensor, stated: Stated | None 
     labels = y.cpu().numpy().astype(np.int64)
     probs = (prediction.probs if stated is None else stated(prediction)).cpu().numpy().astype(np.float32)
     scores = {f"score {name}": values for name, values in all_scores(prediction).items()}
-    return {"probs": probs, "labels": labels, **scores, "digests": _digests(x, labels)}
+    rows = np.ascontiguousarray(x.detach().cpu().numpy())
+    digests = [
+        hashlib.blake2b(row.tobytes(), digest_size=16, salt=int(label).to_bytes(8, "little", signed=True)).digest()
+        for row, label in zip(rows, labels)
+    ]
+    digest_rows = np.frombuffer(b"".join(digests), np.uint8).reshape(len(rows), 16)
+    return {"probs": probs, "labels": labels, **scores, "digests": digest_rows}
 
 
 def join(parts: Sequence[Rows]) -> Rows:
@@ -136,12 +142,3 @@ class Pool:
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return z ^ (z >> np.uint64(31))
-
-
-def _digests(x: Tensor, labels: np.ndarray) -> np.ndarray:
-    rows = np.ascontiguousarray(x.detach().cpu().numpy())
-    digests = [
-        hashlib.blake2b(row.tobytes(), digest_size=16, salt=int(label).to_bytes(8, "little", signed=True)).digest()
-        for row, label in zip(rows, labels)
-    ]
-    return np.frombuffer(b"".join(digests), np.uint8).reshape(len(rows), 16)

@@ -12,34 +12,22 @@ from abnn.decisions import verdict_levels
 from abnn.errors import InputError, explain, unknown
 
 TIERS = ("id", "semi", "full")
-Thresholds = tuple[float, float]
-"""(notice, reject): scores above the first are noticed, above the second refused."""
+Thresholds = tuple[float, float]  # (notice, reject): scores above the first are noticed, above the second refused
 
 
 @dataclass(frozen=True)
 class SetResult:
-    """One set of data as one model sees it.
+    """One set of data as one model sees it."""
 
-    name      "mnist", "printed digits", ...
-    tier      "id", "semi" or "full"
-    probs     class probabilities, averaged over draws, float32 [N, K]
-    labels    true classes, int64 [N], -1 where an input belongs to none
-    scores    by score name, float32 [N], larger = more uncertain
-    shown     numbers of the inputs that are kept as pictures, int64 [M]
-    images    these pictures, uint8 [M, H, W] or [M, H, W, 3]
-    skipped   inputs that could not be read, with the reason
-    data_hash sha256 of the inputs
-    """
-
-    name: str
-    tier: str
-    probs: np.ndarray
-    labels: np.ndarray
-    scores: dict[str, np.ndarray]
-    shown: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    images: np.ndarray = field(default_factory=lambda: np.zeros((0, 1, 1), np.uint8))
-    skipped: tuple[str, ...] = ()
-    data_hash: str = ""
+    name: str  # "mnist", "printed digits", ...
+    tier: str  # "id", "semi" or "full"
+    probs: np.ndarray  # class probabilities, averaged over draws, float32 [N, K]
+    labels: np.ndarray  # true classes, int64 [N], -1 where an input belongs to none
+    scores: dict[str, np.ndarray]  # by score name, float32 [N], larger = more uncertain
+    shown: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # inputs that are kept as pictures, [M]
+    images: np.ndarray = field(default_factory=lambda: np.zeros((0, 1, 1), np.uint8))  # [M, H, W] or [M, H, W, 3]
+    skipped: tuple[str, ...] = ()  # inputs that could not be read, with the reason
+    data_hash: str = ""  # sha256 of the inputs
 
     def __post_init__(self) -> None:
         if self.tier not in TIERS:
@@ -104,6 +92,8 @@ class Evaluation:
     class_thresholds: tuple[Thresholds, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.sets:
+            raise InputError(explain(f"evaluation {self.name!r}", "no sets", "at least one set of data"))
         check_distinct([each.name for each in self.sets], f"evaluation {self.name!r}", "sets")
         for each in self.sets:
             if self.score not in each.scores:
@@ -111,7 +101,7 @@ class Evaluation:
         for notice, reject in filter(None, (self.thresholds, *self.class_thresholds)):
             if not -np.inf < notice <= reject:
                 raise InputError(explain("thresholds", f"({notice}, {reject})", "two numbers, notice <= reject"))
-        classes = max((each.probs.shape[1] for each in self.sets), default=0)
+        classes = max(each.probs.shape[1] for each in self.sets)
         if self.class_thresholds and (self.thresholds is None or len(self.class_thresholds) != classes):
             fault = f"{len(self.class_thresholds)} pairs" + ("" if self.thresholds else " without thresholds")
             raise InputError(explain("class_thresholds", fault, f"{classes}, one for each class, beside thresholds"))

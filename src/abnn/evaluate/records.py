@@ -31,7 +31,7 @@ from abnn.evaluate.arrays import SetEntry, pack, unpack
 from abnn.evaluate.evaluation import Evaluation, Thresholds
 from abnn.evaluate.provenance import provenance
 from abnn.evaluate.summary import Numbers, flatten, summarise
-from abnn.files import as_json, check_regular, check_version, parse, read_json, write_bytes, write_json
+from abnn.files import as_json, check_regular, check_version, only, parse, read_json, write_bytes, write_json
 
 FORMAT = "abnn-record"
 VERSION = 1
@@ -45,12 +45,6 @@ def _check_finite(metrics: Numbers) -> Numbers:
     return metrics
 
 
-def _check_plain(name: str) -> str:
-    if Path(name).name != name:  # of "" it is ""
-        raise ValueError("a plain file name")
-    return name
-
-
 # JSON has no infinity, so null stands for it: "nothing is ever above this".
 Limit = Annotated[float, BeforeValidator(lambda value: math.inf if value is None else value)]
 Pair = tuple[Limit, Limit]
@@ -58,13 +52,7 @@ Pair = tuple[Limit, Limit]
 
 @dataclass(frozen=True, config=ConfigDict(strict=True))
 class Record:
-    """One run.
-
-    code              commit of the checkout that the package ran from and whether its files were changed; empty elsewhere
-    thresholds        (notice, reject); infinity where nothing is ever refused
-    arrays_file       empty where the record keeps the numbers alone
-    class_thresholds  the same for each predicted class, in their place; () if there are none
-    """
+    """One run."""
 
     path: Path
     experiment: str
@@ -72,7 +60,7 @@ class Record:
     seed: int
     score: str
     config: dict[str, Any]
-    thresholds: Pair | None
+    thresholds: Pair | None  # (notice, reject); infinity where nothing is ever refused
     sets: tuple[SetEntry, ...]
     metrics: Annotated[Numbers, AfterValidator(_check_finite)]
     device: str
@@ -80,10 +68,10 @@ class Record:
     written: str
     versions: dict[str, str]
     platform: str
-    code: dict[str, Any]
-    arrays_file: Annotated[str, AfterValidator(_check_plain)]
+    code: dict[str, Any]  # commit of the package's own checkout, and whether its files were changed; else empty
+    arrays_file: Annotated[str, only(lambda name: Path(name).name == name, "a plain file name")]  # "": no arrays
     arrays_sha256: str
-    class_thresholds: tuple[Pair, ...] = ()
+    class_thresholds: tuple[Pair, ...] = ()  # for each predicted class, in the place of ``thresholds``
 
     @cached_property
     def numbers(self) -> dict[str, float]:
@@ -188,8 +176,6 @@ def write_record(
              and tabulated but not recomputed
     summary  computes the numbers; called with the evaluation and ``by_score``, as :func:`summarise`
     """
-    if not evaluation.sets:
-        raise InputError(explain("sets", "none", "at least one set, each with a name of its own"))
     path = record_path(directory, experiment, evaluation.name, evaluation.seed)
     _refuse_other_run(path, experiment, evaluation.name)
 

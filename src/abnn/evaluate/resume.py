@@ -31,34 +31,24 @@ BATCHES_PER_PART = 50
 
 @dataclass(frozen=True)
 class Settings:
-    """What the result of a set depends on, besides its data.
+    """What the result of a set depends on, besides its data."""
 
-    model        fingerprint of the model
-    form         of its inputs, as sources take it; ``form.pictures(x)`` makes pictures of inputs
-    shown        keep pictures of so many of the most and the least uncertain inputs, and of as many at random
-    temperature  of the probabilities that are kept
-    """
-
-    model: str
-    form: Any
+    model: str  # its fingerprint
+    form: Any  # of its inputs, as sources take it; ``form.pictures(x)`` makes pictures of inputs
     score: str
     draws: int
     seed: int = 0
-    shown: int = 8
-    temperature: float = 1.0
+    shown: int = 8  # so many pictures of the most and the least uncertain inputs are kept, and as many at random
+    temperature: float = 1.0  # of the probabilities that are kept
 
 
 @dataclass(frozen=True)
 class TieredSource:
-    """A source of data with its place in an evaluation.
+    """A source of data with its place in an evaluation."""
 
-    source  has ``name``, ``fingerprint``, a length and ``chunks(form, size, first)``, as :class:`abnn.data.Source`
-    labels  as the model numbers its classes, -1 for none
-    """
-
-    source: Any
+    source: Any  # with the name, fingerprint, length and ``chunks(form, size, first)`` of an abnn.data.Source
     tier: str
-    labels: np.ndarray
+    labels: np.ndarray  # as the model numbers its classes, -1 for none
 
     @property
     def name(self) -> str:
@@ -107,20 +97,14 @@ def evaluate_source(
 
 @dataclass(frozen=True)
 class _State:
-    """How far an evaluation has come.
+    """How far an evaluation has come."""
 
-    first, last   the places after the last input that is written down, and after the last one that was looked at
-    parts, fresh  what is written down, and what is not yet
-    pool          pictures of all
-    skipped       inputs up to ``last`` that could not be read
-    """
-
-    pool: Pool
-    first: int = 0
-    last: int = 0
-    parts: tuple[Rows, ...] = ()
-    fresh: tuple[Rows, ...] = ()
-    skipped: tuple[str, ...] = ()
+    pool: Pool  # pictures of all
+    first: int = 0  # the place after the last input that is written down
+    last: int = 0  # the place after the last input that was looked at
+    parts: tuple[Rows, ...] = ()  # what is written down
+    fresh: tuple[Rows, ...] = ()  # what is not yet
+    skipped: tuple[str, ...] = ()  # inputs up to ``last`` that could not be read
 
     @property
     def is_whole(self) -> bool:

@@ -28,8 +28,7 @@ from abnn import metrics
 from abnn.decisions import VERDICTS
 from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
 
-Numbers: TypeAlias = dict[str, Any]
-"""Nested dicts (and lists, for matrices) of floats and integers."""
+Numbers: TypeAlias = dict[str, Any]  # nested dicts (and lists, for matrices) of floats and integers
 
 
 def summarise(evaluation: Evaluation, by_score: bool = True) -> Numbers:

@@ -13,8 +13,7 @@ from abnn.errors import InputError, explain
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
-ArrayLike: TypeAlias = Any
-"""A numpy array, a torch tensor on any device, or a list of numbers."""
+ArrayLike: TypeAlias = Any  # A numpy array, a torch tensor on any device, or a list of numbers
 
 _SUM_TOLERANCE = 1e-2  # the rows of a bfloat16 softmax sum to one within 2**-8; logits do not
 
@@ -65,27 +64,21 @@ def as_labels(value: ArrayLike, argument: str, length: int | None = None, partne
     return array.astype(np.int64)
 
 
-def as_probabilities(value: ArrayLike, argument: str) -> Floats:
-    """Return a non-empty (n, k) float64 array, k >= 2, whose rows are distributions."""
+def rows_and_labels(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, Ints]:
+    """Return both arrays, checked: rows are distributions over two or more classes, with one label for each of them."""
     accepted = "an array of shape (inputs, classes) with rows in [0, 1] that sum to one"
-    array = _as_numbers(value, argument, accepted)
-    if array.ndim != 2 or array.shape[1] < 2:
+    rows = _as_numbers(probs, "probs", accepted)
+    if rows.ndim != 2 or rows.shape[1] < 2:
         fix = "For two classes pass both columns, [1 - p, p]."
-        raise InputError(explain(argument, f"an array of shape {array.shape}", accepted, fix))
-    if array.shape[0] == 0:
-        raise InputError(explain(argument, "no rows", accepted, "Check that the set was predicted at all."))
+        raise InputError(explain("probs", f"an array of shape {rows.shape}", accepted, fix))
+    if rows.shape[0] == 0:
+        raise InputError(explain("probs", "no rows", accepted, "Check that the set was predicted at all."))
     fix = "Apply a softmax to the logits first."
-    _check_unit_range(_check_finite(array, argument, accepted), argument, accepted, fix)
-    sums = array.sum(axis=1)
+    _check_unit_range(_check_finite(rows, "probs", accepted), "probs", accepted, fix)
+    sums = rows.sum(axis=1)
     worst = int(np.argmax(np.abs(sums - 1)))
     if abs(sums[worst] - 1) > _SUM_TOLERANCE:
-        raise InputError(explain(argument, f"row {worst} with the sum {sums[worst]:g}", accepted, fix))
-    return array
-
-
-def rows_and_labels(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, Ints]:
-    """Return both arrays, checked: one label for each row, and a column for each label."""
-    rows = as_probabilities(probs, "probs")
+        raise InputError(explain("probs", f"row {worst} with the sum {sums[worst]:g}", accepted, fix))
     truth = as_labels(labels, "labels", len(rows), "probs has rows")
     if truth.max() >= rows.shape[1]:
         fix = f"probs has {rows.shape[1]} columns; check that both come from the same classes."

@@ -15,20 +15,14 @@ LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class Calibration(Result):
-    """How far probabilities are from what comes true.
-
-    ece           sum_b (n_b / n) |accuracy_b - confidence_b| over bins of equal width (Guo et al., 2017)
-    adaptive_ece  the same sum over bins of equal count, which follow the confidences to where they are
-    brier         mean over inputs of sum_k (p_k - [k is the label])^2: 0 at best, 2 at worst
-    nll           mean of -log p(label) in nats; probabilities below 2.2e-16 count as that, so one input adds at most 36.04
-    """
+    """How far probabilities are from what comes true."""
 
     accuracy: float
     mean_confidence: float
-    ece: float
-    adaptive_ece: float
-    brier: float
-    nll: float
+    ece: float  # sum_b (n_b / n) |accuracy_b - confidence_b| over bins of equal width (Guo et al., 2017)
+    adaptive_ece: float  # the same sum over bins of equal count, which follow the confidences to where they are
+    brier: float  # mean over inputs of sum_k (p_k - [k is the label])^2: 0 at best, 2 at worst
+    nll: float  # mean of -log p(label) in nats; p below 2.2e-16 counts as that, so one input adds at most 36.04
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,34 +7,27 @@ the score. Ties are never broken by the order of the input: equal scores pass a 
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from abnn.errors import InputError, explain
 from abnn.metrics._arrays import ArrayLike, Floats, Ints, Result, as_scores, scores_and_correct
-from abnn.metrics._tally import Tally, tally
 
 
 @dataclass(frozen=True)
 class Detection(Result):
     """The names say which side counts as positive, because the literature uses both under the same name.
 
-    auroc                      P(ood > id) + P(ood = id) / 2 for a random pair, whichever side is called positive
-    aupr_in                    average precision with ID positive: accept if score <= t
-    aupr_out                   average precision with OOD positive: alarm if score >= t
-    detection_accuracy         max over t of [P(id <= t) + P(ood > t)] / 2: the best balanced accuracy, at least 1/2
-    tnr_at_tpr95_id_positive   P(ood > t) at the smallest t with P(id <= t) >= 0.95: the share of OOD refused while 95 % of
-                               ID is kept. t is one of the ID scores; an OOD score equal to it is missed
-    fpr_at_tpr95_ood_positive  P(id >= t) at the largest t with P(ood >= t) >= 0.95: the share of ID refused while 95 % of
-                               OOD is caught. t is one of the OOD scores; an ID score equal to it is a false alarm
+    At 95 %, t is one of the scores of the positive side, and scores of the other side that equal it are missed, or false alarms.
     """
 
-    auroc: float
-    aupr_in: float
-    aupr_out: float
-    detection_accuracy: float
-    tnr_at_tpr95_id_positive: float
-    fpr_at_tpr95_ood_positive: float
+    auroc: float  # P(ood > id) + P(ood = id) / 2 for a random pair, whichever side is called positive
+    aupr_in: float  # average precision with ID positive: accept if score <= t
+    aupr_out: float  # average precision with OOD positive: alarm if score >= t
+    detection_accuracy: float  # max over t of [P(id <= t) + P(ood > t)] / 2: the best balanced accuracy, at least 1/2
+    tnr_at_tpr95_id_positive: float  # P(ood > t) at the smallest t with P(id <= t) >= 0.95
+    fpr_at_tpr95_ood_positive: float  # P(id >= t) at the largest t with P(ood >= t) >= 0.95
 
 
 @dataclass(frozen=True)
@@ -108,6 +101,33 @@ def split_by_correctness(scores: ArrayLike, correct: ArrayLike) -> tuple[Floats,
         fix = "Misclassification detection is undefined here; report the accuracy alone, or use more data."
         raise InputError(explain("correct", fault, "at least one right and one wrong prediction", fix))
     return values[right], values[~right]
+
+
+class Tally(NamedTuple):
+    """One sort for all rank metrics: counts of several groups at the distinct values of all of them together.
+
+    ``at_most[g, k]`` is the number of members of group g with a score <= ``values[k]``; so too for those below, at and at
+    least there. Every threshold that separates the groups differently corresponds to one k, or lies below all values, so
+    nothing is lost and ties stay together.
+    """
+
+    values: Floats
+    sizes: Ints
+    at_most: Ints
+    below: Ints
+    at: Ints
+    at_least: Ints
+
+
+def tally(*groups: Floats) -> Tally:
+    """Count every group at the distinct values of all groups, in O(n log n)."""
+    ordered = [np.sort(group) for group in groups]
+    pooled = np.sort(np.concatenate(ordered), kind="stable")  # a merge: the parts are sorted already
+    values = pooled[np.append(True, pooled[1:] != pooled[:-1])]
+    at_most = np.stack([np.searchsorted(group, values, side="right") for group in ordered]).astype(np.int64)
+    at = np.diff(at_most, axis=1, prepend=0)
+    below, sizes = at_most - at, at_most[:, -1]
+    return Tally(values, sizes, at_most, below, at, sizes[:, None] - below)
 
 
 def auroc_of(counts: Tally, low: int = 0, high: int = 1) -> float:

@@ -13,20 +13,13 @@ from abnn.metrics._arrays import ArrayLike, Floats, Result, as_scores
 
 @dataclass(frozen=True)
 class Regression(Result):
-    """How good Gaussian predictions are.
+    """How good Gaussian predictions are. CRPS: Gneiting and Raftery 2007; in units of y, |y - m| for s = 0."""
 
-    rmse      sqrt of the mean of (y - m)^2
-    nll       mean of z^2 / 2 + ln s + ln(2 pi) / 2, in nats
-    crps      mean of s [z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi)]: in units of y, |y - m| for s = 0 (Gneiting and Raftery 2007)
-    coverage  the share of targets in the interval
-    width     the mean width of the interval
-    """
-
-    rmse: float
-    nll: float
-    crps: float
-    coverage: float
-    width: float
+    rmse: float  # sqrt of the mean of (y - m)^2
+    nll: float  # mean of z^2 / 2 + ln s + ln(2 pi) / 2, in nats
+    crps: float  # mean of s [z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi)]
+    coverage: float  # the share of targets in the interval
+    width: float  # the mean width of the interval
 
 
 def regression(y: ArrayLike, mean: ArrayLike, std: ArrayLike, low: ArrayLike, high: ArrayLike) -> Regression:

@@ -12,27 +12,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from abnn.metrics._arrays import ArrayLike, Bools, Floats, Result, scores_and_correct
-from abnn.metrics._tally import tally
+from abnn.metrics.detection import tally
 
 
 @dataclass(frozen=True)
 class Selective(Result):
     """Areas under curves of risk over coverage: smaller is better.
 
-    error_rate    the risk at full coverage
-    aurc          area under the risk-coverage curve, (1/n) sum_k risk(k / n) (Geifman and El-Yaniv, 2017)
-    optimal_aurc  the least that any order of the same right and wrong predictions has: all errors last. Geifman et al.
-                  (2019) approximate it by r + (1 - r) ln(1 - r) for error rate r; here it is exact
-    excess_aurc   aurc - optimal_aurc
-    augrc         area under the generalised risk, P(answered and wrong), over coverage, by trapezoids (Traub et al., 2024):
-                  (1 - AUROC) a (1 - a) + (1 - a)^2 / 2 with accuracy a and the AUROC of `misclassification`
+    AUGRC (Traub et al., 2024) is also (1 - AUROC) a (1 - a) + (1 - a)^2 / 2 with accuracy a and the AUROC of `misclassification`.
+    Geifman et al. (2019) approximate the optimal AURC by r + (1 - r) ln(1 - r) for error rate r; here it is exact.
     """
 
-    error_rate: float
-    aurc: float
-    optimal_aurc: float
-    excess_aurc: float
-    augrc: float
+    error_rate: float  # the risk at full coverage
+    aurc: float  # area under the risk-coverage curve, (1/n) sum_k risk(k / n) (Geifman and El-Yaniv, 2017)
+    optimal_aurc: float  # the least that any order of the same right and wrong predictions has: all errors last
+    excess_aurc: float  # aurc - optimal_aurc
+    augrc: float  # area under the generalised risk, P(answered and wrong), over coverage, by trapezoids
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,14 +47,8 @@ _ALWAYS: dict[str, Check] = {"classes": _whole(1, 2**20), "in_channels": _whole(
 _DEPTH, _WIDTH = _whole(1, 256), _whole(1, 2**14)
 OPTIONS: dict[str, dict[str, Check]] = {
     "paper-resnet": {"width": _WIDTH, "blocks": _DEPTH, "stem": ("paper", "small").__contains__, "kaiming": _flag},
-    "torchvision": {"small": _flag, "image_size": _sizes, "patch_size": _sizes, "num_layers": _DEPTH}
-    | {
-        "num_heads": _DEPTH,
-        "hidden_dim": _WIDTH,
-        "mlp_dim": _WIDTH,
-        "dropout": _share,
-        "stochastic_depth_prob": _share,
-    },
+    "torchvision": {"small": _flag, "image_size": _sizes, "patch_size": _sizes, "dropout": _share, "mlp_dim": _WIDTH}
+    | {"num_layers": _DEPTH, "num_heads": _DEPTH, "hidden_dim": _WIDTH, "stochastic_depth_prob": _share},
     "timm": {"img_size": _sizes, "patch_size": _sizes, "window_size": _sizes, "depth": _DEPTH, "num_heads": _DEPTH}
     | {"embed_dim": _WIDTH, "drop_rate": _share, "drop_path_rate": _share},
 }
@@ -67,14 +61,13 @@ def make_recipe(name: str, classes: int, in_channels: int, options: Mapping[str,
     """Return the recipe to save; None where the network was built with options that a folder may not hold."""
     saved = {key: value for key, value in options.items() if key not in FETCHING}
     recipe = {"name": name, "classes": classes, "in_channels": in_channels, **saved}
-    return recipe if check_recipe(recipe) is None else None
+    return recipe if is_recipe(recipe) else None
 
 
 def rebuild(path: Path, recipe: Any, weights: Mapping[str, Tensor]) -> nn.Module:
     """Return the network of a recipe from the folder ``path``, whose weights file holds ``weights``."""
-    problem = check_recipe(recipe)
-    if problem is not None:
-        raise FileFormatError(f"{path}: backbone {problem}. {FIX}")
+    if not is_recipe(recipe):
+        raise FileFormatError(f"{path}: backbone is {repr(recipe)[:80]}; accepted: a name with plain sizes. {FIX}")
     try:
         size, classes = _numbers(recipe), recipe["classes"]
         room = max(ALWAYS_FINE, SPARE * sum(value.numel() for value in weights.values()))
@@ -95,24 +88,15 @@ def is_shape(value: Any) -> bool:
     return sides and math.prod(value) <= MOST_NUMBERS
 
 
-def check_recipe(recipe: Any) -> str | None:
-    """Return what is wrong with a recipe, in words; None if nothing is. Null is no recipe, which is fine."""
-    if recipe is None:
-        return None
-    if not isinstance(recipe, dict) or not isinstance(recipe.get("name"), str):
-        return f"is {repr(recipe)[:80]}; accepted: an object with the name of an architecture"
-    name = recipe["name"]
+def is_recipe(value: Any) -> bool:
+    """Return whether a folder may describe its backbone like that. Null is no recipe, which is fine."""
+    if value is None:
+        return True
+    if not isinstance(value, dict) or not isinstance(name := value.get("name"), str):
+        return False
     family = name if name == "paper-resnet" else "timm" if name.startswith("timm/") else "torchvision"
-    allowed = {**_ALWAYS, **OPTIONS[family]}
-    for key, value in recipe.items():
-        if key == "name":
-            continue
-        if key not in allowed:
-            return f"has the option {key!r:.80}; accepted: {', '.join(sorted(allowed))}"
-        if not allowed[key](value):
-            return f"has {key} = {repr(value)[:80]}, which is no such size or out of bounds"
-    missing = [key for key in _ALWAYS if key not in recipe]
-    return f"lacks {', '.join(missing)}" if missing else None
+    allowed, options = {**_ALWAYS, **OPTIONS[family]}, {key: each for key, each in value.items() if key != "name"}
+    return _ALWAYS.keys() <= options.keys() <= allowed.keys() and all(allowed[key](options[key]) for key in options)
 
 
 def _numbers(recipe: dict[str, Any]) -> int | None:

@@ -20,10 +20,7 @@ _declared: list[torch.library.Library] = []
 
 
 def torchvision() -> ModuleType:
-    """torchvision, importable even where its compiled operators do not match torch.
-
-    Where it cannot be imported: an error that says whether it is missing, or made for another version of torch.
-    """
+    """torchvision, importable even where its operators do not match torch; else an error says why it cannot be imported."""
     try:
         import torchvision as module
     except (ImportError, OSError, RuntimeError) as error:

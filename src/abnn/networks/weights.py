@@ -6,7 +6,6 @@ import pickle
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +14,8 @@ from abnn.errors import FileFormatError, InputError, explain
 from abnn.tensors import read_tensors
 
 PICKLED = (".pt", ".pth", ".bin", ".ckpt")
-INSIDE = ("state_dict", "model_state_dict", "model")
-"""Where training scripts put the state dict in a larger checkpoint."""
-PREFIXES = ("module.", "_orig_mod.", "model.")
-"""What DataParallel, torch.compile and Lightning put before every name."""
+INSIDE = ("state_dict", "model_state_dict", "model")  # where training scripts put the state dict in a larger checkpoint
+PREFIXES = ("module.", "_orig_mod.", "model.")  # what DataParallel, torch.compile and Lightning put before every name
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
@@ -42,7 +39,13 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             fault = "holds more than tensors, or is damaged, and is not loaded because that could run code"
         fix = "Save model.state_dict() again, not the model."
         raise FileFormatError(f"weights: {path} {fault} ({why}). {fix}") from None
-    return _state_dict(content, path)
+    for name in INSIDE:
+        if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
+            content = content[name]
+    if not isinstance(content, Mapping) or not content or not all(isinstance(v, Tensor) for v in content.values()):
+        accepted = f"a state dict, or a dict with one as {', '.join(INSIDE)}"
+        raise FileFormatError(explain("weights", f"{path}, which holds a {type(content).__name__}", accepted))
+    return {str(name): value.detach() for name, value in content.items()}
 
 
 def load_weights(network: nn.Module, path: str | Path, new_head: bool = False) -> list[str]:
@@ -51,8 +54,10 @@ def load_weights(network: nn.Module, path: str | Path, new_head: bool = False) -
     Every tensor must be there and fit. With ``new_head`` tensors of another shape are left alone, as those of the last
     layer are when the classes are others.
     """
-    state = network.state_dict()
-    tensors = _without_prefix(read_weights(path), state)
+    state, tensors = network.state_dict(), read_weights(path)
+    for prefix in PREFIXES:
+        if all(name.startswith(prefix) for name in tensors) and not all(name in state for name in tensors):
+            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
     missing = [name for name in state if name not in tensors and not name.endswith("num_batches_tracked")]
     foreign = [name for name in tensors if name not in state]
     if missing or foreign:
@@ -74,20 +79,3 @@ def load_weights(network: nn.Module, path: str | Path, new_head: bool = False) -
         raise InputError(explain("weights", actual, "this backbone's weights"))
     network.load_state_dict({name: value for name, value in tensors.items() if name not in others}, strict=False)
     return others
-
-
-def _state_dict(content: Any, path: Path) -> dict[str, Tensor]:
-    for name in INSIDE:
-        if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
-            content = content[name]
-    if not isinstance(content, Mapping) or not content or not all(isinstance(v, Tensor) for v in content.values()):
-        accepted = f"a state dict, or a dict with one as {', '.join(INSIDE)}"
-        raise FileFormatError(explain("weights", f"{path}, which holds a {type(content).__name__}", accepted))
-    return {str(name): value.detach() for name, value in content.items()}
-
-
-def _without_prefix(tensors: dict[str, Tensor], state: Mapping[str, Any]) -> dict[str, Tensor]:
-    for prefix in PREFIXES:
-        if all(name.startswith(prefix) for name in tensors) and not all(name in state for name in tensors):
-            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
-    return tensors

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from abnn.bayes.witness import KINDS
 from abnn.model.evidence import Evidence
-from abnn.scores.registry import Predicted, score, without_statistics
+from abnn.scores.registry import score
 from abnn.tasks.base import Task, Usual
 
 CHANGED, DESTROYED = "looks changed", "looks destroyed"
@@ -130,22 +130,16 @@ class Combined(nn.Module):
 
 
 @score("combined", statistics=True)
-def _combined(prediction: Predicted) -> Tensor:
-    if prediction.combined is None:
-        raise without_statistics("combined")
+def _combined(prediction: Any) -> Tensor:
     return prediction.combined
 
 
 @score("energy", statistics=True, about=("classes", "labels"))
-def _energy(prediction: Predicted) -> Tensor:
-    if prediction.parts is None:
-        raise without_statistics("energy")
+def _energy(prediction: Any) -> Tensor:
     return prediction.parts["energy"]
 
 
 @score("distance", statistics=True)
-def _distance(prediction: Predicted) -> Tensor:
+def _distance(prediction: Any) -> Tensor:
     """The mean of ln v over all places, in units of what is usual."""
-    if prediction.parts is None:
-        raise without_statistics("distance")
     return torch.stack([part for name, part in prediction.parts.items() if name.startswith("distance at ")]).mean(0)

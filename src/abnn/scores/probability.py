@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from abnn.scores.registry import ALL, Predicted, score
+from abnn.scores.registry import ALL, Formula, score
 
 
 def max_probability(samples: Tensor) -> Tensor:
@@ -61,21 +62,19 @@ SAMPLE_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
 ONE_DRAW_SCORES = ("max-probability", "margin", "entropy")  # those that a single draw can give
 
 
-def _of_samples(function: Callable[[Tensor], Tensor]) -> Callable[[Predicted], Tensor]:
+def _formula(name: str) -> Formula:
+    function = SAMPLE_SCORES[name]
+    if name in ONE_DRAW_SCORES:
+        return lambda prediction: function(prediction.probs[None])
     return lambda prediction: function(prediction.samples)
 
 
-def _of_probs(function: Callable[[Tensor], Tensor]) -> Callable[[Predicted], Tensor]:
-    return lambda prediction: function(prediction.probs[None])
+for _name in SAMPLE_SCORES:
+    score(_name, about=ALL if _name == "variance" else ("classes",))(_formula(_name))
 
 
-for _name, _function in SAMPLE_SCORES.items():
-    _about, _one = ALL if _name == "variance" else ("classes",), _name in ONE_DRAW_SCORES
-    score(_name, one_draw=_one, about=_about)((_of_probs if _one else _of_samples)(_function))
-
-
-@score("label-entropy", one_draw=True, about=("labels",))
-def _label_entropy(prediction: Predicted) -> Tensor:
+@score("label-entropy", about=("labels",))
+def _label_entropy(prediction: Any) -> Tensor:
     """The mean over labels of the entropy of yes or no, in units of its largest value."""
     probs = prediction.probs
     return -(torch.xlogy(probs, probs) + torch.xlogy(1 - probs, 1 - probs)).mean(-1) / math.log(2)

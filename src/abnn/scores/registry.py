@@ -8,63 +8,48 @@ A new score is a function with the decorator :func:`score`, in a file of its own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from abnn.errors import InputError, NotFittedError, explain, unknown
 
-
-class Predicted(Protocol):
-    """What scores read of a prediction, see :class:`abnn.predict.prediction.Prediction`."""
-
-    @property
-    def samples(self) -> Tensor: ...
-    @property
-    def probs(self) -> Tensor: ...
-    @property
-    def combined(self) -> Tensor | None: ...
-    @property
-    def parts(self) -> Mapping[str, Tensor] | None: ...
-    @property
-    def label(self) -> Tensor: ...
-
-
 ALL = ("classes", "numbers", "labels")
+Formula = Callable[[Any], Tensor]  # from an :class:`abnn.predict.prediction.Prediction` to one number for each input
 
 
 @dataclass(frozen=True)
 class Score:
     """A score by its name.
 
-    function    from a prediction to one number for each input
     statistics  whether it needs what a fit has learnt of the data
-    one_draw    whether a single draw can give it
     about       the kinds of predictions that have it: "classes", "numbers", "labels"
     """
 
     name: str
-    function: Callable[[Any], Tensor]
+    formula: Formula
     statistics: bool = False
-    one_draw: bool = False
     about: tuple[str, ...] = ALL
+
+    def __call__(self, prediction: Any) -> Tensor:
+        if self.statistics and prediction.combined is None:
+            raise without_statistics(self.name)
+        return self.formula(prediction)
 
 
 SCORES: dict[str, Score] = {}
 
 
-def score(
-    name: str, statistics: bool = False, one_draw: bool = False, about: tuple[str, ...] = ALL
-) -> Callable[[Callable[[Any], Tensor]], Callable[[Any], Tensor]]:
+def score(name: str, statistics: bool = False, about: tuple[str, ...] = ALL) -> Callable[[Formula], Formula]:
     """Make a function of a prediction known as a score."""
 
-    def register(function: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
+    def register(formula: Formula) -> Formula:
         if name in SCORES:
             raise InputError(explain("name", repr(name), "a name that no other score has", "Rename one of them."))
-        SCORES[name] = Score(name, function, statistics, one_draw, about)
-        return function
+        SCORES[name] = Score(name, formula, statistics, about)
+        return formula
 
     return register
 
@@ -79,6 +64,4 @@ def find_score(name: str, more: tuple[str, ...] = (), about: str | None = None) 
 def without_statistics(name: str) -> NotFittedError:
     """Return the error about a score that needs what was not gathered."""
     usable = ", ".join(each.name for each in SCORES.values() if not each.statistics)
-    return NotFittedError(
-        f"score: {name!r} needs what abnn.fit() learns of the data; without them use one of {usable}."
-    )
+    return NotFittedError(f"score: {name!r} needs what abnn.fit() learns of the data; without it use one of {usable}.")

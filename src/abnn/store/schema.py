@@ -10,7 +10,7 @@ from abnn.bayes.layers import Init
 from abnn.config import DEFAULT_TASK
 from abnn.files import only
 from abnn.model.views import STEPS
-from abnn.networks.recipe import MOST_NUMBERS, check_recipe, is_shape
+from abnn.networks.recipe import MOST_NUMBERS, is_recipe, is_shape
 from abnn.scores import SCORES
 from abnn.store.description import OTHER_METHOD, Description, Digest, Strict
 from abnn.tasks import TASKS
@@ -28,7 +28,7 @@ TYPES = ("float16", "bfloat16", "float32", "float64", "bool", "uint8", "int8", "
 Type = Annotated[str, only(TYPES.__contains__, f"one of {', '.join(TYPES)}")]
 Recipe = Annotated[
     dict[str, Any] | None,
-    only(lambda value: check_recipe(value) is None, "an architecture's name with plain sizes within bounds, or null"),
+    only(is_recipe, "an architecture's name with plain sizes within bounds, or null"),
 ]
 Score = Annotated[str, only(SCORES.__contains__, f"one of {', '.join(SCORES)}")]
 Views = Annotated[int, Field(ge=1, le=len(STEPS))]

@@ -209,7 +209,7 @@ def test_predicting_before_fitting(small_net: nn.Module, images: Tensor) -> None
         (("energy", "knnn"), "scores: got 'knnn'.*Did you mean 'knn'"),
         ("energy", "scores: got 'energy'; accepted: a list"),
         ((), "scores: got \\(\\); accepted: a list"),
-        (("energy", "gen", "energy"), "scores: got 'energy' 2 times; accepted: each score once"),
+        (("energy", "gen", "energy"), "scores: got energy, gen, energy; accepted: each score once"),
     ],
 )
 def test_bad_scores(small_net: nn.Module, images: Tensor, scores: Any, message: str) -> None:
@@ -236,7 +236,9 @@ def test_scores_that_a_network_cannot_give(images: Tensor) -> None:
     with pytest.raises(InputError, match="scores: got 'knn' for a network with no linear layer.*do not need 'last'"):
         PostHocModel(Plain(convolutions, images), ("energy", "knn"))
     x = torch.randn(4, 6, generator=generator(1))
-    with pytest.raises(InputError, match="scores: got 'vim' for a network with the output of .*do not need 'head'"):
+    with pytest.raises(
+        InputError, match="scores: got 'vim' for a network with a last linear layer .*do not need 'head'"
+    ):
         PostHocModel(Plain(nn.Sequential(mlp(), nn.LogSoftmax(1)), x), ("vim",))
     with pytest.raises(InputError, match="do not need 'blocks'"):
         PostHocModel(Plain(nn.Linear(6, 3), x), ("mahalanobis-blocks",))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import abnn
 from abnn.attached import Attached
 from abnn.baselines.posthoc import Features, gather
-from abnn.baselines.posthoc.reader import Reader, Sample
+from abnn.baselines.posthoc.reader import Reader
 from abnn.errors import AttachError, InputError
 from abnn.model.network import mean_logits
 from abnn.predict import Plain
@@ -162,12 +162,11 @@ def test_at_most_so_many_are_kept_whatever_the_batches(small_net: nn.Module, dat
 
 def test_the_choice_is_fair() -> None:
     """Over 200 seeds, every third of the inputs makes a third of the choice: standard deviation of the share 0.008."""
-    kept = []
-    for seed in range(200):
-        sample = Sample(20, seed)
-        for start in range(0, 300, 30):
-            sample.add({"logits": torch.arange(start, start + 30.0)[:, None]})
-        kept.append(sample.finish()["logits"][:, 0])
+    network = nn.Linear(1, 2, bias=False)
+    nn.init.ones_(network.weight)
+    plain, x = Plain(network, torch.zeros(1, 1)), torch.arange(300.0)[:, None]
+    batches = [(part, torch.zeros(30, dtype=torch.long)) for part in x.split(30)]
+    kept = [gather(plain, batches, most=20, seed=seed).logits[:, 0] for seed in range(200)]
     shares = torch.histc(torch.cat(kept), 3, 0, 300) / (200 * 20)
     assert (shares - 1 / 3).abs().max() < 4 * 0.008
 

@@ -148,7 +148,7 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path):
         ({"thresholds": (0.9, 0.4)}, "notice <= reject"),
         ({"thresholds": (math.nan, 0.4)}, "thresholds"),
         ({"sets": (a, b, a)}, "sets"),
-        ({"sets": ()}, "sets: got none"),
+        ({"sets": ()}, "got no sets"),
         ({"sets": (bad_scores,)}, "'entropy'.*'x'.*not finite"),
         ({"sets": (bad_other,)}, "'other'.*'x'.*not finite"),
     ]

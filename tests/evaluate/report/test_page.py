@@ -16,7 +16,7 @@ from abnn.errors import InputError
 from abnn.evaluate.evaluation import Evaluation
 from abnn.evaluate.report import measure, write_report
 from abnn.evaluate.report.figures import on_one_scale, score_limits
-from abnn.evaluate.report.numbers import METRICS, as_text, judge
+from abnn.evaluate.report.measure import METRICS, as_text, judge
 
 from .samples import make_evaluation, make_pair
 

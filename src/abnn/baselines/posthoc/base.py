@@ -18,8 +18,7 @@ from abnn.baselines.options import check_choice, check_options, register
 from abnn.errors import InputError, MissingExtraError, NotFittedError, explain, import_extra
 from abnn.networks.vision import torchvision
 
-POSTHOC: dict[str, type[PostHoc]] = {}
-"""Every score by its name."""
+POSTHOC: dict[str, type[PostHoc]] = {}  # every score by its name
 PARTS = {
     "last": "the input of the last linear layer",
     "blocks": "the statistics of all blocks",
@@ -41,26 +40,16 @@ class Head(nn.Linear):
 
 @dataclass(frozen=True)
 class Features:
-    """What the network computes for N inputs.
+    """What the network computes for N inputs."""
 
-    logits   [N, K]; of several draws, those of the averaged prediction
-    last     input of the last linear layer, [N, D]
-    blocks   statistics of all blocks, see :mod:`abnn.model.features`, [N, F]
-    labels   true classes, [N], for fitting
-    head     the last linear layer, if the logits are its output
-    inputs   what the network was given, and
-    network  inputs to (last, logits), differentiable: for scores that change the input
-    notes    what single scores note of each input when it is read, by their names, [N, ...]
-    """
-
-    logits: Tensor
-    last: Tensor | None = None
-    blocks: Tensor | None = None
-    labels: Tensor | None = None
-    head: Head | None = None
-    inputs: Tensor | None = None
-    network: Callable[[Tensor], tuple[Tensor | None, Tensor]] | None = None
-    notes: Mapping[str, Tensor] = field(default_factory=dict)
+    logits: Tensor  # [N, K]; of several draws, those of the averaged prediction
+    last: Tensor | None = None  # input of the last linear layer, [N, D]
+    blocks: Tensor | None = None  # statistics of all blocks, see :mod:`abnn.model.features`, [N, F]
+    labels: Tensor | None = None  # true classes, [N], for fitting
+    head: Head | None = None  # the last linear layer, if the logits are its output
+    inputs: Tensor | None = None  # what the network was given, for scores that change it; and
+    network: Callable[[Tensor], tuple[Tensor | None, Tensor]] | None = None  # inputs to (last, logits), differentiable
+    notes: Mapping[str, Tensor] = field(default_factory=dict)  # what single scores note of each input, by their names
 
     def __post_init__(self) -> None:
         for name in ("last", "blocks", "labels", "inputs"):
@@ -97,7 +86,6 @@ class PostHoc(ABC):
     state: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
         register(POSTHOC, "score", cls)
 
     def __post_init__(self) -> None:
@@ -174,9 +162,6 @@ def library(module: str, package: str) -> Any:
 def build_posthoc(name: str, **settings: Any) -> PostHoc:
     """Return a score by name, with its settings: ``build_posthoc("knn", neighbours=10)``."""
     check_choice("scores", name, POSTHOC)
-    accepted = POSTHOC[name]().settings
     for setting in settings:
-        if setting not in accepted:
-            names = ", ".join(accepted) or "none"
-            raise InputError(explain("settings", repr(setting), f"the settings of {name!r}: {names}"))
+        check_choice(f"setting of {name!r}", setting, POSTHOC[name]().settings or ("none",))
     return POSTHOC[name](**settings)

@@ -45,13 +45,10 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def gen(logits: Tensor, gamma: float = 0.1, largest: int = 100) -> Tensor:
-    """sum over the largest probabilities of p^g (1 - p)^g, [N].
-
-    1 - p is summed from the other classes: where p rounds to one, what is left of it still counts, to the power 0.1.
-    """
+    """sum over the largest probabilities of p^g (1 - p)^g, [N]."""
     log_p = logits.log_softmax(1)
     top = log_p.topk(min(largest, logits.shape[1]), dim=1)
-    rest = (-log_p.exp()).log1p()  # exact but for the largest, where p may round to 1
+    rest = (-log_p.exp()).log1p()  # exact but for the largest, where p may round to 1: that is summed from the others
     others = log_p.scatter(1, log_p.argmax(1, keepdim=True), -float("inf")).logsumexp(1)
     rest = rest.scatter(1, log_p.argmax(1, keepdim=True), others[:, None])
     return (gamma * (top.values + rest.gather(1, top.indices))).exp().sum(1)

@@ -12,7 +12,7 @@ arXiv:2505.18032.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -69,12 +69,8 @@ class Mahalanobis(PostHoc):
         return (to_classes - to_all).amin(1) / rows.shape[1]
 
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "mahalanobis-l2": {"unit": True},
-    "mahalanobis-blocks": {"needs": ("blocks",)},
-    "relative-mahalanobis": {"relative": True},
-    "relative-mahalanobis-l2": {"relative": True, "unit": True},
-    "relative-mahalanobis-blocks": {"relative": True, "needs": ("blocks",)},
-}
-for _name, _changes in VARIANTS.items():
-    add_score(Mahalanobis, _name, **_changes)
+add_score(Mahalanobis, "mahalanobis-l2", unit=True)
+add_score(Mahalanobis, "mahalanobis-blocks", needs=("blocks",))
+add_score(Mahalanobis, "relative-mahalanobis", relative=True)
+add_score(Mahalanobis, "relative-mahalanobis-l2", relative=True, unit=True)
+add_score(Mahalanobis, "relative-mahalanobis-blocks", relative=True, needs=("blocks",))

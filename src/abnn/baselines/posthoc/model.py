@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,12 @@ class PostHocModel:
         self.model, self.of, self.at = model, of, at
         self.input_shape, self.input_dtype, self.classes = model.input_shape, model.input_dtype, model.classes
         self.input_forms = getattr(model, "input_forms", None)
-        self.scores = _by_name(scores)
+        if isinstance(scores, str) or not scores:
+            raise InputError(explain("scores", repr(scores), "a list with one or more names of scores"))
+        built = [each if isinstance(each, PostHoc) else build_posthoc(each) for each in scores]
+        self.scores = {each.name: each for each in built}
+        if len(self.scores) < len(built):
+            raise InputError(explain("scores", ", ".join(each.name for each in built), "each score once"))
         for name, each in self.scores.items():
             for part in each.needs:
                 if part in self.reader.missing:
@@ -140,13 +144,3 @@ class PostHocModel:
                 f"{path} holds tensors that its scores cannot use ({str(error)[:200]}); save the scores again."
             ) from error
         return loaded
-
-
-def _by_name(scores: Sequence[str | PostHoc]) -> dict[str, PostHoc]:
-    if isinstance(scores, str) or not scores:
-        raise InputError(explain("scores", repr(scores), "a list with one or more names of scores"))
-    built = [each if isinstance(each, PostHoc) else build_posthoc(each) for each in scores]
-    for name, times in Counter(each.name for each in built).items():
-        if times > 1:
-            raise InputError(explain("scores", f"{name!r} {times} times", "each score once"))
-    return {each.name: each for each in built}

@@ -38,19 +38,13 @@ def choose(rows: Tensor, most: int, seed: int) -> Tensor:
 
 @dataclass
 class LibraryScore(PostHoc):
-    """A score of the library on the last features.
-
-    detector   the name of the library's class
-    arguments  the names of its settings there, by their names here
-    reads      what its methods are called after: "features" [N, D] or "feature_maps" [N, D, 1, 1]
-    learned    where its object keeps what it has learned, by the name in ``state``
-    """
+    """A score of the library on the last features."""
 
     needs: ClassVar[tuple[str, ...]] = ("last", "head")
-    detector: ClassVar[str]
-    arguments: ClassVar[dict[str, str]] = {}
-    reads: ClassVar[str] = "features"
-    learned: ClassVar[dict[str, str]] = {}
+    detector: ClassVar[str]  # the name of the library's class
+    arguments: ClassVar[dict[str, str]] = {}  # the names of its settings there, by their names here
+    reads: ClassVar[str] = "features"  # [N, D], or "feature_maps" [N, D, 1, 1]: what its methods are called after
+    learned: ClassVar[dict[str, str]] = {}  # where its object keeps what it has learned, by the name in ``state``
 
     def prepare(self) -> None:
         detectors()

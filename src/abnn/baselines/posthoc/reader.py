@@ -58,19 +58,14 @@ class Reader:
         self.network: nn.Module = plain if self.attached is None else self.attached.net
         self.device = device_of(plain, torch.device("cpu"))
         self.missing: dict[str, str] = {}
-        example = self.example = self._example()
-        structure = probe(plain, example)
+        self.example: Batch = rows_of(join([model.example] * 2), lambda rows: rows.to(self.device))
+        if isinstance(self.example, Tensor) and self.example.is_floating_point():  # noise: zeros would hide a last ReLU
+            noise = torch.randn(self.example.shape, generator=torch.Generator().manual_seed(0))
+            self.example = noise.to(self.example)
+        structure = probe(plain, self.example)
         self._head, self._blocks = find_readout(structure, model.classes), self._find_blocks(structure, at)
         self.sketch = sketch_factor(widths_of(self._blocks))
-        self.linear = self._find_linear(example)
-
-    def _example(self) -> Batch:
-        if getattr(self.model, "input_forms", None) is not None:
-            return rows_of(join([self.model.example] * 2), lambda rows: rows.to(self.device))
-        shape, dtype = (2, *self.model.input_shape), self.model.input_dtype
-        if not dtype.is_floating_point:  # a model that knows an input may refuse one of padding alone
-            return getattr(self.model, "example", torch.zeros(1, dtype=dtype)).expand(shape).to(self.device)
-        return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(self.device, dtype)
+        self.linear = self._find_linear()
 
     def _find_blocks(self, structure: Probe, at: str | Sequence[str] | None) -> list[Block]:
         if at is None and self.attached is not None:
@@ -83,7 +78,7 @@ class Reader:
             self.missing["blocks"] = "no repeated blocks and no linear or convolutional layers; name some with at=[...]"
             return []
 
-    def _find_linear(self, example: Batch) -> nn.Linear | None:
+    def _find_linear(self) -> nn.Linear | None:
         """The last layer counts as the head only if the network's output is its output, unchanged."""
         if self._head is None:
             self.missing["last"] = self.missing["head"] = (
@@ -92,13 +87,14 @@ class Reader:
             return None
         view, recorder, _ = self._recording(())
         with torch.no_grad():
-            output = self._pass(view, example, 1, 0).flatten(0, 1)
-        name = self._head.name
-        module = self.network.get_submodule(name)
+            output = self._pass(view, self.example, 1, 0).flatten(0, 1)
+        module = self.network.get_submodule(self._head.name)
         module = module.block if isinstance(module, Readout) else module
         if isinstance(module, nn.Linear) and recorder is not None and torch.equal(output, recorder.take()[1]):
             return module
-        self.missing["head"] = f"the output of its last linear layer, {name!r}, is changed before it is the logits"
+        self.missing["head"] = (
+            f"a last linear layer {self._head.name!r} whose output is changed before it is the logits"
+        )
         return None
 
     def head(self, device: torch.device | None = None) -> Head | None:
@@ -108,11 +104,9 @@ class Reader:
         weight, bias = self.linear.weight, self.linear.bias
         return Head(weight.detach().float().to(device), None if bias is None else bias.detach().float().to(device))
 
-    def read(self, x: Batch, draws: int | None = None, seed: int | None = 0) -> Features:
+    def read(self, x: Batch, draws: int | None = None, seed: int = 0) -> Features:
         """Return all features of one batch, on the network's device; draws and seed are those of ``model.predict``."""
-        draws = self.number_of_draws(draws)
-        x = x.to(self.device)
-        seed = int(torch.randint(2**62, ())) if seed is None else seed
+        draws, x = self.number_of_draws(draws), x.to(self.device)
 
         def network(inputs: Tensor) -> tuple[Tensor | None, Tensor]:
             whole = x.replace(first=inputs) if isinstance(x, Inputs) else inputs
@@ -123,9 +117,7 @@ class Reader:
             blocks = torch.cat([sketch(rows.float(), self.sketch) for rows in notes], dim=1) if notes else None
         return Features(logits, last, blocks, None, self.head(), x.first if isinstance(x, Inputs) else x, network)
 
-    def _read(
-        self, x: Batch, draws: int, seed: int, blocks: Sequence[Block]
-    ) -> tuple[Tensor | None, Tensor, list[Tensor]]:
+    def _read(self, x: Batch, draws: int, seed: int, blocks: Sequence[Block]) -> tuple[Any, Tensor, list[Tensor]]:
         """Return last features, logits and statistics of ``blocks``, averaged over the draws; differentiable in ``x``."""
         view, head, recorders = self._recording(blocks)
         logits = mean_logits(self._pass(view, x, draws, seed).float())
@@ -168,7 +160,7 @@ class Reader:
             return DRAWS if self.attached is None else self.attached.usual_draws
         return not_negative("draws", draws)
 
-    def chunks(self, x: Batch, draws: int | None, seed: int | None) -> Iterator[Features]:
+    def chunks(self, x: Batch, draws: int | None, seed: int) -> Iterator[Features]:
         """:meth:`read` in parts that keep the activations of all draws within abnn.predict.MEMORY_LIMIT bytes."""
         draws = self.number_of_draws(draws)
         rows = len(x)
@@ -192,7 +184,7 @@ class Reader:
         notes  scores that note something of each input themselves
         """
         check_count("most", most)
-        sample = Sample(most, seed)
+        random, kept = np.random.default_rng(seed), list[dict[str, Tensor]]()
         for batch in batches:
             x, y = check_batch(self.model, batch)
             start = 0
@@ -200,37 +192,25 @@ class Reader:
                 parts = {"logits": read.logits, "labels": y[start : start + len(read)]}
                 parts |= {name: getattr(read, name) for name in ("last", "blocks") if name in keep}
                 parts |= {f"note/{each.name}": each.note(read) for each in notes}
-                sample.add({name: value.cpu() for name, value in parts.items() if value is not None})
+                parts["key"] = torch.from_numpy(random.random(len(read)))
+                kept.append({name: value.cpu() for name, value in parts.items() if value is not None})
                 start += len(read)
-        rows = sample.finish()
+                if sum(len(each["key"]) for each in kept) > 2 * most:
+                    kept = [_choose(kept, most)]
+        if not kept:
+            fix = "Check data set and drop_last."
+            raise InputError(explain("batches", "no batch", "at least one (x, y) batch", fix))
+        rows = _choose(kept, most)
         by_score = {name.removeprefix("note/"): rows[name] for name in rows if name.startswith("note/")}
         head = self.head(torch.device("cpu"))
         return Features(rows["logits"], rows.get("last"), rows.get("blocks"), rows["labels"], head, notes=by_score)
 
 
-class Sample:
-    """At most so many rows of all that were added: those with the smallest random keys, in the order they came."""
-
-    def __init__(self, most: int, seed: int) -> None:
-        self.most, self.random = most, np.random.default_rng(seed)
-        self.parts: list[dict[str, Tensor]] = []
-
-    def add(self, rows: dict[str, Tensor]) -> None:
-        self.parts.append({**rows, "key": torch.from_numpy(self.random.random(len(rows["logits"])))})
-        if sum(len(each["key"]) for each in self.parts) > 2 * self.most:
-            self._cut()
-
-    def finish(self) -> dict[str, Tensor]:
-        if not self.parts:
-            fix = "Check data set and drop_last."
-            raise InputError(explain("batches", "no batch", "at least one (x, y) batch", fix))
-        self._cut()
-        return self.parts[0]
-
-    def _cut(self) -> None:
-        whole = {name: torch.cat([rows[name] for rows in self.parts]) for name in self.parts[0]}
-        chosen = whole["key"].argsort()[: self.most].sort().values
-        self.parts = [{name: value[chosen] for name, value in whole.items()}]
+def _choose(parts: Sequence[dict[str, Tensor]], most: int) -> dict[str, Tensor]:
+    """Return at most so many of all rows: those with the smallest random keys, in the order they came."""
+    whole = {name: torch.cat([rows[name] for rows in parts]) for name in parts[0]}
+    chosen = whole["key"].argsort()[:most].sort().values
+    return {name: value[chosen] for name, value in whole.items()}
 
 
 def gather(

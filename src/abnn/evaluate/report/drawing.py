@@ -24,8 +24,7 @@ from abnn.decisions import VERDICTS
 from abnn.evaluate.evaluation import Evaluation
 
 Limits = tuple[float, float]
-Look = tuple[str, object]
-"""Colour and line style."""
+Look = tuple[str, object]  # colour and line style
 PALETTE = {
     "blue": "#0072b2",
     "orange": "#e69f00",

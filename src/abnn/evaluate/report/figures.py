@@ -19,8 +19,7 @@ from abnn.evaluate.report.drawing import PERCENT, TIER_LOOK, Drawing, Limits, sh
 from abnn.metrics import auroc, reliability, risk_coverage, roc_curve, selective
 
 BINS = 30
-UNIT = "1: limit of notice"
-"""What scores of different kinds are shown in."""
+UNIT = "1: limit of notice"  # what scores of different kinds are shown in
 MOST_POINTS = 300
 FEW_INPUTS = 10
 TEXTS = json.loads(files("abnn.evaluate.report").joinpath("figures.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""All numbers of the page, with bootstrap intervals; for two models on the same inputs also their difference.
+"""All numbers of the page with bootstrap intervals, how they are shown, and how far two models on the same inputs differ.
 
 Each set is resampled on its own, all models together. A difference is therefore one between models on the *same* resampled
 inputs, and its interval says more than comparing two separate intervals.
@@ -6,15 +6,16 @@ inputs, and its interval says more than comparing two separate intervals.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from abnn import metrics
 from abnn.evaluate.evaluation import TIERS, Evaluation, SetResult
-from abnn.evaluate.report.numbers import METRICS, TABLES, Metric
 from abnn.metrics import Interval
 from abnn.metrics.calibration import LEAST_PROBABILITY
 
@@ -23,8 +24,7 @@ FEWEST_RESAMPLES = 100
 RESAMPLED_INPUTS = 2_000_000
 """Resamples times inputs stay near this number, so that the page of a large evaluation is written in minutes."""
 
-Key = tuple[str, str]
-"""(metric, name of a set); the name is "" for numbers about tiers."""
+Key = tuple[str, str]  # (metric, name of a set); the name is "" for numbers about tiers
 SCORE, CORRECT, CONFIDENCE, BRIER, NLL = range(5)
 MISTAKES = {
     "misclassification_auroc": "auroc",
@@ -32,6 +32,22 @@ MISTAKES = {
     "aupr_error": "aupr_out",
 }
 """What detection calls the numbers about mistakes, with the model's own errors as its outliers."""
+GAP, MINUS = "\u202f", "\u2212"  # a thin space that does not break, and the sign
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number in words, from ``metrics.json``. ``percent`` numbers are fractions; ``higher``: more of it is better."""
+
+    title: str
+    says: str
+    higher: bool = True
+    percent: bool = True
+
+
+_WORDS = json.loads(files("abnn.evaluate.report").joinpath("metrics.json").read_text(encoding="utf-8"))
+METRICS = {name: Metric(**words) for name, words in _WORDS["metrics"].items()}
+TABLES: dict[str, list[str]] = _WORDS["tables"]  # the numbers of each table of the page
 
 
 @dataclass(frozen=True)
@@ -79,11 +95,8 @@ def same_inputs(evaluations: Sequence[Evaluation]) -> bool:
 
 
 def columns(result: SetResult, score: str) -> np.ndarray:
-    """What the numbers need of each input, float64 [N, 5]: score, right or not, confidence, Brier score, -log p(label).
-
-    The last two are zero for inputs without a class. Resampling these five instead of all K probabilities makes the
-    bootstrap independent of the number of classes.
-    """
+    """What the numbers need of each input, however many classes there are, float64 [N, 5]: score, right or not, confidence,
+    Brier score and -log p(label), which are zero for inputs without a class."""
     probs = result.probs
     rows = np.flatnonzero((result.labels >= 0) & (result.labels < probs.shape[1]))
     of_label = probs[rows, result.labels[rows]].astype(np.float64)
@@ -178,3 +191,26 @@ def _together(evaluations: Sequence[Evaluation], resamples: int) -> Numbers:
     for numbers, evaluation in zip(by_model, evaluations, strict=True):
         numbers.update(mistakes(evaluation, resamples))
     return Numbers(tuple(by_model), difference, resamples)
+
+
+def as_text(value: float, metric: Metric, signed: bool = False, unit: bool = True) -> str:
+    """97.6 % or 0.123; a sign in front where the number is a difference."""
+    number = f"{100 * value:.1f}" if metric.percent else f"{value:.3f}"
+    size = number.lstrip("-")
+    zero = not size.strip("0.")
+    sign = "" if zero else MINUS if number.startswith("-") else "+" if signed else ""
+    word = "" if not (metric.percent and unit) else f"{GAP}points" if signed else f"{GAP}%"
+    return f"{sign}{size}{word}"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}{GAP}%"
+
+
+def judge(difference: Interval | None, metric: Metric) -> str:
+    """Whether a difference is more than the choice of test inputs explains."""
+    if difference is None:
+        return "not compared"
+    if difference.low <= 0 <= difference.high:
+        return "no clear difference"
+    return "better" if (difference.low > 0) == metric.higher else "worse"

@@ -20,8 +20,7 @@ from abnn.evaluate.evaluation import TIERS, Evaluation, check_distinct
 from abnn.evaluate.report import figures as draw
 from abnn.evaluate.report.drawing import Drawing, inline, png_file, printable, short, style, svg_file
 from abnn.evaluate.report.gallery import gallery
-from abnn.evaluate.report.measure import measure, same_inputs
-from abnn.evaluate.report.numbers import TABLES, as_text, judge, percent
+from abnn.evaluate.report.measure import TABLES, as_text, judge, measure, percent, same_inputs
 from abnn.files import templates, write_bytes, write_text, writing_directory
 from abnn.metrics import cluster_confusion
 
@@ -46,9 +45,10 @@ def write_report(
     models, path = _check(evaluations, class_names), Path(path)
     numbers = measure(models)
     aligned, template = same_inputs(models), _environment().get_template("page.html")
+    whole = [each for each in models if len(each.tiers) == len(TIERS)]
     with style():
         drawings = _drawings(models)
-        flat = list(enumerate((each for several in drawings.values() for each in several), start=1))
+        flat = list(enumerate((each for some in drawings.values() for each in some), start=1))
         svg_of = {id(each): Markup(inline(each, number)) for number, each in flat}
         page = template.render(
             title=title,
@@ -60,11 +60,9 @@ def write_report(
             numbers=numbers,
             outlier_sets=_outlier_sets(models),
             labelled_sets=dict.fromkeys(s.name for each in models for s in each.sets if s.labelled),
-            figures={
-                kind: [(svg_of[id(each)], each.caption) for each in several] for kind, several in drawings.items()
-            },
+            figures={kind: [(svg_of[id(each)], each.caption) for each in some] for kind, some in drawings.items()},
             verdicts={e.name: {tier: e.verdict_counts(tier) for tier in e.tiers} for e in models if e.thresholds},
-            groups={e.name: _three_groups(e) for e in models if len(e.tiers) == len(TIERS)},
+            groups={e.name: dict(zip(TIERS, np.array(cluster_confusion(*map(e.scores, TIERS)).matrix))) for e in whole},
             pictures={each.name: gallery(models, each, aligned) for each in (models[-1], *models[:-1])},
         )
         if figures:
@@ -82,9 +80,6 @@ def _check(evaluations: Sequence[Evaluation], class_names: Sequence[str] | None)
         raise InputError(explain("evaluations", "none", "one Evaluation, or several to compare"))
     check_distinct([each.name for each in evaluations], "evaluations", "models")
     for each in evaluations:
-        if not each.sets:
-            fix = "Evaluate the model on at least one set."
-            raise InputError(explain(f"evaluation {each.name!r}", "no sets", "at least one set", fix))
         for result in each.sets:
             where = f"set {result.name!r} of {each.name!r}"
             if len(result) == 0:
@@ -150,8 +145,3 @@ def _losses(models: Sequence[Evaluation], numbers: Any) -> list[str]:
 
 def _outlier_sets(models: Sequence[Evaluation]) -> list[str]:
     return list(dict.fromkeys(s.name for e in models if e.tier("id") for s in e.sets if s.tier != "id"))
-
-
-def _three_groups(evaluation: Evaluation) -> dict[str, np.ndarray]:
-    """Counts by tier and the best three groups of all scores."""
-    return dict(zip(TIERS, np.array(cluster_confusion(*map(evaluation.scores, TIERS)).matrix)))

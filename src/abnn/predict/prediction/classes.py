@@ -118,7 +118,7 @@ class Prediction:
         if name in self.own:
             score = self.own[name]
         else:
-            score = find_score(name, tuple(self.own), self.distribution).function(self)
+            score = find_score(name, tuple(self.own), self.distribution)(self)
         return score.masked_fill(score.isnan() | self.samples.mean(0).isnan().any(-1), torch.inf)
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> Prediction:
