@@ -58,8 +58,7 @@ def measure_range(batches: Iterable[Batch], layout: str | None = None) -> Range:
 
     Of several inputs it is that of the main one.
     """
-    low: Tensor | None = None
-    high: Tensor | None = None
+    bounds: Range | None = None
     for batch in batches:
         batch = batch.first if isinstance(batch, Inputs) else batch
         if not isinstance(batch, Tensor) or batch.ndim < 2 or batch.numel() == 0:
@@ -72,15 +71,13 @@ def measure_range(batches: Iterable[Batch], layout: str | None = None) -> Range:
         if not bool((torch.isfinite(least) & torch.isfinite(most)).all()):
             fix = "Clean or drop these samples."
             raise InputError(explain("batches", "NaN or infinite values", "finite values", fix))
-        if low is None or high is None:
-            low, high = least, most
-        elif low.shape != least.shape:
+        low, high = bounds or (least, most)
+        if low.shape != least.shape:
             raise InputError(explain("batches", f"{len(least)} channels after {len(low)}", "one number of channels"))
-        else:
-            low, high = torch.minimum(low, least), torch.maximum(high, most)
-    if low is None or high is None:
+        bounds = torch.minimum(low, least), torch.maximum(high, most)
+    if bounds is None:
         raise InputError(explain("batches", "no batch", "at least one", "Is the loader empty?"))
-    return low, high
+    return bounds
 
 
 def check_range(low: Tensor | float, high: Tensor | float) -> Range:
