@@ -24,9 +24,9 @@ GEOMETRY = Geometry((1, 1), (1, 1))
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(strategy.VARIABLE, raising=False)
-    strategy.forget()
+    strategy._known.clear()
     yield
-    strategy.forget()
+    strategy._known.clear()
 
 
 @pytest.fixture

@@ -81,9 +81,7 @@ class MeanField(nn.Module):
         shared: bool = False,
     ) -> None:
         super().__init__()
-        self.prior = prior
-        self.init = init
-        self.uses = uses
+        self.prior, self.init, self.uses = prior, init, uses
         self.weight_mean = nn.Parameter(torch.empty(tuple(shape)))
         self.weight_rho = nn.Parameter(torch.empty((1,) * len(shape) if shared else tuple(shape)))
         self.bias_mean = nn.Parameter(torch.empty(shape[0])) if bias else None
@@ -131,16 +129,14 @@ class MeanField(nn.Module):
 
     def seeded_noise(self, generators: Sequence[torch.Generator]) -> tuple[Tensor | None, ...]:
         """Return noise of weight and bias on the CPU, one draw from each generator: draw s depends on its own alone."""
-        noise_pair: list[Tensor | None] = []
-        for held in (self.weight_noise, self.bias_noise):
-            noise = None
-            if held is not None:
-                shape = self.uses, *held.shape[2:]
-                noise = torch.empty(self.uses, len(generators), *held.shape[2:], dtype=held.dtype)
-                for index, generator in enumerate(generators):
-                    noise[:, index] = torch.randn(shape, generator=generator)
-            noise_pair.append(noise)
-        return tuple(noise_pair)
+
+        def noise_like(held: Tensor | None) -> Tensor | None:
+            if held is None:
+                return None
+            shape = self.uses, *held.shape[2:]
+            return torch.stack([torch.randn(shape, generator=each) for each in generators], dim=1).to(held.dtype)
+
+        return noise_like(self.weight_noise), noise_like(self.bias_noise)
 
     def weights(self, use: int = 0) -> Weights:
         """The held draws of weight [S, ...] and bias [S, out]."""
@@ -188,16 +184,14 @@ class BayesLinear(MeanField):
 
     def forward(self, x: Tensor, folded: bool = True, use: int = 0) -> Tensor:
         weight, bias = self.weights(use)
-        draws, out = weight.shape[0], weight.shape[1]
-        middle = x.shape[1:-1]
+        draws, out, _ = weight.shape
         if folded:
-            rows = x.reshape(draws, -1, x.shape[-1])
-            y = torch.bmm(rows, weight.transpose(1, 2))  # [S, B*middle, out]
+            y = torch.bmm(x.reshape(draws, -1, x.shape[-1]), weight.transpose(1, 2))  # [S, B*middle, out]
         else:
             y = (x.reshape(-1, x.shape[-1]) @ weight.flatten(0, 1).T).unflatten(1, (draws, out)).transpose(0, 1)
         if bias is not None:
             y = y + bias[:, None, :]
-        return y.reshape(-1, *middle, out)
+        return y.reshape(-1, *x.shape[1:-1], out)
 
     def extra_repr(self) -> str:
         out_features, in_features = self.weight_mean.shape

@@ -36,22 +36,25 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry,
 
 
 def choose(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, folded: bool) -> str:
-    fixed = _fixed()
-    if fixed is not None:
+    if fixed := os.environ.get(VARIABLE):
+        if fixed not in WAYS:
+            raise unknown(VARIABLE, fixed, WAYS)
         return fixed
     if torch.compiler.is_compiling():
         return "grouped"  # one operation, whatever the batch, for compilers see no clocks; on an H200 the fastest
     if not torch.is_inference_mode_enabled() or torch.are_deterministic_algorithms_enabled():
         return rule(x, weight, folded)
-    draws = weight.shape[0]
-    batch = len(x) // draws if folded else len(x)
+    batch = len(x) // len(weight) if folded else len(x)
+    kind = x.device.type
+    autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     key = (
         x.device, torch.get_num_threads(), x.dtype, (batch - 1).bit_length(), tuple(x.shape[1:]), x.stride()[1] == 1,
-        tuple(weight.shape), weight.dtype, bias is None, geometry, folded, _autocast(x.device.type),
+        tuple(weight.shape), weight.dtype, bias is None, geometry, folded, autocast,
     )  # fmt: skip
     if key not in _known:
         positions = x[0, 0].numel() / math.prod(geometry.stride)
-        if batch * weight.numel() * positions < SMALL or _capturing(x):
+        capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
+        if batch * weight.numel() * positions < SMALL or capturing:
             return rule(x, weight, folded)
         # Threads that measure at the same time must agree: the first result stays.
         _known.setdefault(key, _measure(x, weight, bias, geometry, folded))
@@ -66,17 +69,10 @@ def rule(x: Tensor, weight: Tensor, folded: bool) -> str:
     return "grouped" if moved <= CACHED else "loop"
 
 
-def forget() -> None:
-    """Measure again at the next use."""
-    _known.clear()
-
-
 def _measure(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, folded: bool) -> str:
     """The fastest way: a first look on an eighth of the batch, then all that are left on the whole of it."""
-    draws = weight.shape[0]
-    batch = len(x) // draws if folded else len(x)
-    some = -(-batch // 8)
-    part = x.unflatten(0, (draws, batch))[:, :some].flatten(0, 1) if folded else x[:some]
+    rows = x.unflatten(0, (len(weight), -1)) if folded else x[None]
+    part = rows[:, : -(-rows.shape[1] // 8)].flatten(0, 1)
 
     def calls(rows: Tensor) -> dict[str, Callable[[], object]]:
         return {name: lambda way=way: way(rows, weight, bias, geometry, folded) for name, way in WAYS.items()}  # type: ignore[misc]
@@ -118,19 +114,3 @@ def _timed(call: Callable[[], object], device: torch.device) -> float:
     if device.type != "cpu":
         getattr(torch, device.type).synchronize()
     return time.perf_counter() - started
-
-
-def _fixed() -> str | None:
-    """The way that the environment asks for."""
-    fixed = os.environ.get(VARIABLE)
-    if fixed and fixed not in WAYS:
-        raise unknown(VARIABLE, fixed, WAYS)
-    return fixed or None
-
-
-def _autocast(kind: str) -> torch.dtype | None:
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-
-
-def _capturing(x: Tensor) -> bool:
-    return x.is_cuda and torch.cuda.is_current_stream_capturing()

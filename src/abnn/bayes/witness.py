@@ -31,13 +31,10 @@ class Witness(nn.Module):
     places, width  how many places there are, and how many features the widest has
     """
 
-    weight: Tensor
-    bias: Tensor
-
     def __init__(self, places: int, width: int) -> None:
         super().__init__()
-        self.register_buffer("weight", torch.zeros(places, width, len(KINDS)))
-        self.register_buffer("bias", torch.zeros(len(KINDS)))
+        self.weight = nn.Buffer(torch.zeros(places, width, len(KINDS)))
+        self.bias = nn.Buffer(torch.zeros(len(KINDS)))
 
     def forward(self, white: Tensor) -> Tensor:
         """z of both kinds, [B, 2], from whitened features, [places, B, width]; zero for a kind that was not learnt."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from abnn.config import Objective
-from abnn.errors import InputError, explain, unknown
+from abnn.errors import AttachError, InputError, explain, unknown
 from abnn.model.evidence import Evidence
 
 TASKS: dict[str, Task] = {}
@@ -84,11 +84,10 @@ class Task(ABC):
         """Return the output that stands for all draws, [B, ...]; ``plain``: whether the first is that of the plain network."""
         return outputs.mean(0)
 
-    @abstractmethod
     def id_loss(self, objective: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None = None) -> Tensor:
         """Return the loss of ordinary data, averaged over the batch; ``plain``: what the backbone says, where it counts."""
+        return self._loss(objective, outputs, target, plain, None, None)
 
-    @abstractmethod
     def outlier_loss(
         self,
         objective: Objective,
@@ -102,6 +101,13 @@ class Task(ABC):
 
         plain  what the backbone says about the inputs that the outliers were made from, where it counts
         """
+        return self._loss(objective, outputs, target, plain, severity, generator)
+
+    def _loss(
+        self, goal: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None, severity: Any, generator: Any
+    ) -> Tensor:
+        """Return both losses, for tasks that have one formula; ``severity``: of outliers, [B]. None: these are ordinary data."""
+        raise NotImplementedError("a task has id_loss() and outlier_loss()")
 
     @abstractmethod
     def part_names(self, readout: bool) -> list[str]:
@@ -145,6 +151,13 @@ class Task(ABC):
     @abstractmethod
     def right(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Return for each input whether the mean over the draws is right, as numbers."""
+
+
+def wrong_outputs(shape: tuple[int, ...], batch: int, accepted: str, fix: str = "") -> AttachError:
+    """Return the error for a network whose outputs have another shape than a task needs."""
+    actual = f"a network with outputs of shape {shape} for {batch} {'input' if batch == 1 else 'inputs'}"
+    fix = fix or "Wrap it in a module that returns one row of logits for each input."
+    return AttachError(explain("backbone", actual, accepted, fix))
 
 
 def make_task(task: Any) -> Task:
