@@ -32,11 +32,9 @@ def longer(x: Batch) -> Batch | None:
     first = x.first if isinstance(x, Inputs) else x
     if first.is_floating_point() or first.ndim != 2:
         return None
-    if not isinstance(x, Inputs):
-        return torch.cat([x, x], 1)[:, :-1]
-    return Inputs(
-        {name: torch.cat([each, each], 1)[:, :-1] if each.ndim == 2 else each for name, each in x.values.items()}
-    )
+    values = x.values if isinstance(x, Inputs) else {"": x}
+    doubled = {name: torch.cat([each, each], 1)[:, :-1] if each.ndim == 2 else each for name, each in values.items()}
+    return Inputs(doubled) if isinstance(x, Inputs) else doubled[""]
 
 
 def _changed(example: Tensor, tied: bool = False) -> Tensor:
