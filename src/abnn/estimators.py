@@ -167,8 +167,7 @@ class AbnnClassifier(ClassifierMixin, _Estimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each row."""
-        numbers = self.predict_proba(X).argmax(1)
-        return self.classes_[numbers]
+        return self.classes_[self.predict_proba(X).argmax(1)]
 
     def _loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(outputs, y)

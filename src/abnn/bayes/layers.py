@@ -18,14 +18,14 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.bayes.convolutions import Geometry
+from abnn.bayes.convolutions import Geometry, convolve
 from abnn.bayes.priors import Gaussian, Prior, gaussian_kl, sampled_kl
-from abnn.bayes.strategy import convolve
 from abnn.errors import InputError, explain
 
 UNIT = Gaussian(1.0)
@@ -62,8 +62,11 @@ Part = tuple[Tensor, Tensor, Tensor]
 class MeanField(nn.Module):
     """Mean, rho and held noise of one weight and its bias; subclasses say how a drawn weight acts on an input.
 
-    ``uses`` is how often the layer is called in one pass of the network: each use has noise of its own. With ``shared`` all
-    weights have one sigma, and so have all biases.
+    bias    whether there is one
+    prior   of every weight
+    init    where the posterior starts
+    uses    how often the layer is called in one pass of the network: each use has noise of its own
+    shared  whether all weights have one sigma, and all biases another
     """
 
     weight_noise: Tensor
@@ -73,11 +76,10 @@ class MeanField(nn.Module):
     def __init__(
         self,
         shape: Sequence[int],
-        bias: bool,
-        prior: Prior,
-        init: Init,
+        bias: bool = True,
+        prior: Prior = UNIT,
+        init: Init = Init(),
         uses: int = 1,
-        draws: int = 1,
         shared: bool = False,
     ) -> None:
         super().__init__()
@@ -86,8 +88,8 @@ class MeanField(nn.Module):
         self.weight_rho = nn.Parameter(torch.empty((1,) * len(shape) if shared else tuple(shape)))
         self.bias_mean = nn.Parameter(torch.empty(shape[0])) if bias else None
         self.bias_rho = nn.Parameter(torch.empty(1 if shared else shape[0])) if bias else None
-        self.register_buffer("weight_noise", torch.zeros(uses, draws, *shape), persistent=False)
-        self.register_buffer("bias_noise", torch.zeros(uses, draws, shape[0]) if bias else None, persistent=False)
+        self.register_buffer("weight_noise", torch.zeros(uses, 1, *shape), persistent=False)
+        self.register_buffer("bias_noise", torch.zeros(uses, 1, shape[0]) if bias else None, persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -168,19 +170,13 @@ class MeanField(nn.Module):
 
 
 class BayesLinear(MeanField):
-    """y_s = x W_s^T + b_s over the last dimension; any number of dimensions between batch and features."""
+    """y_s = x W_s^T + b_s over the last dimension; any number of dimensions between batch and features.
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        prior: Prior = UNIT,
-        init: Init = Init(),
-        uses: int = 1,
-        shared: bool = False,
-    ) -> None:
-        super().__init__((out_features, in_features), bias, prior, init, uses, shared=shared)
+    options  those of :class:`MeanField`
+    """
+
+    def __init__(self, in_features: int, out_features: int, **options: Any) -> None:
+        super().__init__((out_features, in_features), **options)
 
     def forward(self, x: Tensor, folded: bool = True, use: int = 0) -> Tensor:
         weight, bias = self.weights(use)
@@ -199,10 +195,10 @@ class BayesLinear(MeanField):
 
 
 class BayesConv(MeanField):
-    """y_s = W_s * x + b_s, convolution in 1, 2 or 3 dimensions.
+    """y_s = W_s * x + b_s, convolution in 1, 2 or 3 dimensions, padded so that a stride of 1 keeps the size; options of :class:`MeanField`.
 
     With ``groups`` above 1, channels only mix within their group, as in ``torch.nn.Conv2d``. How all draws are convolved
-    at once is the business of :mod:`abnn.bayes.convolutions` and :mod:`abnn.bayes.strategy`.
+    at once is the business of :mod:`abnn.bayes.convolutions`.
     """
 
     def __init__(
@@ -211,13 +207,8 @@ class BayesConv(MeanField):
         out_channels: int,
         kernel_size: Sequence[int],
         stride: Sequence[int] | None = None,
-        padding: Sequence[int] | None = None,
         groups: int = 1,
-        bias: bool = True,
-        prior: Prior = UNIT,
-        init: Init = Init(),
-        uses: int = 1,
-        shared: bool = False,
+        **options: Any,
     ) -> None:
         rank = len(kernel_size)
         if rank not in (1, 2, 3):
@@ -225,13 +216,9 @@ class BayesConv(MeanField):
         if groups < 1 or in_channels % groups or out_channels % groups:
             accepted = f"a divisor of both {in_channels} and {out_channels} channels"
             raise InputError(explain("groups", groups, accepted, "Choose a common divisor, for example 1."))
-        super().__init__((out_channels, in_channels // groups, *kernel_size), bias, prior, init, uses, shared=shared)
-        self.geometry = Geometry(
-            tuple(stride) if stride is not None else (1,) * rank,
-            tuple(padding) if padding is not None else tuple(size // 2 for size in kernel_size),
-            groups,
-        )
+        super().__init__((out_channels, in_channels // groups, *kernel_size), **options)
         self.rank = rank
+        self.geometry = Geometry(tuple(stride or (1,) * rank), tuple(size // 2 for size in kernel_size), groups)
 
     def forward(self, x: Tensor, folded: bool = True, use: int = 0) -> Tensor:
         weight, bias = self.weights(use)  # [S, O, C/g, ...], [S, O]

@@ -197,14 +197,12 @@ def _fits(name: str, value: np.ndarray, rows: int, said: ExportedModel) -> bool:
         count = len(VERDICTS) if name == "verdict" else said.classes
         return value.shape == (rows,) and value.dtype.kind == "i" and bool(((value >= 0) & (value < count)).all())
     sizes = value.shape[1:] if name == "samples" and value.ndim == 3 else value.shape
-    last = {"score": (), "parts": (len(said.parts),)}.get(
-        name, sizes[1:2] if "mean" in said.outputs else (said.classes,)
-    )
+    usual = sizes[1:2] if "mean" in said.outputs else (said.classes,)
+    last = {"score": (), "parts": (len(said.parts),)}.get(name, usual)
     return sizes == (rows, *last) and value.dtype.kind == ("b" if name == "labels" else "f")
 
 
 def is_exported(path: Path) -> bool:
-    """Return whether a folder looks like an exported model."""
     return (path / ExportedModel.FILE).is_file()
 
 

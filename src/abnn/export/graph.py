@@ -50,7 +50,6 @@ class Graph(nn.Module):
         return tuple(self._said(replace(prediction, triage=self.triage)).values())
 
     def _said(self, prediction: Prediction) -> dict[str, Tensor]:
-        """Return what a prediction says, by name."""
         said = said_by(prediction)
         if prediction.parts is not None:
             said["parts"] = torch.stack([*prediction.parts.values()], dim=1)

@@ -152,7 +152,6 @@ class Outliers(ABC):
 
     @property
     def needs_range(self) -> bool:
-        """Whether the range still has to be set."""
         return any(each.uses_range and each._range is None for each in self.walk() if not each.parts_of())
 
     def layout_for(self, model: Any) -> str:
@@ -186,10 +185,8 @@ class Outliers(ABC):
     def value_range(self, x: Tensor) -> Range:
         """Lowest value and span, shaped to broadcast over ``x``."""
         if self._range is None:
-            raise NotFittedError(
-                f"outliers {self.name!r} need the range of values: call prepare(low, high) first, for example "
-                "prepare(*measure_range(batches))."
-            )
+            fix = "call prepare(low, high) first, for example prepare(*measure_range(batches))"
+            raise NotFittedError(f"outliers {self.name!r} need the range of values: {fix}.")
         if self._placed is None or self._placed[0].device != x.device or self._placed[0].dtype != x.dtype:
             self._placed = (self._range[0].to(x.device, x.dtype), self._range[1].to(x.device, x.dtype))
         low, high = self._placed
@@ -207,10 +204,10 @@ class Outliers(ABC):
                 part.check_form(x)
         elif form_of(x) not in self.forms:
             given, accepted = f"{x.dtype} of shape {tuple(x.shape)}", " or ".join(FORMS[form] for form in self.forms)
-            fix = (
-                "Use 'tokens' for whole numbers, 'tabular' for flat features, 'auto' to choose by the form of the inputs, "
-                "or a data set of real outliers."
+            others = (
+                "'tokens' for whole numbers, 'tabular' for flat features, 'auto' to choose by the form of the inputs"
             )
+            fix = f"Use {others}, or a data set of real outliers."
             raise InputError(explain(f"x for outliers {self.name!r}", given, accepted, fix))
 
     def chosen_for(self, x: Batch) -> Outliers:

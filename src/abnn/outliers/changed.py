@@ -107,7 +107,6 @@ def blurred(x: Tensor, sigma: float) -> Tensor:
 
 
 def grey(x: Tensor) -> Tensor:
-    """Return every channel as the mean of all."""
     return x.mean(1, keepdim=True).expand_as(x)
 
 

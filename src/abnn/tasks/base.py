@@ -65,9 +65,8 @@ class Task(ABC):
         """
         if y.ndim != 1 or len(y) != inputs or y.is_floating_point():
             actual = f"labels of shape {tuple(y.shape)} and type {y.dtype} for {inputs} inputs"
-            raise InputError(
-                explain("loader", actual, "one whole number per input", "Give class numbers, not one-hot.")
-            )
+            fix = "Give class numbers, not one-hot."
+            raise InputError(explain("loader", actual, "one whole number per input", fix))
         if values and y.numel() and (y.min() < 0 or y.max() >= outputs):
             actual = f"labels from {y.min().item()} to {y.max().item()}"
             accepted = f"0 to {outputs - 1}, the backbone's classes"

@@ -96,12 +96,9 @@ class Spread(nn.Module):
         own = self.average(evidence)[1]
         if own is not None:
             return own + self.offset
-        return self._scaled(self._features(evidence)) @ self.weights + self.offset + 2 * self.unit.log()
-
-    def _scaled(self, features: Tensor) -> Tensor:
-        """Features in units of what is usual, cut to where the data are."""
-        scaled = (features - self.feature_centre) / self.feature_unit
-        return scaled.maximum(self.lowest).minimum(self.highest)
+        scaled = (self._features(evidence) - self.feature_centre) / self.feature_unit
+        inside = scaled.maximum(self.lowest).minimum(self.highest)  # cut to where the data are
+        return inside @ self.weights + self.offset + 2 * self.unit.log()
 
     def outside(self, variances: Tensor) -> Tensor:
         """max_k max(0, v_k / Q_k - 1), [B, 1]."""
