@@ -167,7 +167,8 @@ class AbnnClassifier(ClassifierMixin, _Estimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each row."""
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        numbers = self.predict_proba(X).argmax(1)  # says first where nothing was fitted
+        return self.classes_[numbers]
 
     def _loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(outputs, y)

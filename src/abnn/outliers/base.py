@@ -204,10 +204,10 @@ class Outliers(ABC):
                 part.check_form(x)
         elif form_of(x) not in self.forms:
             given, accepted = f"{x.dtype} of shape {tuple(x.shape)}", " or ".join(FORMS[form] for form in self.forms)
-            others = (
+            by_form = (
                 "'tokens' for whole numbers, 'tabular' for flat features, 'auto' to choose by the form of the inputs"
             )
-            fix = f"Use {others}, or a data set of real outliers."
+            fix = f"Use {by_form}, or a data set of real outliers."
             raise InputError(explain(f"x for outliers {self.name!r}", given, accepted, fix))
 
     def chosen_for(self, x: Batch) -> Outliers:
