@@ -268,9 +268,4 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     return Attached.from_pretrained(path, backbone)
 
 
-def load_folder(path: Path, backbone: nn.Module | None = None) -> Attached:
-    """The model of a folder; nothing is fetched, whatever it is called."""
-    return store.load(path, backbone, attach)
-
-
-LOADERS[AttachedModel.FORMAT] = load_folder
+LOADERS[AttachedModel.FORMAT] = load  # of a Path, which is never fetched

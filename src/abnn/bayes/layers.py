@@ -170,10 +170,7 @@ class MeanField(nn.Module):
 
 
 class BayesLinear(MeanField):
-    """y_s = x W_s^T + b_s over the last dimension; any number of dimensions between batch and features.
-
-    options  those of :class:`MeanField`
-    """
+    """y_s = x W_s^T + b_s over the last dimension, whatever lies between batch and features; options of :class:`MeanField`."""
 
     def __init__(self, in_features: int, out_features: int, **options: Any) -> None:
         super().__init__((out_features, in_features), **options)

@@ -81,10 +81,7 @@ class NoiseCache:
         return len(self._noise)
 
     def get(self, layers: Sequence[MeanField], draws: range, seed: int, fresh: bool = False) -> Noise:
-        """Return the noise of the draws of a seed.
-
-        fresh  of draws that only this call needs: nothing is remembered, and on CUDA the device makes them
-        """
+        """Return the noise of the draws of a seed; ``fresh``: only this call needs it, so that it is not kept, and on CUDA the device makes it."""
         return self._remembered(layers, (draws, seed), lambda: _make(layers, draws, seed, fresh), fresh)
 
     def none(self, layers: Sequence[MeanField], draws: int) -> Noise:

@@ -26,10 +26,7 @@ FEWEST = 20  # inputs of a kind; with fewer it is not learnt
 
 
 class Witness(nn.Module):
-    """How much an input looks changed and destroyed, by its features at all places.
-
-    places, width  how many places there are, and how many features the widest has
-    """
+    """How much an input looks changed and destroyed, by its features at all places, of which the widest has ``width``."""
 
     def __init__(self, places: int, width: int) -> None:
         super().__init__()

@@ -74,10 +74,7 @@ class Words(nn.Module):
             self.ratios = nn.Buffer(torch.zeros(1 + min(vocabulary, MOST_WORDS), classes))  # ln q_t / p_ct
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return v, [B], and r_c of every class, [B, classes], of tokens [B, L]; negative ones are no words.
-
-        A sentence without words is like one of words that were never seen.
-        """
+        """Return v, [B], and r_c, [B, classes], of tokens [B, L]; negative ones are no words. Without words all count as never seen."""
         words = (tokens >= 0).float()
         count = words.sum(1)
         place, share = tokens.clamp(0, self.vocabulary - 1), words / count.clamp_min(1)[:, None]

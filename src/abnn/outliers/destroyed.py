@@ -23,10 +23,7 @@ Kind = Callable[[Tensor, Rng], Tensor]
 
 
 class Destroyed(Outliers):
-    """Every group of a batch is destroyed in one way, with severity 1; a caller's severity below 1 blends that in.
-
-    Groups take one kind after the other, from a random one on.
-    """
+    """Every group of a batch is destroyed in a way of its own, from a random one on, with severity 1; a caller's lower one blends that in."""
 
     name = "destroyed"
     forms = ("image",)

@@ -54,10 +54,7 @@ def channels_back(x: Tensor, layout: str | None) -> Tensor:
 
 
 def measure_range(batches: Iterable[Batch], layout: str | None = None) -> Range:
-    """Smallest and largest value of each channel over all batches, each of shape ``[C]``; ``[1]`` for whole numbers.
-
-    Of several inputs it is that of the main one.
-    """
+    """Smallest and largest value of each channel over all batches, ``[C]`` each, of the main input; ``[1]`` for whole numbers."""
     bounds: Range | None = None
     for batch in batches:
         batch = batch.first if isinstance(batch, Inputs) else batch

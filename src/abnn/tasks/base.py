@@ -59,10 +59,7 @@ class Task(ABC):
         return {}
 
     def check_targets(self, y: Tensor, inputs: int, outputs: int, values: bool = True) -> Tensor:
-        """Return the targets of a batch, or raise an error that says what is wrong with them; shapes alone if not ``values``.
-
-        outputs  what :meth:`check_outputs` returned
-        """
+        """Return the targets of a batch, or raise an error; ``outputs``: of :meth:`check_outputs`. Not ``values``: only shapes are looked at."""
         if y.ndim != 1 or len(y) != inputs or y.is_floating_point():
             actual = f"labels of shape {tuple(y.shape)} and type {y.dtype} for {inputs} inputs"
             fix = "Give class numbers, not one-hot."
@@ -96,10 +93,7 @@ class Task(ABC):
         generator: torch.Generator | None,
         plain: Tensor | None = None,
     ) -> Tensor:
-        """Return the loss of outliers, averaged over the batch, before its sign and weight.
-
-        plain  what the backbone says about the inputs that the outliers were made from, where it counts
-        """
+        """Return the loss of outliers, averaged, before its sign and weight; ``plain``: what the backbone says of what they were made from."""
         return self._loss(objective, outputs, target, plain, severity, generator)
 
     def _loss(
@@ -125,10 +119,7 @@ class Task(ABC):
         return 0
 
     def hidden_classes(self, classes: int, rounds: int, generator: torch.Generator) -> list[Tensor]:
-        """Return, for each round, which classes are taken away, as bools: their inputs are then like those of unknown classes.
-
-        None where a task has no classes, or too few.
-        """
+        """Return for each round which classes are taken away, as bools, as if nobody knew them; nothing where classes are none or too few."""
         return []
 
     def hidden_inputs(self, labels: Tensor, hidden: Tensor) -> Tensor:
