@@ -95,10 +95,9 @@ class MeanField(nn.Module):
     def reset_parameters(self) -> None:
         rho = inverse_softplus(self.init.sigma)
         with torch.no_grad():
-            for mean, spread in ((self.weight_mean, self.weight_rho), (self.bias_mean, self.bias_rho)):
-                if mean is not None and spread is not None:
-                    mean.normal_(0, self.init.mean_std) if self.init.mean_std else mean.zero_()
-                    spread.normal_(rho, self.init.rho_std) if self.init.rho_std else spread.fill_(rho)
+            for mean, spread, _ in self.parts:
+                mean.normal_(0, self.init.mean_std) if self.init.mean_std else mean.zero_()
+                spread.normal_(rho, self.init.rho_std) if self.init.rho_std else spread.fill_(rho)
 
     @property
     def draws(self) -> int:
