@@ -4,7 +4,7 @@
     python benchmarks/ways.py --device cuda    on a GPU, into results/ways/cuda.json
     python benchmarks/ways.py --table          the tables again, from the records
 
-Ten draws, as `abnn.bayes.strategy` measures them: on a GPU, time of the device alone.
+Ten draws, as `abnn.bayes.convolutions` measures them: on a GPU, time of the device alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from timing import ROOT, machine
 
-from abnn.bayes import strategy
+from abnn.bayes import convolutions
 from abnn.bayes.convolutions import WAYS, Geometry
 from abnn.evaluate.provenance import provenance
 from abnn.files import read_json, write_json
@@ -54,8 +54,8 @@ def measure(device: torch.device, rounds: int, most: int | None = None) -> list[
                     calls: dict[str, Any] = {
                         name: partial(way, rows_of, weight, None, geometry, folded) for name, way in WAYS.items()
                     }
-                    seconds = strategy.times_of(calls, device, rounds)
-                    taken = strategy.choose(rows_of, weight, None, geometry, folded)
+                    seconds = convolutions.times_of(calls, device, rounds)
+                    taken = convolutions.choose(rows_of, weight, None, geometry, folded)
                 times = {name: 1000 * each for name, each in seconds.items()}
                 rows.append(
                     {"what": what, "channels": channels, "groups": groups, "pixels": size, "kernel": kernel}

@@ -82,9 +82,8 @@ class Attached(AttachedNetwork):
                 parts.append(self.predict(split_batch(self, batch)[0], draws, seed, score, views, memory_limit, replay))
                 bar.advance(task)
         if not parts:
-            raise InputError(
-                explain("x", "a loader without batches", "at least one batch", "Iterators are empty after use.")
-            )
+            fix = "Iterators are empty after use."
+            raise InputError(explain("x", "a loader without batches", "at least one batch", fix))
         return concatenate(parts)
 
     def _is_batch(self, x: Any) -> bool:
@@ -211,9 +210,7 @@ def attach(
     example = check_example(backbone, example)
     chosen = choose_preset(preset)
     chosen_task = make_task(config.task if task is None else task)
-    form = example.shape[1:], example.dtype
-    views = chosen.views if config.views is None else config.views
-    views = check_views(views, *form)
+    views = check_views(chosen.views if config.views is None else config.views, example.shape[1:], example.dtype)
     spec = chosen.spec(kind, config)
     structure = probe(backbone, example)
     keep_heap()
@@ -271,9 +268,4 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
     return Attached.from_pretrained(path, backbone)
 
 
-def load_folder(path: Path, backbone: nn.Module | None = None) -> Attached:
-    """The model of a folder; nothing is fetched, whatever it is called."""
-    return store.load(path, backbone, attach)
-
-
-LOADERS[AttachedModel.FORMAT] = load_folder
+LOADERS[AttachedModel.FORMAT] = load  # of a Path, which is never fetched

@@ -57,9 +57,8 @@ class Spec:
              "chain": the authors' side stream of residual Bayesian blocks beside the backbone. "replace": no
              attachment; a residual Bayesian block takes the place of each block (Bayes by backprop, ablation c).
     width    bounded: features in the middle. None: 32.
-    share    chain: one Bayesian block serves all but the first place, with noise of its own at each.
-    prior    prior of every Bayesian weight.
     init     where the posterior starts; None: bounded attachments add exactly nothing, others start as the authors' do.
+    share and prior as in :class:`AttachConfig`.
     """
 
     kind: str = "bounded"
@@ -206,7 +205,6 @@ _PAPER = Preset(
     freeze_backbone=False,
     score="max-probability",
     draws=DRAWS,
-    lr=1e-3,
     schedule="steps",
 )
 PRESETS = {
@@ -285,10 +283,9 @@ class FitConfig:
             raise InputError(explain("objective", repr(self.objective), "an abnn.Objective, or None", fix))
         if not isinstance(self.hold_out, Real) or not 0 <= self.hold_out <= 0.5:
             raise InputError(explain("hold_out", repr(self.hold_out), "a number from 0 to 0.5"))
-        if self.value_range is not None and not (
-            isinstance(self.value_range, tuple | list) and len(self.value_range) == 2
-        ):
-            raise InputError(explain("value_range", repr(self.value_range), "(low, high), or None"))
+        bounds = self.value_range
+        if bounds is not None and (not isinstance(bounds, tuple | list) or len(bounds) != 2):
+            raise InputError(explain("value_range", repr(bounds), "(low, high), or None"))
 
 
 def check_rate(argument: str, rate: Any) -> None:

@@ -134,14 +134,11 @@ class _Estimator(BaseEstimator):
 class Standard(nn.Module):
     """Columns less their mean, in units of their standard deviation on some rows."""
 
-    mean: Tensor
-    spread: Tensor
-
     def __init__(self, x: Tensor) -> None:
         super().__init__()
         spread = x.std(0, correction=0)
-        self.register_buffer("mean", x.mean(0))
-        self.register_buffer("spread", torch.where(spread > 1e-6, spread, torch.ones_like(spread)))
+        self.mean = nn.Buffer(x.mean(0))
+        self.spread = nn.Buffer(torch.where(spread > 1e-6, spread, torch.ones_like(spread)))
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.spread
@@ -170,7 +167,7 @@ class AbnnClassifier(ClassifierMixin, _Estimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each row."""
-        numbers = self.predict_proba(X).argmax(1)
+        numbers = self.predict_proba(X).argmax(1)  # says first where nothing was fitted
         return self.classes_[numbers]
 
     def _loss(self, outputs: Tensor, y: Tensor) -> Tensor:

@@ -28,10 +28,7 @@ MOST_JSON = 2**26  # bytes of a JSON file; what this package writes has far fewe
 
 @contextlib.contextmanager
 def writing_directory(target: Path) -> Iterator[Path]:
-    """Yield a scratch directory beside ``target`` that replaces it when the block ends without an error.
-
-    The functions below flush what they write into it to disk.
-    """
+    """Yield a scratch directory that replaces ``target`` when the block ends without an error; files of the functions below are flushed to disk."""
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))

@@ -6,12 +6,12 @@ import json
 
 import ways
 
-from abnn.bayes import strategy
+from abnn.bayes import convolutions
 from abnn.bayes.convolutions import WAYS
 
 
 def test_record_and_table(tmp_path, monkeypatch):
-    strategy.forget()
+    convolutions._known.clear()
     small = {"paper's network": (8, 1, 6, 3, (1, 3, 99)), "wide": (99, 1, 6, 3, (1,))}
     monkeypatch.setattr(ways, "SHAPES", small)
     page = tmp_path / "cost.md"

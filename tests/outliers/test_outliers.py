@@ -16,10 +16,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from abnn.errors import InputError, NotFittedError
 from abnn.outliers import DEFAULT, REGISTRY, Noise, Outliers, make_outliers, measure_range
-from abnn.outliers.fields import border_level, object_mask
 from abnn.outliers.patches import shuffle_patches
 from abnn.outliers.random import Rng
-from abnn.outliers.style import small_affine
+from abnn.outliers.style import border_level, object_mask, small_affine
 
 SPATIAL = ["noise", "patches", "invert", "blobs", "backgrounds", "style", "mixed", "graded", "two-tier", "auto"]
 IMAGES = ["leaves", "changed", "destroyed", "tiers"]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from abnn.model.inputs import Inputs, read
 from abnn.outliers import Outliers, make_outliers, vocabulary_of
 from abnn.outliers.random import Rng
-from abnn.outliers.text.words import Words
+from abnn.outliers.words import Words
 
 WORDS, BEGIN, END, PAD = 60, 1, 2, 0
 

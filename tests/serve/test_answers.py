@@ -13,7 +13,7 @@ import torch
 import abnn
 from abnn.data.digits import load_digits
 from abnn.errors import InputError
-from abnn.export.ask import ask
+from abnn.export.artefact import ask
 from abnn.predict import Plain, Prediction
 from abnn.serve.answers import Answerer, reason, sample_names, share_below, voters
 from abnn.triage import Triage

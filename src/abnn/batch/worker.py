@@ -19,8 +19,7 @@ from abnn.batch.plan import read_shard
 from abnn.batch.reading import Ahead, Batch, image_reader, read_raw, text_reader
 from abnn.data import InputForm
 from abnn.errors import AbnnError, NotFittedError
-from abnn.export.artefact import Exported, is_exported
-from abnn.export.ask import ask
+from abnn.export.artefact import Exported, ask, is_exported
 from abnn.export.schema import SAID
 from abnn.files import write_bytes
 from abnn.store.names import class_names_of

@@ -51,27 +51,19 @@ class ClosedForm(nn.Module):
     vocabulary  how many words there are, where the first place is that of words; 0: there is no such place
     """
 
-    fitted: Tensor
-    log_widths: Tensor
-    means: Tensor
-    whitenings: Tensor
-    within: Tensor
-    centres: Tensor
-    told: Tensor
-
     def __init__(self, widths: Sequence[int], classes: int = 0, vocabulary: int = 0) -> None:
         super().__init__()
         self.widths, self.most, self.classes = list(widths), max(widths), classes if classes <= MOST_CLASSES else 0
         self.words = Words(vocabulary, self.classes) if vocabulary else None
-        self.register_buffer("means", torch.zeros(len(self.widths), 1, self.most), persistent=False)
-        self.register_buffer("whitenings", torch.zeros(len(self.widths), self.most, self.most), persistent=False)
-        self.register_buffer("log_widths", torch.tensor(self.widths).float().log(), persistent=False)
-        self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
+        self.means = nn.Buffer(torch.zeros(len(self.widths), 1, self.most), persistent=False)
+        self.whitenings = nn.Buffer(torch.zeros(len(self.widths), self.most, self.most), persistent=False)
+        self.log_widths = nn.Buffer(torch.tensor(self.widths).float().log(), persistent=False)
+        self.fitted = nn.Buffer(torch.zeros((), dtype=torch.bool))
         self.witness = Witness(len(self.widths), self.most)
         if self.classes:
-            self.register_buffer("within", torch.zeros_like(self.whitenings), persistent=False)
-            self.register_buffer("centres", torch.zeros(len(self.widths), classes, self.most), persistent=False)
-            self.register_buffer("told", torch.zeros((), dtype=torch.bool))
+            self.within = nn.Buffer(torch.zeros_like(self.whitenings), persistent=False)
+            self.centres = nn.Buffer(torch.zeros(len(self.widths), classes, self.most), persistent=False)
+            self.told = nn.Buffer(torch.zeros((), dtype=torch.bool))
 
     @property
     def sizes(self) -> list[int]:

@@ -18,14 +18,14 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from abnn.bayes.convolutions import Geometry
+from abnn.bayes.convolutions import Geometry, convolve
 from abnn.bayes.priors import Gaussian, Prior, gaussian_kl, sampled_kl
-from abnn.bayes.strategy import convolve
 from abnn.errors import InputError, explain
 
 UNIT = Gaussian(1.0)
@@ -62,8 +62,11 @@ Part = tuple[Tensor, Tensor, Tensor]
 class MeanField(nn.Module):
     """Mean, rho and held noise of one weight and its bias; subclasses say how a drawn weight acts on an input.
 
-    ``uses`` is how often the layer is called in one pass of the network: each use has noise of its own. With ``shared`` all
-    weights have one sigma, and so have all biases.
+    bias    whether there is one
+    prior   of every weight
+    init    where the posterior starts
+    uses    how often the layer is called in one pass of the network: each use has noise of its own
+    shared  whether all weights have one sigma, and all biases another
     """
 
     weight_noise: Tensor
@@ -73,32 +76,28 @@ class MeanField(nn.Module):
     def __init__(
         self,
         shape: Sequence[int],
-        bias: bool,
-        prior: Prior,
-        init: Init,
+        bias: bool = True,
+        prior: Prior = UNIT,
+        init: Init = Init(),
         uses: int = 1,
-        draws: int = 1,
         shared: bool = False,
     ) -> None:
         super().__init__()
-        self.prior = prior
-        self.init = init
-        self.uses = uses
+        self.prior, self.init, self.uses = prior, init, uses
         self.weight_mean = nn.Parameter(torch.empty(tuple(shape)))
         self.weight_rho = nn.Parameter(torch.empty((1,) * len(shape) if shared else tuple(shape)))
         self.bias_mean = nn.Parameter(torch.empty(shape[0])) if bias else None
         self.bias_rho = nn.Parameter(torch.empty(1 if shared else shape[0])) if bias else None
-        self.register_buffer("weight_noise", torch.zeros(uses, draws, *shape), persistent=False)
-        self.register_buffer("bias_noise", torch.zeros(uses, draws, shape[0]) if bias else None, persistent=False)
+        self.register_buffer("weight_noise", torch.zeros(uses, 1, *shape), persistent=False)
+        self.register_buffer("bias_noise", torch.zeros(uses, 1, shape[0]) if bias else None, persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         rho = inverse_softplus(self.init.sigma)
         with torch.no_grad():
-            for mean, spread in ((self.weight_mean, self.weight_rho), (self.bias_mean, self.bias_rho)):
-                if mean is not None and spread is not None:
-                    mean.normal_(0, self.init.mean_std) if self.init.mean_std else mean.zero_()
-                    spread.normal_(rho, self.init.rho_std) if self.init.rho_std else spread.fill_(rho)
+            for mean, spread, _ in self.parts:
+                mean.normal_(0, self.init.mean_std) if self.init.mean_std else mean.zero_()
+                spread.normal_(rho, self.init.rho_std) if self.init.rho_std else spread.fill_(rho)
 
     @property
     def draws(self) -> int:
@@ -131,16 +130,14 @@ class MeanField(nn.Module):
 
     def seeded_noise(self, generators: Sequence[torch.Generator]) -> tuple[Tensor | None, ...]:
         """Return noise of weight and bias on the CPU, one draw from each generator: draw s depends on its own alone."""
-        noise_pair: list[Tensor | None] = []
-        for held in (self.weight_noise, self.bias_noise):
-            noise = None
-            if held is not None:
-                shape = self.uses, *held.shape[2:]
-                noise = torch.empty(self.uses, len(generators), *held.shape[2:], dtype=held.dtype)
-                for index, generator in enumerate(generators):
-                    noise[:, index] = torch.randn(shape, generator=generator)
-            noise_pair.append(noise)
-        return tuple(noise_pair)
+
+        def noise_like(held: Tensor | None) -> Tensor | None:
+            if held is None:
+                return None
+            shape = self.uses, *held.shape[2:]
+            return torch.stack([torch.randn(shape, generator=each) for each in generators], dim=1).to(held.dtype)
+
+        return noise_like(self.weight_noise), noise_like(self.bias_noise)
 
     def weights(self, use: int = 0) -> Weights:
         """The held draws of weight [S, ...] and bias [S, out]."""
@@ -172,32 +169,21 @@ class MeanField(nn.Module):
 
 
 class BayesLinear(MeanField):
-    """y_s = x W_s^T + b_s over the last dimension; any number of dimensions between batch and features."""
+    """y_s = x W_s^T + b_s over the last dimension, whatever lies between batch and features; options of :class:`MeanField`."""
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        prior: Prior = UNIT,
-        init: Init = Init(),
-        uses: int = 1,
-        shared: bool = False,
-    ) -> None:
-        super().__init__((out_features, in_features), bias, prior, init, uses, shared=shared)
+    def __init__(self, in_features: int, out_features: int, **options: Any) -> None:
+        super().__init__((out_features, in_features), **options)
 
     def forward(self, x: Tensor, folded: bool = True, use: int = 0) -> Tensor:
         weight, bias = self.weights(use)
-        draws, out = weight.shape[0], weight.shape[1]
-        middle = x.shape[1:-1]
+        draws, out, _ = weight.shape
         if folded:
-            rows = x.reshape(draws, -1, x.shape[-1])
-            y = torch.bmm(rows, weight.transpose(1, 2))  # [S, B*middle, out]
+            y = torch.bmm(x.reshape(draws, -1, x.shape[-1]), weight.transpose(1, 2))  # [S, B*middle, out]
         else:
             y = (x.reshape(-1, x.shape[-1]) @ weight.flatten(0, 1).T).unflatten(1, (draws, out)).transpose(0, 1)
         if bias is not None:
             y = y + bias[:, None, :]
-        return y.reshape(-1, *middle, out)
+        return y.reshape(-1, *x.shape[1:-1], out)
 
     def extra_repr(self) -> str:
         out_features, in_features = self.weight_mean.shape
@@ -205,10 +191,10 @@ class BayesLinear(MeanField):
 
 
 class BayesConv(MeanField):
-    """y_s = W_s * x + b_s, convolution in 1, 2 or 3 dimensions.
+    """y_s = W_s * x + b_s, convolution in 1, 2 or 3 dimensions, padded so that a stride of 1 keeps the size; options of :class:`MeanField`.
 
     With ``groups`` above 1, channels only mix within their group, as in ``torch.nn.Conv2d``. How all draws are convolved
-    at once is the business of :mod:`abnn.bayes.convolutions` and :mod:`abnn.bayes.strategy`.
+    at once is the business of :mod:`abnn.bayes.convolutions`.
     """
 
     def __init__(
@@ -217,13 +203,8 @@ class BayesConv(MeanField):
         out_channels: int,
         kernel_size: Sequence[int],
         stride: Sequence[int] | None = None,
-        padding: Sequence[int] | None = None,
         groups: int = 1,
-        bias: bool = True,
-        prior: Prior = UNIT,
-        init: Init = Init(),
-        uses: int = 1,
-        shared: bool = False,
+        **options: Any,
     ) -> None:
         rank = len(kernel_size)
         if rank not in (1, 2, 3):
@@ -231,13 +212,9 @@ class BayesConv(MeanField):
         if groups < 1 or in_channels % groups or out_channels % groups:
             accepted = f"a divisor of both {in_channels} and {out_channels} channels"
             raise InputError(explain("groups", groups, accepted, "Choose a common divisor, for example 1."))
-        super().__init__((out_channels, in_channels // groups, *kernel_size), bias, prior, init, uses, shared=shared)
-        self.geometry = Geometry(
-            tuple(stride) if stride is not None else (1,) * rank,
-            tuple(padding) if padding is not None else tuple(size // 2 for size in kernel_size),
-            groups,
-        )
+        super().__init__((out_channels, in_channels // groups, *kernel_size), **options)
         self.rank = rank
+        self.geometry = Geometry(tuple(stride or (1,) * rank), tuple(size // 2 for size in kernel_size), groups)
 
     def forward(self, x: Tensor, folded: bool = True, use: int = 0) -> Tensor:
         weight, bias = self.weights(use)  # [S, O, C/g, ...], [S, O]

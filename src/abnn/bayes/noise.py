@@ -38,24 +38,22 @@ def pick_draws(noise: Noise, draws: slice) -> Noise:
 
 
 def held_noise(layers: Sequence[MeanField]) -> Noise:
-    """Return the noise of the draws that the layers hold."""
     return [(layer.weight_noise, layer.bias_noise) for layer in layers]
 
 
 def hold(layers: Sequence[MeanField], noise: Noise) -> None:
-    """Let the layers hold other draws."""
     for layer, (weight, bias) in zip(layers, noise):
         assert weight is not None
-        layer.weight_noise = weight
-        layer.bias_noise = bias
+        layer.weight_noise, layer.bias_noise = weight, bias
 
 
 def no_noise(layers: Sequence[MeanField], draws: int = 1) -> Noise:
     """Return the noise of draws that have mean weights: one zero in every place, which layers know by its form."""
-    return map_noise(
-        held_noise(layers),
-        lambda part: part.new_zeros(()).as_strided((len(part), draws, *part.shape[2:]), (0,) * part.ndim),
-    )
+
+    def zero(part: Tensor) -> Tensor:
+        return part.new_zeros(()).as_strided((len(part), draws, *part.shape[2:]), (0,) * part.ndim)
+
+    return map_noise(held_noise(layers), zero)
 
 
 def seeded_noise(layers: Sequence[MeanField], draws: range, seed: int) -> Noise:
@@ -83,10 +81,7 @@ class NoiseCache:
         return len(self._noise)
 
     def get(self, layers: Sequence[MeanField], draws: range, seed: int, fresh: bool = False) -> Noise:
-        """Return the noise of the draws of a seed.
-
-        fresh  of draws that only this call needs: nothing is remembered, and on CUDA the device makes them
-        """
+        """Return the noise of the draws of a seed; ``fresh``: only this call needs it, so that it is not kept, and on CUDA the device makes it."""
         return self._remembered(layers, (draws, seed), lambda: _make(layers, draws, seed, fresh), fresh)
 
     def none(self, layers: Sequence[MeanField], draws: int) -> Noise:
@@ -114,9 +109,7 @@ class NoiseCache:
 def _make(layers: Sequence[MeanField], draws: range, seed: int, fresh: bool) -> Noise:
     device = layers[0].weight_noise.device
     if fresh and device.type == "cuda":
+        noise = map_noise(held_noise(layers), lambda part: part.new_empty(len(part), len(draws), *part.shape[2:]))
         generator = torch.Generator(device).manual_seed(draw_seed(seed, draws.start))
-        held = held_noise(layers)
-        return map_noise(
-            held, lambda part: part.new_empty(len(part), len(draws), *part.shape[2:]).normal_(generator=generator)
-        )
+        return map_noise(noise, lambda part: part.normal_(generator=generator))
     return map_noise(seeded_noise(layers, draws, seed), lambda part: part.to(device))

@@ -39,9 +39,8 @@ class ScaleMixture:
             actual = (self.sigma1, self.sigma2)
             raise InputError(explain("sigma1, sigma2", actual, "positive numbers", "Give both components a width."))
         if not 0 < self.pi < 1:
-            raise InputError(
-                explain("pi", self.pi, "a number between 0 and 1", "Use Gaussian(sigma) for a single one.")
-            )
+            fix = "Use Gaussian(sigma) for a single one."
+            raise InputError(explain("pi", self.pi, "a number between 0 and 1", fix))
 
     def log_prob(self, weight: Tensor) -> Tensor:
         wide = Gaussian(self.sigma1).log_prob(weight) + math.log(self.pi)

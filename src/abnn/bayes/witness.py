@@ -26,18 +26,12 @@ FEWEST = 20  # inputs of a kind; with fewer it is not learnt
 
 
 class Witness(nn.Module):
-    """How much an input looks changed and destroyed, by its features at all places.
-
-    places, width  how many places there are, and how many features the widest has
-    """
-
-    weight: Tensor
-    bias: Tensor
+    """How much an input looks changed and destroyed, by its features at all places, of which the widest has ``width``."""
 
     def __init__(self, places: int, width: int) -> None:
         super().__init__()
-        self.register_buffer("weight", torch.zeros(places, width, len(KINDS)))
-        self.register_buffer("bias", torch.zeros(len(KINDS)))
+        self.weight = nn.Buffer(torch.zeros(places, width, len(KINDS)))
+        self.bias = nn.Buffer(torch.zeros(len(KINDS)))
 
     def forward(self, white: Tensor) -> Tensor:
         """z of both kinds, [B, 2], from whitened features, [places, B, width]; zero for a kind that was not learnt."""

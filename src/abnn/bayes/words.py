@@ -64,25 +64,17 @@ class Words(nn.Module):
     classes     how many classes are told apart; 0: none are
     """
 
-    rarity: Tensor
-    rows: Tensor
-    ratios: Tensor
-    different: Tensor
-
     def __init__(self, vocabulary: int, classes: int) -> None:
         super().__init__()
         self.vocabulary, self.classes = vocabulary, classes
-        self.register_buffer("rarity", torch.ones(vocabulary))  # 1 / (d q_t)
-        self.register_buffer("different", torch.zeros((), dtype=torch.int64))  # d
+        self.rarity = nn.Buffer(torch.ones(vocabulary))  # 1 / (d q_t)
+        self.different = nn.Buffer(torch.zeros((), dtype=torch.int64))  # d
         if classes:
-            self.register_buffer("rows", torch.zeros(vocabulary, dtype=torch.int64))  # of words in ratios; 0: not kept
-            self.register_buffer("ratios", torch.zeros(1 + min(vocabulary, MOST_WORDS), classes))  # ln q_t / p_ct
+            self.rows = nn.Buffer(torch.zeros(vocabulary, dtype=torch.int64))  # of words in ratios; 0: not kept
+            self.ratios = nn.Buffer(torch.zeros(1 + min(vocabulary, MOST_WORDS), classes))  # ln q_t / p_ct
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return v, [B], and r_c of every class, [B, classes], of tokens [B, L]; negative ones are no words.
-
-        A sentence without words is like one of words that were never seen.
-        """
+        """Return v, [B], and r_c, [B, classes], of tokens [B, L]; negative ones are no words. Without words all count as never seen."""
         words = (tokens >= 0).float()
         count = words.sum(1)
         place, share = tokens.clamp(0, self.vocabulary - 1), words / count.clamp_min(1)[:, None]

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from abnn.decisions import VERDICTS, check_promise
-from abnn.errors import FileFormatError, InputError, MissingExtraError, NotFittedError, explain
+from abnn.errors import FileFormatError, InputError, MissingExtraError, NotFittedError, explain, import_extra
 from abnn.export.guard import check_onnx
 from abnn.export.learnt import Learnt
-from abnn.export.schema import ExportedModel, InputForm
+from abnn.export.schema import ExportedModel, InputForm, said_by
 from abnn.files import check_regular
 from abnn.store.folder import FIX, read_folder
 from abnn.triage.triage import Triage
@@ -144,6 +144,29 @@ class Exported:
         return inputs
 
 
+def ask(model: Any, x: Any, draws: int | None = None, seed: int | None = None) -> Answers:
+    """Return what any model says, an exported one or one of torch; draws and seed None: as its thresholds were calibrated, or its usual ones."""
+    if isinstance(model, Exported):
+        return model.predict(x, draws, seed)
+    from abnn.triage.calibrate import draws_and_seed
+
+    draws, seed = draws_and_seed(model, draws, seed)
+    prediction = model.predict(x, draws=draws, seed=seed)
+    triage, verdict, said = getattr(model, "triage", None), None, said_by(prediction)
+    if triage is not None:
+        judgement = triage(prediction)
+        said["score"], verdict = judgement.score, judgement.verdict
+        if prediction.distribution != "numbers":
+            said["stated"] = triage.probabilities(prediction)
+    arrays: dict[str, Any] = {name: None if each is None else _array(each) for name, each in said.items()}
+    parts = {name: _array(part) for name, part in (prediction.parts or {}).items()}
+    return Answers(**arrays, parts=parts or None, verdict=verdict, triage=triage)
+
+
+def _array(tensor: Any) -> Any:
+    return (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()
+
+
 def _check(name: str, x: Any, form: InputForm) -> np.ndarray:
     """Return one input in the type that the model takes, or raise an error that says how it differs."""
     argument = "x" if name == INPUT else f"x[{name!r}]"
@@ -160,42 +183,32 @@ def _check(name: str, x: Any, form: InputForm) -> np.ndarray:
         converted = np.ascontiguousarray(x, own)
     if own.kind == "f" and not np.isfinite(converted).all():
         bad = np.flatnonzero(~np.isfinite(converted.reshape(len(x), -1)).all(1))[:5].tolist()
-        raise InputError(
-            explain(argument, f"NaN or infinite values in rows {bad}", "finite values", "Clean the input.")
-        )
+        actual = f"NaN or infinite values in rows {bad}"
+        raise InputError(explain(argument, actual, "finite values", "Clean the input."))
     if own.kind != "f" and own != x.dtype and not np.array_equal(converted, x):
-        raise InputError(
-            explain(argument, "numbers that do not fit", f"what {own} can hold", "Convert as in training.")
-        )
+        fix = "Convert as in training."
+        raise InputError(explain(argument, "numbers that do not fit", f"what {own} can hold", fix))
     return converted
 
 
 def _fits(name: str, value: np.ndarray, rows: int, said: ExportedModel) -> bool:
     """Return whether an output has the shape and the type that belong to its name."""
-    if name == "verdict":
-        return (
-            value.shape == (rows,) and value.dtype.kind == "i" and bool(((value >= 0) & (value < len(VERDICTS))).all())
-        )
-    if name == "label":
-        return (
-            value.shape == (rows,) and value.dtype.kind == "i" and bool(((value >= 0) & (value < said.classes)).all())
-        )
+    if name in ("verdict", "label"):
+        count = len(VERDICTS) if name == "verdict" else said.classes
+        return value.shape == (rows,) and value.dtype.kind == "i" and bool(((value >= 0) & (value < count)).all())
     sizes = value.shape[1:] if name == "samples" and value.ndim == 3 else value.shape
-    last = {"score": (), "parts": (len(said.parts),)}.get(name, sizes[1:2] if said.means_numbers else (said.classes,))
+    usual = sizes[1:2] if "mean" in said.outputs else (said.classes,)
+    last = {"score": (), "parts": (len(said.parts),)}.get(name, usual)
     return sizes == (rows, *last) and value.dtype.kind == ("b" if name == "labels" else "f")
 
 
 def is_exported(path: Path) -> bool:
-    """Return whether a folder looks like an exported model."""
     return (path / ExportedModel.FILE).is_file()
 
 
 def open_session(content: bytes, threads: int | None) -> Any:
     """Return onnxruntime's session of a model in the format of ONNX."""
-    try:
-        import onnxruntime
-    except ImportError:
-        raise MissingExtraError("onnxruntime", "onnx") from None
+    onnxruntime = import_extra("onnxruntime", "onnx")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what goes wrong is raised, and not printed
     options.add_session_config_entry("session.load_model_format", "ONNX")  # and not its own, which is not checked
@@ -212,7 +225,9 @@ def _open(file: Path, said: ExportedModel, threads: int | None) -> Any:
     try:
         check_onnx(content)
         session = open_session(content, threads)
-        inputs = {each.name: [_size(size) for size in each.shape] for each in session.get_inputs()}
+        inputs = {
+            each.name: [size if isinstance(size, int) else None for size in each.shape] for each in session.get_inputs()
+        }
         outputs = [each.name for each in session.get_outputs()]
     except MissingExtraError:
         raise
@@ -223,7 +238,3 @@ def _open(file: Path, said: ExportedModel, threads: int | None) -> Any:
         actual = f"inputs {inputs} and outputs {outputs}"
         raise FileFormatError(f"{file} has {actual}, other than {ExportedModel.FILE} says. {FIX}")
     return session
-
-
-def _size(size: Any) -> int | None:
-    return size if isinstance(size, int) else None

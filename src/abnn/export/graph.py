@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from abnn.bayes.noise import no_noise, seeded_noise
-from abnn.export.schema import SAID
+from abnn.export.schema import said_by
 from abnn.model.inputs import Inputs
 from abnn.model.views import side_by_side, views_of
 from abnn.predict.passes import PredictionPass
@@ -50,12 +50,7 @@ class Graph(nn.Module):
         return tuple(self._said(replace(prediction, triage=self.triage)).values())
 
     def _said(self, prediction: Prediction) -> dict[str, Tensor]:
-        """Return what a prediction says, by name."""
-        said = {"score": prediction.score, "samples": prediction.samples}
-        for name in SAID[prediction.distribution]:
-            said[name] = getattr(prediction, name)
-        if isinstance(prediction, NumberPrediction) and prediction.noise is not None:
-            said |= {name: getattr(prediction, name) for name in ("std", "aleatoric", "epistemic")}
+        said = said_by(prediction)
         if prediction.parts is not None:
             said["parts"] = torch.stack([*prediction.parts.values()], dim=1)
         if prediction.levels is not None:

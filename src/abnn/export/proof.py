@@ -15,6 +15,8 @@ from abnn.predict.prediction import NumberPrediction, Prediction
 CLOSE = 1e-3
 """Of the spread of scores, and of scores beyond it: ten times what rounding makes of the scores of a network that knows little."""
 
+COMPARED = "of those that they were compared on; nothing was written."
+
 
 class ExportError(AbnnError, RuntimeError):
     """A model cannot be exported, or what was exported does not say the same."""
@@ -32,11 +34,9 @@ def longer(x: Batch) -> Batch | None:
     first = x.first if isinstance(x, Inputs) else x
     if first.is_floating_point() or first.ndim != 2:
         return None
-    if not isinstance(x, Inputs):
-        return torch.cat([x, x], 1)[:, :-1]
-    return Inputs(
-        {name: torch.cat([each, each], 1)[:, :-1] if each.ndim == 2 else each for name, each in x.values.items()}
-    )
+    values = x.values if isinstance(x, Inputs) else {"": x}
+    doubled = {name: torch.cat([each, each], 1)[:, :-1] if each.ndim == 2 else each for name, each in values.items()}
+    return Inputs(doubled) if isinstance(x, Inputs) else doubled[""]
 
 
 def _changed(example: Tensor, tied: bool = False) -> Tensor:
@@ -61,10 +61,8 @@ def compare(prediction: Prediction, values: dict[str, np.ndarray], spread: float
         off = np.where(score == own, 0.0, np.abs(score - own) / unit)
     worst = int(np.argmax(np.where(np.isnan(off), np.inf, off)))
     if not off[worst] <= CLOSE:
-        raise ExportError(
-            f"the exported model gives a score of {own[worst]:.7g} where the model gives {score[worst]:.7g}, for input "
-            f"{worst} of those that they were compared on; nothing was written."
-        )
+        actual = f"a score of {own[worst]:.7g} where the model gives {score[worst]:.7g}, for input {worst}"
+        raise ExportError(f"the exported model gives {actual} {COMPARED}")
     other = np.zeros(len(score), bool)
     number = np.isfinite(score)  # where the network overflows, both reject, and what it says means nothing
     if prediction.distribution == "classes":
@@ -83,6 +81,4 @@ def compare(prediction: Prediction, values: dict[str, np.ndarray], spread: float
         other |= clear & (verdicts != values["verdict"])
     if other.any():
         rows = np.flatnonzero(other)[:5].tolist()
-        raise ExportError(
-            f"predictions or verdicts differ for inputs {rows} of those that they were compared on; nothing was written."
-        )
+        raise ExportError(f"predictions or verdicts differ for inputs {rows} {COMPARED}")

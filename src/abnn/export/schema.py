@@ -16,10 +16,17 @@ MOST_NUMBERS = 2**28  # of one input
 TYPES = ("float32", "float64", "bool", "uint8", "int8", "int16", "int32", "int64")
 SAID = {"classes": ("label", "probs"), "labels": ("labels", "probs"), "numbers": ("mean",)}
 """What predictions of each kind say beside score, samples, parts and verdicts."""
-OUTPUTS = ("score", "samples", "parts", "verdict", "stated", "std", "aleatoric", "epistemic")
+WIDTHS = ("std", "aleatoric", "epistemic")
+OUTPUTS = ("score", "samples", "parts", "verdict", "stated", *WIDTHS)
 """What may come beside that."""
 Size = Annotated[int, Field(ge=1, le=MOST_NUMBERS)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+def said_by(prediction: Any) -> dict[str, Any]:
+    """Return what a prediction says by itself, by name: all but parts, verdicts and stated probabilities."""
+    widths = WIDTHS if prediction.distribution == "numbers" and prediction.noise is not None else ()
+    return {name: getattr(prediction, name) for name in ("score", "samples", *SAID[prediction.distribution], *widths)}
 
 
 class InputForm(Strict):
@@ -74,10 +81,6 @@ class ExportedModel(Description):
     length: Size | None = None
     learnt: dict[str, list[Any]] | None = None
 
-    @property
-    def means_numbers(self) -> bool:
-        return "mean" in self.outputs
-
     @model_validator(mode="after")
     def _check(self) -> ExportedModel:
         if self.main not in self.inputs:
@@ -86,11 +89,9 @@ class ExportedModel(Description):
             Learnt.from_dict(self.learnt, len(self.parts))
         own = next((each for each in SAID.values() if set(each) <= set(self.outputs)), None)
         if own is None or not {"score", "samples"} <= set(self.outputs) <= {*OUTPUTS, *own}:
-            raise ValueError(
-                f"outputs is {self.outputs}; accepted: score, samples and what belongs to classes, labels or numbers."
-            )
+            accepted = "score, samples and what belongs to classes, labels or numbers"
+            raise ValueError(f"outputs is {self.outputs}; accepted: {accepted}.")
         if (self.triage is not None) != ("verdict" in self.outputs):
-            raise ValueError(
-                f"outputs is {self.outputs}; accepted: a verdict where there are thresholds, and only there."
-            )
+            accepted = "a verdict where there are thresholds, and only there"
+            raise ValueError(f"outputs is {self.outputs}; accepted: {accepted}.")
         return self

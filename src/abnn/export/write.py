@@ -136,9 +136,8 @@ def _trace(graph: Graph, model: Any, any_length: bool) -> torch.export.ExportedP
             return torch.export.export(graph, tuple(values), dynamic_shapes=(tuple(sizes),), strict=False)
     except Exception as error:
         message = f"torch.export cannot trace this network for any number of inputs ({summary(error)})"
-        raise ExportError(
-            f"{message}; it must not turn the size of a batch into a plain number, as len(x) does."
-        ) from error
+        fix = "it must not turn the size of a batch into a plain number, as len(x) does"
+        raise ExportError(f"{message}; {fix}.") from error
 
 
 def _torch_bytes(program: torch.export.ExportedProgram) -> bytes:
@@ -157,14 +156,12 @@ def _onnx_bytes(program: torch.export.ExportedProgram, inputs: list[str], output
     """Return the program in the format of ONNX, checked, without the paths of source files."""
     import onnx
 
-    from abnn.export.operators import translations
-
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             translated = torch.onnx.export(
                 program, dynamo=True, input_names=inputs, opset_version=OPSET, verbose=False,
-                custom_translation_table=translations(),
+                custom_translation_table={torch.ops.aten.expm1.default: _expm1},
             )  # fmt: skip
         assert translated is not None
         proto = translated.model_proto
@@ -180,6 +177,16 @@ def _onnx_bytes(program: torch.export.ExportedProgram, inputs: list[str], output
         raise
     except Exception as error:
         raise ExportError(f"the network cannot be written as ONNX ({summary(error)}); try format='torch'.") from error
+
+
+def _expm1(x: Any) -> Any:
+    """e^x - 1 = 2 t / (1 - t) with t = tanh(x / 2) where x is small, for which torch's own translation to ONNX leaves nothing."""
+    from onnxscript import opset18 as op
+
+    one, two = (op.CastLike(op.Constant(value_float=value), x) for value in (1.0, 2.0))
+    t = op.Tanh(op.Div(x, two))
+    small = op.Div(op.Mul(two, t), op.Sub(one, t))
+    return op.Where(op.Less(op.Abs(x), one), small, op.Sub(op.Exp(x), one))
 
 
 def _name_outputs(graph: Any, outputs: list[str]) -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import copy
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import dataclass_transform
 
 from abnn.errors import InputError, NotFittedError, explain, unknown
 from abnn.model.inputs import Batch, Inputs
 from abnn.outliers.random import Rng
 from abnn.outliers.ranges import FIRST, LAYOUTS, Range, channels_back, channels_first, check_range, layout_of
-from abnn.outliers.text.padding import restored, with_padding_known
-from abnn.outliers.text.vocabulary import Vocabulary, vocabulary_of
+from abnn.outliers.vocabulary import Vocabulary, restored, vocabulary_of, with_padding_known
 
 REGISTRY: dict[str, type[Outliers]] = {}
 """Generators by name; a subclass of :class:`Outliers` that sets ``name`` is added by being defined."""
@@ -44,6 +44,7 @@ class OutlierBatch:
     """Labels of the inputs they were made from; they mean something only where ``severity < 1``."""
 
 
+@dataclass_transform(kw_only_default=True, eq_default=False)
 @dataclass(kw_only=True, eq=False)
 class Outliers(ABC):
     """A generator of outliers: ``outliers(x, y, generator=g)`` gives an :class:`OutlierBatch`.
@@ -52,7 +53,7 @@ class Outliers(ABC):
     uniformly from the pair ``severity`` (one number: always that), or given by the caller, who then gets at most the
     upper end of the pair: what each sample really has stands in the batch. All random numbers come from ``generator``,
     on the generator's device, or from torch's global state. Of ``capturable`` kinds, how many depends on the shape of the
-    batch alone.
+    batch alone. A subclass is a dataclass without being decorated: its annotated attributes are its options.
 
     layout  "channels-first" or "channels-last"; None: what the model says, else first; see :mod:`abnn.outliers.ranges`
     """
@@ -71,6 +72,7 @@ class Outliers(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        dataclass(kw_only=True, eq=False)(cls)
         if "name" in vars(cls):
             REGISTRY[cls.name] = cls
 
@@ -89,44 +91,21 @@ class Outliers(ABC):
         self.vocabulary: Vocabulary | None = None  # which words there are, where a model has said so
 
     def __call__(
-        self,
-        x: Batch,
-        y: Tensor,
-        generator: torch.Generator | None = None,
-        severity: float | Tensor | None = None,
+        self, x: Batch, y: Tensor, generator: torch.Generator | None = None, severity: float | Tensor | None = None
     ) -> OutlierBatch:
-        if isinstance(x, Inputs) or self.vocabulary is not None:
-            first, mask = x.first if isinstance(x, Inputs) else x, None
-            if form_of(x) == "tokens":
-                first, mask = with_padding_known(x, self.vocabulary)
-            made = self._make(first, y, generator, severity, pads=mask is not None)
-            return dataclasses.replace(made, x=restored(x, made.x, mask, self.vocabulary))
-        return self._make(x, y, generator, severity)
-
-    def _make(
-        self,
-        x: Tensor,
-        y: Tensor,
-        generator: torch.Generator | None,
-        severity: float | Tensor | None,
-        pads: bool = False,
-    ) -> OutlierBatch:
-        if not isinstance(x, Tensor) or x.ndim < 2 or x.is_complex() or x.dtype == torch.bool or len(x) == 0:
-            given = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-            accepted = "a non-empty batch [B, C, ...] of floating-point values, or of tokens [B, L]"
-            raise InputError(explain("x", given, accepted))
-        if not isinstance(y, Tensor) or y.ndim < 1 or len(y) != len(x):
-            given = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
-            raise InputError(explain("y", given, f"a tensor with one label for each of the {len(x)} inputs"))
-        self.check_form(x)
+        first, mask = x.first if isinstance(x, Inputs) else x, None
+        _check_batch(first, y)
+        self.check_form(first)
+        if form_of(first) == "tokens":
+            first, mask = with_padding_known(x, self.vocabulary)
         # Half precision has too few digits for sums of fields and for counting patches.
-        work = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        work = first.float() if first.dtype in (torch.float16, torch.bfloat16) else first
         like = work if work.is_floating_point() else torch.empty(0, device=work.device)
-        dial = _severity_tensor(severity, x)
-        result, counted = self.generate(
-            channels_first(work, self.layout), dial, Rng(generator, like, self.layout, pads)
-        )
-        return OutlierBatch(x=channels_back(result, self.layout).to(x.dtype), severity=counted, y=y)
+        rng = Rng(generator, like, self.layout, pads=mask is not None)
+        dial = _severity_tensor(severity, first)
+        result, counted = self.generate(channels_first(work, self.layout), dial, rng)
+        made = channels_back(result, self.layout).to(first.dtype)
+        return OutlierBatch(x=restored(x, made, mask, self.vocabulary), severity=counted, y=y)
 
     @abstractmethod
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
@@ -135,6 +114,12 @@ class Outliers(ABC):
     def parts_of(self) -> tuple[Outliers, ...]:
         """The generators that this one is made of."""
         return ()
+
+    def walk(self) -> Iterator[Outliers]:
+        """Yield this generator and, through all levels, those that it is made of."""
+        yield self
+        for part in self.parts_of():
+            yield from part.walk()
 
     def choose_severity(self, batch: int, severity: Tensor | None, rng: Rng) -> Tensor:
         # Numbers are drawn in both cases: with one seed, different severities then show the same outliers by degrees.
@@ -150,28 +135,24 @@ class Outliers(ABC):
 
     def prepare(self, low: Tensor | float, high: Tensor | float) -> None:
         """Set the range of values, one number or one per channel (see :func:`measure_range`), for all parts too."""
-        self._range, self._placed = check_range(low, high), None
-        for part in self.parts_of():
-            part.prepare(low, high)
+        bounds = check_range(low, high)
+        for each in self.walk():
+            each._range, each._placed = bounds, None
 
     def prepare_missing(self, low: Tensor | float, high: Tensor | float) -> None:
         """Set the range only where none was set before."""
-        if self._range is None:
-            self._range = check_range(low, high)
-        for part in self.parts_of():
-            part.prepare_missing(low, high)
+        bounds = check_range(low, high)
+        for each in self.walk():
+            each._range = bounds if each._range is None else each._range
 
     @property
     def uses_range(self) -> bool:
         """Whether outliers of this kind depend on the range of values."""
-        return any(part.uses_range for part in self.parts_of()) if self.parts_of() else True
+        return not self.parts_of() or any(part.uses_range for part in self.parts_of())
 
     @property
     def needs_range(self) -> bool:
-        """Whether the range still has to be set."""
-        if self.parts_of():
-            return any(part.needs_range for part in self.parts_of())
-        return self.uses_range and self._range is None
+        return any(each.uses_range and each._range is None for each in self.walk() if not each.parts_of())
 
     def layout_for(self, model: Any) -> str:
         """The layout of the inputs of ``model``, unless this generator was told another."""
@@ -187,19 +168,15 @@ class Outliers(ABC):
         """A copy that has its range: ``value_range``, else its own, else what ``measure()`` finds; a layout, and ``model``'s words."""
         result = self.copied()
         if model is not None:
-            result.know_words(vocabulary_of(model))
+            vocabulary = vocabulary_of(model)
+            for each in result.walk():
+                each.vocabulary = vocabulary
         result.layout = self.layout or (layout if layout != FIRST else None)  # a config names what is not usual
         if value_range is not None and result.uses_range:
             result.prepare(*value_range)
         if result.needs_range:
             result.prepare_missing(*measure())
         return result
-
-    def know_words(self, vocabulary: Vocabulary | None) -> None:
-        """Take on which words there are, for all parts too."""
-        self.vocabulary = vocabulary
-        for part in self.parts_of():
-            part.know_words(vocabulary)
 
     def copied(self) -> Outliers:
         """A copy whose range can be set without changing this generator."""
@@ -208,10 +185,8 @@ class Outliers(ABC):
     def value_range(self, x: Tensor) -> Range:
         """Lowest value and span, shaped to broadcast over ``x``."""
         if self._range is None:
-            raise NotFittedError(
-                f"outliers {self.name!r} need the range of values: call prepare(low, high) first, for example "
-                "prepare(*measure_range(batches))."
-            )
+            fix = "call prepare(low, high) first, for example prepare(*measure_range(batches))"
+            raise NotFittedError(f"outliers {self.name!r} need the range of values: {fix}.")
         if self._placed is None or self._placed[0].device != x.device or self._placed[0].dtype != x.dtype:
             self._placed = (self._range[0].to(x.device, x.dtype), self._range[1].to(x.device, x.dtype))
         low, high = self._placed
@@ -229,10 +204,10 @@ class Outliers(ABC):
                 part.check_form(x)
         elif form_of(x) not in self.forms:
             given, accepted = f"{x.dtype} of shape {tuple(x.shape)}", " or ".join(FORMS[form] for form in self.forms)
-            fix = (
-                "Use 'tokens' for whole numbers, 'tabular' for flat features, 'auto' to choose by the form of the inputs, "
-                "or a data set of real outliers."
+            by_form = (
+                "'tokens' for whole numbers, 'tabular' for flat features, 'auto' to choose by the form of the inputs"
             )
+            fix = f"Use {by_form}, or a data set of real outliers."
             raise InputError(explain(f"x for outliers {self.name!r}", given, accepted, fix))
 
     def chosen_for(self, x: Batch) -> Outliers:
@@ -272,7 +247,6 @@ class Outliers(ABC):
         return cls(**options)
 
 
-@dataclass(kw_only=True, eq=False)
 class Change(Outliers):
     """A generator that makes one kind of change of a given severity to every sample."""
 
@@ -291,7 +265,6 @@ class Change(Outliers):
         return dial
 
 
-@dataclass(kw_only=True, eq=False)
 class Blend(Change):
     """Something else in place of the content, blended in: ``(1 - dial) x + dial v``.
 
@@ -333,6 +306,16 @@ def form_of(x: Batch) -> str | None:
     if not x.is_floating_point():
         return "tokens" if x.ndim == 2 else None
     return VALUES[x.ndim - 2] if x.ndim - 2 < len(VALUES) else None
+
+
+def _check_batch(x: Any, y: Any) -> None:
+    if not isinstance(x, Tensor) or x.ndim < 2 or x.is_complex() or x.dtype == torch.bool or len(x) == 0:
+        given = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        accepted = "a non-empty batch [B, C, ...] of floating-point values, or of tokens [B, L]"
+        raise InputError(explain("x", given, accepted))
+    if not isinstance(y, Tensor) or y.ndim < 1 or len(y) != len(x):
+        given = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+        raise InputError(explain("y", given, f"a tensor with one label for each of the {len(x)} inputs"))
 
 
 def lookup(name: object) -> type[Outliers]:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from abnn.outliers.base import Outliers
-from abnn.outliers.leaves import leaf_scenes
 from abnn.outliers.random import Rng
-from abnn.outliers.style import Style
+from abnn.outliers.scenes import leaf_scenes
+from abnn.outliers.style import Style, warped
 
 Kind = Callable[[Tensor, float, Rng], Tensor]
 GROUPS = 8
@@ -29,7 +27,6 @@ SAME = 1e-5
 SORTED = 2**23  # values of a batch among which a quantile is looked for: torch takes at most 2^24
 
 
-@dataclass(kw_only=True, eq=False)
 class Changed(Outliers):
     """Every group of a batch is changed in one way, or in two.
 
@@ -39,8 +36,8 @@ class Changed(Outliers):
     was has severity 0: a kind that takes from other images finds nothing in a batch of one.
     """
 
-    name: ClassVar[str] = "changed"
-    forms: ClassVar[tuple[str, ...] | None] = ("image",)
+    name = "changed"
+    forms = ("image",)
     limits = (("hard", 0, 1),)
     capturable = False
     severity: tuple[float, float] = (0.015, 0.1)
@@ -110,14 +107,7 @@ def blurred(x: Tensor, sigma: float) -> Tensor:
 
 
 def grey(x: Tensor) -> Tensor:
-    """Return every channel as the mean of all."""
     return x.mean(1, keepdim=True).expand_as(x)
-
-
-def warped(x: Tensor, rows: list[Tensor], padding: str = "reflection") -> Tensor:
-    """By an affine map of the six given numbers for each image."""
-    grid = F.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(x.shape), align_corners=False)
-    return F.grid_sample(x, grid, mode="bilinear", padding_mode=padding, align_corners=False)
 
 
 def spectrum_of_others(x: Tensor, share: float) -> Tensor:

@@ -8,8 +8,6 @@ Many are made of the data at hand, so that colours and sizes do not give them aw
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,23 +15,18 @@ from torch import Tensor
 
 from abnn.outliers.base import Outliers
 from abnn.outliers.changed import groups_of, per_image, small, tiles
-from abnn.outliers.fields import smooth_background, smooth_field
-from abnn.outliers.leaves import leaf_scenes
 from abnn.outliers.patches import shuffle_patches
 from abnn.outliers.random import Rng
+from abnn.outliers.scenes import blobs, leaf_scenes, smooth_background
 
 Kind = Callable[[Tensor, Rng], Tensor]
 
 
-@dataclass(kw_only=True, eq=False)
 class Destroyed(Outliers):
-    """Every group of a batch is destroyed in one way, with severity 1; a caller's severity below 1 blends that in.
+    """Every group of a batch is destroyed in a way of its own, from a random one on, with severity 1; a caller's lower one blends that in."""
 
-    Groups take one kind after the other, from a random one on.
-    """
-
-    name: ClassVar[str] = "destroyed"
-    forms: ClassVar[tuple[str, ...] | None] = ("image",)
+    name = "destroyed"
+    forms = ("image",)
     capturable = False
     severity: tuple[float, float] = (1.0, 1.0)
 
@@ -58,11 +51,6 @@ def _patches(x: Tensor, rng: Rng) -> Tensor:
     counts = torch.tensor([4, 8] if small(x) else [4, 8, 16], device=x.device)
     chosen = counts[rng.integers(len(counts), len(x))]
     return shuffle_patches(x, chosen, torch.ones(len(x), device=x.device), int(counts.max()), rng)
-
-
-def _blobs(x: Tensor, rng: Rng) -> Tensor:
-    field = torch.lerp(smooth_field(x.shape, 3, rng), smooth_field(x.shape, 6, rng), per_image(x, rng.uniform(len(x))))
-    return torch.sigmoid((field - 0.5) * per_image(x, rng.between(4, 24, len(x))))
 
 
 def _enlarged(x: Tensor, rng: Rng) -> Tensor:
@@ -120,7 +108,7 @@ def _pieces(x: Tensor, rng: Rng) -> Tensor:
 KINDS: dict[str, Kind] = {
     "noise": _noise,
     "jumbled places": _patches,
-    "blobs": _blobs,
+    "blobs": lambda x, rng: blobs(x.shape, rng),
     "background": lambda x, rng: smooth_background(x.shape, rng),
     "leaves": lambda x, rng: leaf_scenes(x.shape, 32, rng),
     "tiles": tiles,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +17,6 @@ from abnn.outliers.random import Rng
 CONTENT = ("noise", "patches", "blobs", "backgrounds")
 
 
-@dataclass(kw_only=True, eq=False)
 class Mixed(Outliers):
     """Every sample goes through one of ``parts``, chosen at random; in a batch they have equal shares up to rounding.
 
@@ -25,9 +24,9 @@ class Mixed(Outliers):
     A part may be named more than once to give it a larger share.
     """
 
-    name: ClassVar[str] = "mixed"
+    name = "mixed"
     forms: ClassVar[tuple[str, ...] | None] = None
-    parts_draw: ClassVar[bool] = False  # whether parts draw severities of their own, where the caller gives none
+    parts_draw = False  # whether parts draw severities of their own, where the caller gives none
     severity: tuple[float, float] = (1.0, 1.0)
     parts: tuple[Any, ...] = ("noise", "patches", "invert", "blobs")
 
@@ -51,25 +50,22 @@ class Mixed(Outliers):
         slots = -(-len(x) // len(self.parts))
         slot_of_sample = rng.permutations(slots * len(self.parts))
         samples = (slot_of_sample.argsort() % len(x)).split(slots)
-        result, severities = zip(
-            *(
-                part.generate(x.index_select(0, own), None if severity is None else severity.index_select(0, own), rng)
-                for part, own in zip(self.parts, samples, strict=True)
-            )
-        )
+        made = [
+            part.generate(x.index_select(0, own), None if severity is None else severity.index_select(0, own), rng)
+            for part, own in zip(self.parts, samples, strict=True)
+        ]
+        result, severities = zip(*made)
         chosen = slot_of_sample[: len(x)]
         return torch.cat(result).index_select(0, chosen), torch.cat(severities).index_select(0, chosen)
 
 
-@dataclass(kw_only=True, eq=False)
 class Graded(Mixed):
     """A mixture with severities from 0 to 1."""
 
-    name: ClassVar[str] = "graded"
+    name = "graded"
     severity: tuple[float, float] = (0.0, 1.0)
 
 
-@dataclass(kw_only=True, eq=False)
 class TwoTier(Mixed):
     """One half keeps the label in another style, the other half destroys the content; made for images and signals.
 
@@ -79,8 +75,8 @@ class TwoTier(Mixed):
     change at the upper end of ``style_severity``.
     """
 
-    name: ClassVar[str] = "two-tier"
-    parts_draw: ClassVar[bool] = True
+    name = "two-tier"
+    parts_draw = True
     severity: tuple[float, float] = field(default=(0.0, 1.0), init=False)
     parts: tuple[Any, ...] = field(default=(), init=False)
     style: tuple[Any, ...] = ("style",)
@@ -89,11 +85,9 @@ class TwoTier(Mixed):
     content_severity: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        severity = self.style_severity
-        style = [
-            {"name": part, "severity": severity} if isinstance(part, str) else part for part in as_parts(self.style)
-        ]
-        upper = Graded(parts=tuple(style), severity=severity)
+        own = {"severity": self.style_severity}
+        style = (({"name": part} | own) if isinstance(part, str) else part for part in as_parts(self.style))
+        upper = Graded(parts=tuple(style), severity=self.style_severity)
         lower = Graded(parts=as_parts(self.content), severity=self.content_severity)
         self.style_severity, self.content_severity = upper.severity, lower.severity
         self.parts = (upper, lower)
@@ -107,33 +101,30 @@ class TwoTier(Mixed):
         return result
 
 
-@dataclass(kw_only=True, eq=False)
 class Tiers(Mixed):
     """Images that are changed but readable, and images of which nothing is left, in equal shares."""
 
-    name: ClassVar[str] = "tiers"
-    parts_draw: ClassVar[bool] = True
+    name = "tiers"
+    parts_draw = True
     severity: tuple[float, float] = field(default=(0.0, 1.0), init=False)
     parts: tuple[Any, ...] = ("changed", "destroyed")
 
 
-@dataclass(kw_only=True, eq=False)
 class Tabular(Mixed):
     """Feature noise and feature shuffling in equal shares, for flat inputs ``[B, F]``."""
 
-    name: ClassVar[str] = "tabular"
+    name = "tabular"
     severity: tuple[float, float] = (0.0, 1.0)
     parts: tuple[Any, ...] = ("feature-noise", "feature-shuffle")
 
 
-@dataclass(kw_only=True, eq=False)
 class Auto(Mixed):
     """ "changed" and "destroyed" in equal shares for images, "two-tier" for signals and volumes, "tabular" for flat inputs.
 
     Whole numbers ``[B, L]`` are tokens, and get "sentences".
     """
 
-    name: ClassVar[str] = "auto"
+    name = "auto"
     forms = tuple(FORMS)
     severity: tuple[float, float] = field(default=(0.0, 1.0), init=False)
     parts: tuple[Any, ...] = field(default=(), init=False)

@@ -1,18 +1,16 @@
-"""Changes of every value: added noise, and bright for dark."""
+"""Changes of every value: added noise, and bright for dark; of flat inputs ``[B, F]`` also features that do not belong together."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from abnn.outliers.base import POSITIVE, Change
+from abnn.outliers.base import POSITIVE, Change, Exchange
 from abnn.outliers.random import Rng
 
 
-@dataclass(kw_only=True, eq=False)
 class Noise(Change):
     """``x + severity * scale * n`` with ``n ~ N(0, 1)`` for every value.
 
@@ -20,7 +18,7 @@ class Noise(Change):
     ``clip`` keeps the result in the range; ``shared_channels`` adds the same noise to all channels of a place.
     """
 
-    name: ClassVar[str] = "noise"
+    name = "noise"
     limits = (("scale", *POSITIVE),)
     choices = (("units", ("range", "raw")),)
     scale: float = 2.0
@@ -42,15 +40,46 @@ class Noise(Change):
         return result.clamp(low, low + span) if self.clip else result
 
 
-@dataclass(kw_only=True, eq=False)
 class Invert(Change):
     """``(1 - severity) x + severity (low + high - x)``: grey at 1/2, bright for dark at 1.
 
     Its shape can be read again beyond 1/2, so the two-tier recipe does not count it as destroyed content.
     """
 
-    name: ClassVar[str] = "invert"
+    name = "invert"
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         low, span = self.value_range(x)
         return torch.lerp(x, 2 * low + span - x, dial)
+
+
+class FeatureNoise(Change):
+    """``x + severity * scale * (high - low) * n`` with ``n ~ N(0, 1)``: every feature leaves its range by its own width."""
+
+    name = "feature-noise"
+    forms = ("flat",)
+    limits = (("scale", *POSITIVE),)
+    scale: float = 1.0
+
+    def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
+        _, span = self.value_range(x)
+        return x + dial * self.scale * span * rng.normal(*x.shape)
+
+
+class FeatureShuffle(Exchange):
+    """A random share ``severity`` of a sample's features take the values that they have in other samples of the batch.
+
+    Each feature keeps its distribution and loses its connection with the others. Alone in its batch, a sample has
+    nothing to swap with, and gets severity 0.
+    """
+
+    name = "feature-shuffle"
+    forms = ("flat",)
+
+    def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
+        batch, features = x.shape
+        # Each feature goes round its own random cycle through all samples, so that none keeps its value by chance.
+        order = rng.permutations(features, batch)
+        other = torch.zeros_like(order).scatter(1, order, order.roll(1, dims=1)).t()
+        hit = rng.permutations(batch, features) < (dial * features).ceil()
+        return torch.where(hit, x.gather(0, other), x)

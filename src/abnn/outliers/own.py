@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sized
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,6 @@ from abnn.outliers.ranges import channels_back, channels_first
 from abnn.tensors import rows_digest
 
 
-@dataclass(kw_only=True, eq=False)
 class FromData(Change):
     """Samples of ``data``, drawn with replacement by the generator, with severity 1; their labels are not used.
 
@@ -28,7 +26,7 @@ class FromData(Change):
     again at every draw, except those of tensors and tensor data sets, which stay on the device of the inputs.
     """
 
-    name: ClassVar[str] = "dataset"
+    name = "dataset"
     forms = (*VALUES, "tokens")
     uses_range = False
     severity: tuple[float, float] = (1.0, 1.0)

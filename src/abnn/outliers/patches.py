@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +11,6 @@ from abnn.outliers.base import SPATIAL, Change
 from abnn.outliers.random import Rng
 
 
-@dataclass(kw_only=True, eq=False)
 class Patches(Change):
     """Shuffled patches: the more severe, the more of them (share ``severity``) move, and the finer they are.
 
@@ -21,7 +18,7 @@ class Patches(Change):
     severity it varies by up to half a power from sample to sample. The values of a sample stay what they were.
     """
 
-    name: ClassVar[str] = "patches"
+    name = "patches"
     forms = SPATIAL
     choices = (("finest", (2, 4, 8, 16, 32)),)
     uses_range = False

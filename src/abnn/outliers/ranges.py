@@ -54,12 +54,8 @@ def channels_back(x: Tensor, layout: str | None) -> Tensor:
 
 
 def measure_range(batches: Iterable[Batch], layout: str | None = None) -> Range:
-    """Smallest and largest value of each channel over all batches, each of shape ``[C]``; ``[1]`` for whole numbers.
-
-    Of several inputs it is that of the main one.
-    """
-    low: Tensor | None = None
-    high: Tensor | None = None
+    """Smallest and largest value of each channel over all batches, ``[C]`` each, of the main input; ``[1]`` for whole numbers."""
+    bounds: Range | None = None
     for batch in batches:
         batch = batch.first if isinstance(batch, Inputs) else batch
         if not isinstance(batch, Tensor) or batch.ndim < 2 or batch.numel() == 0:
@@ -72,15 +68,13 @@ def measure_range(batches: Iterable[Batch], layout: str | None = None) -> Range:
         if not bool((torch.isfinite(least) & torch.isfinite(most)).all()):
             fix = "Clean or drop these samples."
             raise InputError(explain("batches", "NaN or infinite values", "finite values", fix))
-        if low is None or high is None:
-            low, high = least, most
-        elif low.shape != least.shape:
+        low, high = bounds or (least, most)
+        if low.shape != least.shape:
             raise InputError(explain("batches", f"{len(least)} channels after {len(low)}", "one number of channels"))
-        else:
-            low, high = torch.minimum(low, least), torch.maximum(high, most)
-    if low is None or high is None:
+        bounds = torch.minimum(low, least), torch.maximum(high, most)
+    if bounds is None:
         raise InputError(explain("batches", "no batch", "at least one", "Is the loader empty?"))
-    return low, high
+    return bounds
 
 
 def check_range(low: Tensor | float, high: Tensor | float) -> Range:

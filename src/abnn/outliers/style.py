@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from abnn.outliers.base import SPATIAL, Change
-from abnn.outliers.fields import border_level, object_mask, smooth_field
-from abnn.outliers.leaves import leaf_scenes
 from abnn.outliers.random import Rng
+from abnn.outliers.scenes import leaf_scenes, smooth_field
 
 SCENE_LEAVES = 24
 
 
-@dataclass(kw_only=True, eq=False)
 class Style(Change):
     """The same object in another style: what it is can still be read, so that its severity stays low.
 
@@ -30,7 +26,7 @@ class Style(Change):
     factors of up to exp(``size``) each, in small images less.
     """
 
-    name: ClassVar[str] = "style"
+    name = "style"
     forms = SPATIAL
     limits = (("composite", 0, 1), ("scenes", 0, 1), ("flip", 0, 1), ("size", 0, 1))
     severity: tuple[float, float] = (0.0, 0.3)
@@ -62,10 +58,14 @@ def small_affine(x: Tensor, amount: Tensor, rng: Rng, size: float = 0.6) -> Tens
     shear, turn, high, wide, up, left = (amount[:, None] * rng.between(-1.0, 1.0, len(x), 6)).unbind(1)
     size = size * finest(x)  # a small image cannot show a smaller one
     turn, tall, wide = turn * 0.1, torch.exp(size * high), torch.exp(size * wide)
-    first = torch.stack([wide * turn.cos(), 0.2 * shear - turn.sin(), 0.12 * left], dim=1)
-    second = torch.stack([turn.sin(), tall * turn.cos(), 0.12 * up], dim=1)
-    grid = F.affine_grid(torch.stack([first, second], dim=1), list(x.shape), align_corners=False)
-    return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    across = [wide * turn.cos(), 0.2 * shear - turn.sin(), 0.12 * left]
+    return warped(x, [*across, turn.sin(), tall * turn.cos(), 0.12 * up], "border")
+
+
+def warped(x: Tensor, rows: list[Tensor], padding: str = "reflection") -> Tensor:
+    """By an affine map of the six given numbers for each image."""
+    grid = F.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode=padding, align_corners=False)
 
 
 def finest(x: Tensor) -> float:
@@ -97,6 +97,24 @@ def blur_or_sharpen(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:
     pool = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
     way = rng.between(-1.0, 1.0, *amount.shape) * finest(x)
     return torch.lerp(x, pool(padded, 3, stride=1), amount * way).clamp(0, 1)
+
+
+def border_level(x: Tensor) -> Tensor:
+    """Median over the outermost values of each channel, which is the background of most centred objects."""
+    edges = [x.select(axis, end) for axis in range(2, x.ndim) for end in (0, -1)]
+    level = torch.cat([edge.reshape(*x.shape[:2], -1) for edge in edges], dim=2).median(dim=2).values
+    return level.view(*level.shape, *[1] * (x.ndim - 2))
+
+
+def object_mask(x: Tensor, background: Tensor) -> Tensor:
+    """How much each place belongs to the object, in [0, 1]: its distance from the background over the largest one.
+
+    For anti-aliased shapes of one level on a background of another, bright on dark or dark on bright, this is the
+    share of the place that the shape covers.
+    """
+    distance = (x - background).abs().amax(dim=1, keepdim=True)
+    largest = distance.flatten(1).amax(dim=1).view(-1, *[1] * (x.ndim - 1))
+    return distance / largest.clamp_min(torch.finfo(x.dtype).tiny)
 
 
 def recompose(x: Tensor, amount: Tensor, rng: Rng, scenes: float = 0.0) -> Tensor:

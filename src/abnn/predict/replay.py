@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from abnn.bayes.convolutions import VARIABLE
 from abnn.bayes.layers import MeanField, is_nothing
 from abnn.bayes.noise import Noise, map_noise, tensors_of
-from abnn.bayes.strategy import VARIABLE
 from abnn.errors import AbnnWarning
 from abnn.model.blocks import summary
 from abnn.model.network import AttachedNetwork

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from abnn.errors import InputError, explain
-from abnn.export.artefact import Answers, Exported
-from abnn.export.ask import ask
+from abnn.export.artefact import Answers, Exported, ask
 from abnn.export.learnt import Learnt
 from abnn.store.names import class_names_of
 from abnn.triage.thresholds import seven_digits

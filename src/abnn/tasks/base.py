@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from abnn.config import Objective
-from abnn.errors import InputError, explain, unknown
+from abnn.errors import AttachError, InputError, explain, unknown
 from abnn.model.evidence import Evidence
 
 TASKS: dict[str, Task] = {}
@@ -59,15 +59,11 @@ class Task(ABC):
         return {}
 
     def check_targets(self, y: Tensor, inputs: int, outputs: int, values: bool = True) -> Tensor:
-        """Return the targets of a batch, or raise an error that says what is wrong with them; shapes alone if not ``values``.
-
-        outputs  what :meth:`check_outputs` returned
-        """
+        """Return the targets of a batch, or raise an error; ``outputs``: of :meth:`check_outputs`. Not ``values``: only shapes are looked at."""
         if y.ndim != 1 or len(y) != inputs or y.is_floating_point():
             actual = f"labels of shape {tuple(y.shape)} and type {y.dtype} for {inputs} inputs"
-            raise InputError(
-                explain("loader", actual, "one whole number per input", "Give class numbers, not one-hot.")
-            )
+            fix = "Give class numbers, not one-hot."
+            raise InputError(explain("loader", actual, "one whole number per input", fix))
         if values and y.numel() and (y.min() < 0 or y.max() >= outputs):
             actual = f"labels from {y.min().item()} to {y.max().item()}"
             accepted = f"0 to {outputs - 1}, the backbone's classes"
@@ -84,11 +80,10 @@ class Task(ABC):
         """Return the output that stands for all draws, [B, ...]; ``plain``: whether the first is that of the plain network."""
         return outputs.mean(0)
 
-    @abstractmethod
     def id_loss(self, objective: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None = None) -> Tensor:
         """Return the loss of ordinary data, averaged over the batch; ``plain``: what the backbone says, where it counts."""
+        return self._loss(objective, outputs, target, plain, None, None)
 
-    @abstractmethod
     def outlier_loss(
         self,
         objective: Objective,
@@ -98,10 +93,14 @@ class Task(ABC):
         generator: torch.Generator | None,
         plain: Tensor | None = None,
     ) -> Tensor:
-        """Return the loss of outliers, averaged over the batch, before its sign and weight.
+        """Return the loss of outliers, averaged, before its sign and weight; ``plain``: what the backbone says of what they were made from."""
+        return self._loss(objective, outputs, target, plain, severity, generator)
 
-        plain  what the backbone says about the inputs that the outliers were made from, where it counts
-        """
+    def _loss(
+        self, goal: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None, severity: Any, generator: Any
+    ) -> Tensor:
+        """Return both losses, for tasks that have one formula; ``severity``: of outliers, [B]. None: these are ordinary data."""
+        raise NotImplementedError("a task has id_loss() and outlier_loss()")
 
     @abstractmethod
     def part_names(self, readout: bool) -> list[str]:
@@ -120,10 +119,7 @@ class Task(ABC):
         return 0
 
     def hidden_classes(self, classes: int, rounds: int, generator: torch.Generator) -> list[Tensor]:
-        """Return, for each round, which classes are taken away, as bools: their inputs are then like those of unknown classes.
-
-        None where a task has no classes, or too few.
-        """
+        """Return for each round which classes are taken away, as bools, as if nobody knew them; nothing where classes are none or too few."""
         return []
 
     def hidden_inputs(self, labels: Tensor, hidden: Tensor) -> Tensor:
@@ -145,6 +141,13 @@ class Task(ABC):
     @abstractmethod
     def right(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Return for each input whether the mean over the draws is right, as numbers."""
+
+
+def wrong_outputs(shape: tuple[int, ...], batch: int, accepted: str, fix: str = "") -> AttachError:
+    """Return the error for a network whose outputs have another shape than a task needs."""
+    actual = f"a network with outputs of shape {shape} for {batch} {'input' if batch == 1 else 'inputs'}"
+    fix = fix or "Wrap it in a module that returns one row of logits for each input."
+    return AttachError(explain("backbone", actual, accepted, fix))
 
 
 def make_task(task: Any) -> Task:

@@ -19,16 +19,17 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from abnn.config import Objective
-from abnn.errors import AbnnWarning, AttachError, InputError, explain
+from abnn.errors import AbnnWarning, InputError, explain
 from abnn.model.evidence import Evidence
 from abnn.model.network import mean_logits
-from abnn.tasks.base import Task, Usual
+from abnn.tasks.base import Task, Usual, wrong_outputs
 
 FEWEST = 4  # classes of which some can be hidden
 HIDDEN = 0.2
@@ -74,6 +75,9 @@ def draw_bce(draw_logits: Tensor, target: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(draw_logits, target.expand_as(draw_logits))
 
 
+LOSSES = {"mean": mean_cross_entropy, "draws": draw_cross_entropy, "bce": draw_bce}
+
+
 def graded_target(known: Tensor, severity: Tensor) -> Tensor:
     """(1 - t) known + t / K: certainty fades with severity t."""
     t = severity[:, None].float()
@@ -106,45 +110,35 @@ class Classification(Task):
 
     def check_outputs(self, shape: tuple[int, ...], batch: int, outputs: Tensor | None) -> int:
         if len(shape) != 2 or shape[0] != batch or shape[1] < 2:
-            raise AttachError(_no_classes(shape, batch))
-        if outputs is not None and _are_probabilities(outputs):
+            wrap = "For one logit z of a yes-or-no question, wrap it in a module that returns torch.stack([0 * z, z], 1), z flat."
+            fix = wrap if shape in ((batch,), (batch, 1)) else ""
+            raise wrong_outputs(shape, batch, f"shape ({batch}, K), one logit for each of K >= 2 classes", fix)
+        if outputs is not None and (outputs >= 0).all() and ((outputs.float().sum(1) - 1).abs() < 1e-4).all():
+            actual, fix = "a network that returns probabilities", "Return the logits, or log(p)."
             accepted = "logits, of which attachments and scores take the softmax themselves"
-            message = explain(
-                "backbone", "a network that returns probabilities", accepted, "Return the logits, or log(p)."
-            )
-            warnings.warn(message, AbnnWarning, stacklevel=3)
+            warnings.warn(explain("backbone", actual, accepted, fix), AbnnWarning, stacklevel=3)
         return shape[1]
 
     def average(self, outputs: Tensor, plain: bool = False) -> Tensor:
         return mean_logits(outputs)
 
-    def id_loss(self, objective: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None = None) -> Tensor:
-        loss = mean_cross_entropy if objective.id_loss == "mean" else draw_cross_entropy
-        known = known_target(objective, target, outputs.shape[2], plain)
-        value = loss(outputs, known.to(outputs.dtype))
-        if objective.hide and outputs.shape[2] >= FEWEST:
-            value = value + objective.hide * hidden_loss(outputs, known, target)
-        return value
-
-    def outlier_loss(
-        self,
-        objective: Objective,
-        outputs: Tensor,
-        target: Tensor,
-        severity: Tensor,
-        generator: torch.Generator | None,
-        plain: Tensor | None = None,
+    def _loss(
+        self, goal: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None, severity: Any, generator: Any
     ) -> Tensor:
         classes = outputs.shape[2]
-        if objective.target == "graded":
-            outlier_target = graded_target(known_target(objective, target, classes, plain), severity)
-        elif objective.target == "uniform":
+        known = known_target(goal, target, classes, plain)
+        if severity is None:
+            value = LOSSES[goal.id_loss](outputs, known.to(outputs.dtype))
+            hides = goal.hide and classes >= FEWEST
+            return value + goal.hide * hidden_loss(outputs, known, target) if hides else value
+        if goal.target == "graded":
+            outlier_target = graded_target(known, severity)
+        elif goal.target == "uniform":
             outlier_target = torch.full_like(outputs[0], 1 / classes)
         else:
             device = generator.device if generator is not None else outputs.device
             outlier_target = torch.rand(outputs.shape[1:], generator=generator, device=device).to(outputs)
-        losses = {"mean": mean_cross_entropy, "draws": draw_cross_entropy, "bce": draw_bce}
-        return losses[objective.outlier_loss](outputs, outlier_target.to(outputs.dtype))
+        return LOSSES[goal.outlier_loss](outputs, outlier_target.to(outputs.dtype))
 
     def part_names(self, readout: bool) -> list[str]:
         return PARTS + READOUT_PARTS if readout else PARTS
@@ -187,8 +181,7 @@ class Classification(Task):
         if classes < FEWEST:
             return []
         count = max(1, round(HIDDEN * classes))
-        orders = (torch.randperm(classes, generator=generator) for _ in range(rounds))
-        return [(order < count) for order in orders]
+        return [torch.randperm(classes, generator=generator) < count for _ in range(rounds)]
 
     def hidden_inputs(self, labels: Tensor, hidden: Tensor) -> Tensor:
         return hidden[labels]
@@ -204,17 +197,3 @@ class Classification(Task):
 
     def right(self, outputs: Tensor, target: Tensor) -> Tensor:
         return (log_mean_prediction(outputs).argmax(1) == target).float()
-
-
-def _no_classes(output: tuple[int, ...], batch: int) -> str:
-    actual = f"a network with outputs of shape {output} for {batch} {'input' if batch == 1 else 'inputs'}"
-    accepted = f"shape ({batch}, K), one logit for each of K >= 2 classes"
-    if output in ((batch,), (batch, 1)):
-        fix = "For one logit z of a yes-or-no question, wrap it in a module that returns torch.stack([0 * z, z], 1), z flat."
-    else:
-        fix = "Wrap it in a module that returns one row of logits for each input."
-    return explain("backbone", actual, accepted, fix)
-
-
-def _are_probabilities(output: Tensor) -> bool:
-    return bool((output >= 0).all() and ((output.float().sum(1) - 1).abs() < 1e-4).all())

@@ -7,14 +7,16 @@ The energy is that of all labels together, - sum_l ln(1 + exp z_l) (Wang et al. 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from abnn.config import Objective
-from abnn.errors import AttachError, InputError, explain
+from abnn.errors import InputError, explain
 from abnn.model.evidence import Evidence
-from abnn.tasks.base import Task, Usual
+from abnn.tasks.base import Task, Usual, wrong_outputs
 
 SMALL = 1e-3
 PARTS = [
@@ -56,9 +58,7 @@ class Multilabel(Task):
 
     def check_outputs(self, shape: tuple[int, ...], batch: int, outputs: Tensor | None) -> int:
         if len(shape) != 2 or shape[0] != batch:
-            actual = f"a network with outputs of shape {shape} for {batch} {'input' if batch == 1 else 'inputs'}"
-            fix = "Wrap it in a module that returns one row of logits for each input."
-            raise AttachError(explain("backbone", actual, f"shape ({batch}, L), one logit for each of L labels", fix))
+            raise wrong_outputs(shape, batch, f"shape ({batch}, L), one logit for each of L labels")
         return shape[1]
 
     def check_targets(self, y: Tensor, inputs: int, outputs: int, values: bool = True) -> Tensor:
@@ -74,31 +74,19 @@ class Multilabel(Task):
         mean = outputs.float().sigmoid().mean(0)
         return outputs[0] if len(outputs) == 1 else torch.logit(mean, eps=1e-7).to(outputs.dtype)
 
-    def _loss(self, outputs: Tensor, target: Tensor) -> Tensor:
-        draws, labels = outputs.shape[0], outputs.shape[2]
+    def _loss(
+        self, goal: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None, severity: Any, generator: Any
+    ) -> Tensor:
+        if plain is not None:
+            target = torch.lerp(target, plain.float().sigmoid(), goal.distil)
+        if severity is not None:
+            target = torch.lerp(target, torch.full_like(target, 0.5), severity[:, None].float())
+        draws, _, labels = outputs.shape
         if draws == 1:
             return F.binary_cross_entropy_with_logits(outputs[0], target)
         scale = torch.tensor(float(draws), device=outputs.device).log()
         yes, no = (F.logsigmoid(sign * outputs).logsumexp(0) - scale for sign in (1, -1))
         return -(target * yes + (1 - target) * no).sum() / (len(target) * labels)
-
-    def _known(self, objective: Objective, target: Tensor, plain: Tensor | None) -> Tensor:
-        return target if plain is None else torch.lerp(target, plain.float().sigmoid(), objective.distil)
-
-    def id_loss(self, objective: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None = None) -> Tensor:
-        return self._loss(outputs, self._known(objective, target, plain))
-
-    def outlier_loss(
-        self,
-        objective: Objective,
-        outputs: Tensor,
-        target: Tensor,
-        severity: Tensor,
-        generator: torch.Generator | None,
-        plain: Tensor | None = None,
-    ) -> Tensor:
-        known = self._known(objective, target, plain)
-        return self._loss(outputs, torch.lerp(known, torch.full_like(known, 0.5), severity[:, None].float()))
 
     def part_names(self, readout: bool) -> list[str]:
         return PARTS + READOUT_PARTS if readout else PARTS

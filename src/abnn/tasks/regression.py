@@ -21,7 +21,7 @@ from torch import Tensor
 from abnn.config import Objective
 from abnn.errors import AttachError, InputError, explain
 from abnn.model.evidence import Evidence
-from abnn.tasks.base import Task, Usual
+from abnn.tasks.base import Task, Usual, wrong_outputs
 from abnn.tasks.spread import Spread
 
 PARTS = ["width", "noise", "change of mind", "extremity"]
@@ -54,13 +54,10 @@ class Regression(Task):
     def check_outputs(self, shape: tuple[int, ...], batch: int, outputs: Tensor | None) -> int:
         width = shape[1] if len(shape) == 2 else 1
         if len(shape) not in (1, 2) or shape[0] != batch or width % (1 + self.variance) or not width:
-            actual = f"a network with outputs of shape {shape} for {batch} {'input' if batch == 1 else 'inputs'}"
             accepted = f"shape ({batch}, 2 D), D means and then the logarithms of D variances"
             if not self.variance:
                 accepted = f"shape ({batch},) or ({batch}, D), one or more numbers for each input"
-            raise AttachError(
-                explain("backbone", actual, accepted, "Wrap it in a module that returns one row for each.")
-            )
+            raise wrong_outputs(shape, batch, accepted, "Wrap it in a module that returns one row for each.")
         self.flat = len(shape) == 1
         return width
 
@@ -75,8 +72,7 @@ class Regression(Task):
         y = y.float().view(inputs, numbers)
         if values and not torch.isfinite(y).all():
             rows = (~torch.isfinite(y)).any(1).nonzero()[:5, 0].tolist()
-            places = ", ".join(map(str, rows))
-            actual = f"NaN or infinite targets in rows {places}"
+            actual = f"NaN or infinite targets in rows {', '.join(map(str, rows))}"
             raise InputError(explain("loader", actual, "finite targets", "Leave out inputs without a target."))
         return y
 
@@ -118,8 +114,8 @@ class Regression(Task):
             return spread.centre, spread.unit
         return target.mean(0), target.std(0, correction=0).clamp_min(1e-6)
 
-    def _losses(
-        self, objective: Objective, outputs: Tensor, target: Tensor, severity: Tensor | None, plain: Tensor | None
+    def _loss(
+        self, goal: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None, severity: Any, generator: Any
     ) -> Tensor:
         centre, unit = self._units(target)
         means, logs = self.separate(self.average(outputs))
@@ -131,32 +127,16 @@ class Regression(Task):
             kept = (value - backbone).square()
             if own_logs is not None:
                 kept = kept + (own_logs - 2 * unit.log()).clamp(-LOGS, LOGS).exp()
-            error = torch.lerp(error, kept, objective.distil)
+            error = torch.lerp(error, kept, goal.distil)
         scale = (backbone - right).square().mean(0).clamp(LEAST, 1)
         if severity is not None:
             share = severity[:, None].float()
-            error, scale = (
-                torch.lerp(error, value.square() + 1, share),
-                torch.lerp(scale, torch.ones_like(scale), share),
-            )
+            error = torch.lerp(error, value.square() + 1, share)
+            scale = torch.lerp(scale, torch.ones_like(scale), share)
         if logs is None:
             return (error / scale).mean()
         scaled = (logs - 2 * unit.log()).clamp(-LOGS, LOGS)
         return (scaled + error / scaled.exp()).mean() / 2
-
-    def id_loss(self, objective: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None = None) -> Tensor:
-        return self._losses(objective, outputs, target, None, plain)
-
-    def outlier_loss(
-        self,
-        objective: Objective,
-        outputs: Tensor,
-        target: Tensor,
-        severity: Tensor,
-        generator: torch.Generator | None,
-        plain: Tensor | None = None,
-    ) -> Tensor:
-        return self._losses(objective, outputs, target, severity, plain)
 
     def part_names(self, readout: bool) -> list[str]:
         return PARTS

@@ -51,19 +51,6 @@ class Spread(nn.Module):
     separate  splits outputs into means and logarithms of variances, which are None where the network says none
     """
 
-    centre: Tensor
-    unit: Tensor
-    feature_centre: Tensor
-    feature_unit: Tensor
-    lowest: Tensor
-    highest: Tensor
-    trust: Tensor
-    weights: Tensor
-    offset: Tensor
-    mean_noise: Tensor
-    shares: Tensor
-    bounds: Tensor
-    taught: Tensor
     _measured: bool | None = None
 
     def __init__(
@@ -75,13 +62,13 @@ class Spread(nn.Module):
     ) -> None:
         super().__init__()
         features = 2 * outputs + (readout or 0)
-        sizes = {
-            "centre": (outputs,), "unit": (outputs,), "feature_centre": (features,), "feature_unit": (features,),
-            "lowest": (features,), "highest": (features,), "trust": (outputs,), "weights": (features, outputs), "offset": (outputs,), "mean_noise": (outputs,), "shares": (places,),
-            "bounds": (places,), "taught": (outputs,),
-        }  # fmt: skip
-        for name, size in sizes.items():
-            self.register_buffer(name, torch.zeros(size))
+        self.centre, self.unit = nn.Buffer(torch.zeros(outputs)), nn.Buffer(torch.zeros(outputs))
+        self.feature_centre, self.feature_unit = nn.Buffer(torch.zeros(features)), nn.Buffer(torch.zeros(features))
+        self.lowest, self.highest = nn.Buffer(torch.zeros(features)), nn.Buffer(torch.zeros(features))
+        self.trust, self.weights = nn.Buffer(torch.zeros(outputs)), nn.Buffer(torch.zeros(features, outputs))
+        self.offset, self.mean_noise = nn.Buffer(torch.zeros(outputs)), nn.Buffer(torch.zeros(outputs))
+        self.shares, self.bounds = nn.Buffer(torch.zeros(places)), nn.Buffer(torch.zeros(places))
+        self.taught = nn.Buffer(torch.zeros(outputs))
         self.separate = separate
 
     @property
@@ -94,10 +81,10 @@ class Spread(nn.Module):
     def average(self, evidence: Evidence | Fitted) -> tuple[Tensor, Tensor | None]:
         """m, [B, D], and ln of the mean variance of both networks, where they say one."""
         (plain, own), (attached, other) = self.separate(evidence.plain), self.separate(evidence.attached)
-        logs = (
-            None if own is None or other is None else torch.stack([own, other]).logsumexp(0) - torch.tensor(2.0).log()
-        )
-        return torch.lerp(plain, attached, self.trust), logs
+        mean = torch.lerp(plain, attached, self.trust)
+        if own is None or other is None:
+            return mean, None
+        return mean, torch.stack([own, other]).logsumexp(0) - torch.tensor(2.0).log()
 
     def _features(self, evidence: Evidence | Fitted) -> Tensor:
         value = (self.average(evidence)[0] - self.centre) / self.unit
@@ -109,12 +96,9 @@ class Spread(nn.Module):
         own = self.average(evidence)[1]
         if own is not None:
             return own + self.offset
-        return self._scaled(self._features(evidence)) @ self.weights + self.offset + 2 * self.unit.log()
-
-    def _scaled(self, features: Tensor) -> Tensor:
-        """Features in units of what is usual, cut to where the data are."""
-        scaled = (features - self.feature_centre) / self.feature_unit
-        return scaled.maximum(self.lowest).minimum(self.highest)
+        scaled = (self._features(evidence) - self.feature_centre) / self.feature_unit
+        inside = scaled.maximum(self.lowest).minimum(self.highest)  # cut to where the data are
+        return inside @ self.weights + self.offset + 2 * self.unit.log()
 
     def outside(self, variances: Tensor) -> Tensor:
         """max_k max(0, v_k / Q_k - 1), [B, 1]."""
@@ -178,8 +162,7 @@ class Spread(nn.Module):
         ratio = (error / self.log_noise(ordinary).exp()).mean(0)
         self.offset.copy_(ratio.clamp_min(1e-12).log())
         self.mean_noise.copy_(error.mean(0).maximum(least) / self.unit.square())
-        shares = torch.tensor([min(1.0, width / max(1, inputs)) for width in widths])
-        self.shares.copy_(shares)
+        self.shares.copy_(torch.tensor([min(1.0, width / max(1, inputs)) for width in widths]))
         self.bounds.copy_(ordinary.variances.amax(0))
         for evidence in outliers:
             self.taught.copy_(self._likeliest(evidence))

@@ -27,7 +27,7 @@ from abnn.cli.steps.inputs import list_names, read_inputs
 from abnn.data import InputForm
 from abnn.data.drawing import InkForm, reads_drawings
 from abnn.errors import AbnnError, FileFormatError, InputError, explain, import_extra, unknown
-from abnn.export.ask import ask
+from abnn.export.artefact import ask
 from abnn.files import check_writable, write_bytes, write_text
 from abnn.store.names import class_names_of
 from abnn.triage.drift import resume_monitor

@@ -1,7 +1,8 @@
 """What a network knows about tokens: which words are alike, which tokens are no words, and which one pads.
 
 Words are alike whose embeddings point the same way. Wide embeddings are projected at random onto fewer numbers first, so that a copy of all
-of them is small; neighbours of a word are looked up when it first occurs.
+of them is small; neighbours of a word are looked up when it first occurs. On its way through a generator padding is -1, whatever the
+network's own token and mask say.
 """
 
 from __future__ import annotations
@@ -13,20 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from abnn.model.inputs import Batch, Inputs
 from abnn.model.tokens import are_tokens, token_table
 
 WIDTH, NEIGHBOURS = 256, 8
-SPECIAL = (
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-    "cls_token_id",
-    "sep_token_id",
-    "mask_token_id",
-    "unk_token_id",
-)
-
-
+SPECIAL = [f"{name}_token_id" for name in ("pad", "bos", "eos", "cls", "sep", "mask", "unk")]
 _KNOWN: WeakKeyDictionary[nn.Embedding, tuple[tuple[int, int], Vocabulary]] = WeakKeyDictionary()
 
 
@@ -79,3 +71,27 @@ def vocabulary_of(model: Any) -> Vocabulary | None:
     found = Vocabulary(table.weight, special | ({pad} if isinstance(pad, int) else set()), pad)
     _KNOWN[table] = state, found
     return found
+
+
+def with_padding_known(x: Batch, vocabulary: Vocabulary | None) -> tuple[Tensor, Tensor | None]:
+    """Return tokens in which padding is -1, and where they are none, [B, L]; None where nothing says what pads."""
+    first, mask = (x.first, x.mask) if isinstance(x, Inputs) else (x, None)
+    if mask is None and vocabulary is not None and vocabulary.pad is not None:
+        mask = first != vocabulary.pad
+    if mask is None or mask.shape != first.shape:
+        return first, None
+    return first.long().masked_fill(~mask, -1), mask
+
+
+def restored(x: Batch, made: Tensor, mask: Tensor | None, vocabulary: Vocabulary | None) -> Batch:
+    """Return ``x`` with the tokens that were made of it, and where sentences got shorter, another mask."""
+    first = x.first if isinstance(x, Inputs) else x
+    if mask is not None:
+        padding = made < 0
+        pad = None if vocabulary is None else vocabulary.pad
+        token = first[~mask][:1] if pad is None else first.new_tensor([pad])
+        own = torch.where(mask, token if len(token) else torch.zeros_like(first[:1, 0]), first)
+        made = torch.where(padding, own, made).to(first.dtype)
+        if isinstance(x, Inputs):
+            return x.replace(first=made, mask=None if x.mask is None else ~padding)
+    return x.replace(first=made) if isinstance(x, Inputs) else made

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import abnn
 from abnn.attached import Attached
-from abnn.bayes import strategy
+from abnn.bayes import convolutions
 from abnn.bayes.convolutions import WAYS, Geometry
 from abnn.bayes.layers import BayesConv
 from abnn.errors import InputError
@@ -23,10 +23,10 @@ GEOMETRY = Geometry((1, 1), (1, 1))
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv(strategy.VARIABLE, raising=False)
-    strategy.forget()
+    monkeypatch.delenv(convolutions.VARIABLE, raising=False)
+    convolutions._known.clear()
     yield
-    strategy.forget()
+    convolutions._known.clear()
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         shapes.append(tuple(x.shape))
         return "matmul"
 
-    monkeypatch.setattr(strategy, "SMALL", 0)
-    monkeypatch.setattr(strategy, "_measure", measure)
+    monkeypatch.setattr(convolutions, "SMALL", 0)
+    monkeypatch.setattr(convolutions, "_measure", measure)
     return shapes
 
 
@@ -50,56 +50,56 @@ def problem(batch: int = 2, draws: int = 3, dtype: torch.dtype = torch.float32) 
 
 def test_a_prediction_measures_each_problem_once(measured: list[Any]) -> None:
     with torch.inference_mode():
-        assert [strategy.choose(*problem()) for _ in range(3)] == ["matmul"] * 3
+        assert [convolutions.choose(*problem()) for _ in range(3)] == ["matmul"] * 3
         assert len(measured) == 1
-        strategy.choose(*problem(draws=4))
-        strategy.choose(*problem(dtype=torch.float64))
+        convolutions.choose(*problem(draws=4))
+        convolutions.choose(*problem(dtype=torch.float64))
         x, weight, _, geometry, _ = problem()
-        strategy.choose(x[:2], weight, None, geometry, False)
-        strategy.choose(x, weight, torch.zeros(3, 4), geometry, True)
+        convolutions.choose(x[:2], weight, None, geometry, False)
+        convolutions.choose(x, weight, torch.zeros(3, 4), geometry, True)
         assert len(measured) == 5
         for batch in (5, 6, 7, 8):  # one power of two
-            strategy.choose(*problem(batch=batch))
+            convolutions.choose(*problem(batch=batch))
         assert len(measured) == 6
         threads = torch.get_num_threads()
         try:
             torch.set_num_threads(threads + 1)
-            strategy.choose(*problem())
+            convolutions.choose(*problem())
         finally:
             torch.set_num_threads(threads)
         assert len(measured) == 7
 
 
 def test_clocks_decide_nothing_outside_of_predictions(measured: list[Any]) -> None:
-    strategy.choose(*problem())
+    convolutions.choose(*problem())
     with torch.no_grad():
-        strategy.choose(*problem())
+        convolutions.choose(*problem())
     with torch.inference_mode():
         torch.use_deterministic_algorithms(True)
         try:
-            strategy.choose(*problem())
+            convolutions.choose(*problem())
         finally:
             torch.use_deterministic_algorithms(False)
     assert measured == []
 
 
 def test_small_problems_are_not_measured(monkeypatch: pytest.MonkeyPatch, measured: list[Any]) -> None:
-    monkeypatch.setattr(strategy, "SMALL", 2 * 3 * 4 * 4 * 9 * 36 + 1)  # one more than the multiplications
+    monkeypatch.setattr(convolutions, "SMALL", 2 * 3 * 4 * 4 * 9 * 36 + 1)  # one more than the multiplications
     with torch.inference_mode():
-        assert strategy.choose(*problem()) == "grouped"
+        assert convolutions.choose(*problem()) == "grouped"
         assert measured == []
-        strategy.choose(*problem(batch=3))
+        convolutions.choose(*problem(batch=3))
     assert len(measured) == 1
 
 
 def test_the_rule_groups_what_a_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight, *_ = problem()
-    monkeypatch.setattr(strategy, "CACHED", 4 * (x.numel() + weight.numel()))
-    assert strategy.rule(x, weight, True) == "grouped"
-    monkeypatch.setattr(strategy, "CACHED", 4 * (x.numel() + weight.numel()) - 1)
-    assert strategy.rule(x, weight, True) == "loop"
-    assert strategy.rule(x, weight, False) == "grouped"
-    assert strategy.rule(x.to("meta"), weight.to("meta"), True) == "grouped"
+    monkeypatch.setattr(convolutions, "CACHED", 4 * (x.numel() + weight.numel()))
+    assert convolutions.rule(x, weight, True) == "grouped"
+    monkeypatch.setattr(convolutions, "CACHED", 4 * (x.numel() + weight.numel()) - 1)
+    assert convolutions.rule(x, weight, True) == "loop"
+    assert convolutions.rule(x, weight, False) == "grouped"
+    assert convolutions.rule(x.to("meta"), weight.to("meta"), True) == "grouped"
 
 
 @pytest.mark.parametrize("folded", [True, False])
@@ -116,33 +116,33 @@ def test_the_fastest_way_is_found(monkeypatch: pytest.MonkeyPatch, fastest: str,
 
         return way
 
-    monkeypatch.setattr(strategy, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(strategy, "SMALL", 0)
-    monkeypatch.setattr(strategy, "WAYS", {name: slowed(name) for name in WAYS})
+    monkeypatch.setattr(convolutions, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(convolutions, "SMALL", 0)
+    monkeypatch.setattr(convolutions, "WAYS", {name: slowed(name) for name in WAYS})
     x, weight, bias, geometry, _ = problem(batch=9)
     with torch.inference_mode():
-        assert strategy.choose(x, weight, bias, geometry, folded) == fastest
+        assert convolutions.choose(x, weight, bias, geometry, folded) == fastest
 
 
 def test_measurements_choose_one_of_the_ways() -> None:
     """With real clocks, on a problem where all are about as fast, so that the second round is needed."""
     with torch.inference_mode():
-        assert strategy._measure(*problem(batch=16)) in WAYS
+        assert convolutions._measure(*problem(batch=16)) in WAYS
 
 
 @pytest.mark.parametrize("name", list(WAYS))
 def test_a_fixed_way_is_taken_everywhere(monkeypatch: pytest.MonkeyPatch, measured: list[Any], name: str) -> None:
-    monkeypatch.setenv(strategy.VARIABLE, name)
-    assert strategy.choose(*problem()) == name
+    monkeypatch.setenv(convolutions.VARIABLE, name)
+    assert convolutions.choose(*problem()) == name
     with torch.inference_mode():
-        assert strategy.choose(*problem()) == name
+        assert convolutions.choose(*problem()) == name
     assert measured == []
 
 
 def test_an_unknown_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(strategy.VARIABLE, "group")
+    monkeypatch.setenv(convolutions.VARIABLE, "group")
     with pytest.raises(InputError, match="ABNN_CONV: got 'group'; accepted: grouped, loop, matmul.*'grouped'"):
-        strategy.choose(*problem())
+        convolutions.choose(*problem())
 
 
 def test_predictions_do_not_depend_on_the_way(
@@ -151,7 +151,7 @@ def test_predictions_do_not_depend_on_the_way(
     """Up to rounding: three convolutions of 72 products each, so about 100 times the precision of float32."""
     found = []
     for name in WAYS:
-        monkeypatch.setenv(strategy.VARIABLE, name)
+        monkeypatch.setenv(convolutions.VARIABLE, name)
         found.append(attached.predict(images, draws=5).samples)
     for samples in found[1:]:
         torch.testing.assert_close(samples, found[0], rtol=100 * torch.finfo(torch.float32).eps, atol=1e-6)
@@ -164,16 +164,16 @@ def test_compiled_layers_follow_a_rule_or_a_wish(
     layer = BayesConv(4, 4, (3, 3))
     layer.resample(3)
     x = torch.randn(24, 4, 5, 5, generator=generator()).requires_grad_()
-    monkeypatch.setenv(strategy.VARIABLE, "loop")
+    monkeypatch.setenv(convolutions.VARIABLE, "loop")
     expected = layer(x)
     slope = torch.autograd.grad(expected.square().sum(), [x, *layer.parameters()])
     taken: list[str] = []
     ways = {name: _noting(name, each, taken) for name, each in WAYS.items()}
-    monkeypatch.setattr(strategy, "WAYS", ways)
+    monkeypatch.setattr(convolutions, "WAYS", ways)
     if way is None:
-        monkeypatch.delenv(strategy.VARIABLE)
+        monkeypatch.delenv(convolutions.VARIABLE)
     else:
-        monkeypatch.setenv(strategy.VARIABLE, way)
+        monkeypatch.setenv(convolutions.VARIABLE, way)
     torch._dynamo.reset()
     found = torch.compile(layer, backend="aot_eager", fullgraph=True)(x)
     torch.testing.assert_close(found, expected)
@@ -201,7 +201,7 @@ def test_trained_models_agree_with_every_way(monkeypatch: pytest.MonkeyPatch) ->
     x = torch.rand(4, 1, 8, 8, generator=generator(3))
     gradients = []
     for name in WAYS:
-        monkeypatch.setenv(strategy.VARIABLE, name)
+        monkeypatch.setenv(convolutions.VARIABLE, name)
         model = abnn.attach(network, x[:1], draws=3, preset="authors")
         model(x).logsumexp(1).sum().backward()
         gradients.append([parameter.grad for _, parameter in model.attachment_parameters()])

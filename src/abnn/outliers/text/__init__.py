@@ -1,1 +1,0 @@
-"""Outliers of sentences: whole numbers that name words, not amounts."""
