@@ -5,7 +5,7 @@
 The data, as :mod:`abnn.data` keeps them, in one folder: ``cifar10/{train,test}.npz``, ``{cifar100,tiny-imagenet,mnist,svhn}/test.npz``,
 and ``textures/`` as images. Tiny-ImageNet without the classes that CIFAR-10 has. Everything is seen at 32 pixels.
 
-The network is trained on all training images (SGD, random crops and flips, 100 epochs) and kept in ``runs/cifar10``. Attachments and
+The network is trained on all training images (SGD, random crops, flips and covered squares, 100 epochs) and kept in ``runs/cifar10``. Attachments and
 post-hoc scores are fitted to the same images. As in OpenOOD, 1,000 test images calibrate and the other 9,000 are the test.
 Rows are those of :mod:`research.pretrained.run`. Columns: near (CIFAR-100, Tiny-ImageNet) and far (MNIST, SVHN, textures) are means
 of the AUROC against their sets; errors, of the row's own predictions; accuracy. Records: <output>/resnet18/<row>-seed<seed>.json.
@@ -42,7 +42,7 @@ from research.tables import Column, render, update_between_markers
 NEAR, FAR = ("cifar100", "tiny-imagenet"), ("mnist", "svhn", "textures")
 COLUMNS = [Column(name, f"columns.{name}") for name in ("near", "far", "errors", "accuracy")]
 COLUMNS += [Column(name, f"detection.{name}") for name in (*NEAR, *FAR)]
-SIDE, CALIBRATED, EPOCHS, BATCH, RATE, DECAY, MARGIN = 32, 1000, 100, 256, 0.2, 5e-4, 4
+SIDE, CALIBRATED, EPOCHS, BATCH, RATE, DECAY, MARGIN, COVERED = 32, 1000, 100, 256, 0.2, 5e-4, 4, 16
 
 
 def network() -> nn.Module:
@@ -53,7 +53,10 @@ def network() -> nn.Module:
 
 
 def train(made: nn.Module, images: Tensor, labels: Tensor, seed: int, epochs: int) -> nn.Module:
-    """Train on random crops and flips of images, uint8 [N, 3, 32, 32]; the rate rises for a twentieth and falls like a cosine."""
+    """Train on random crops and flips of images, uint8 [N, 3, 32, 32], each with a square covered in grey.
+
+    The rate rises for a twentieth of the steps and falls like a cosine.
+    """
     torch.manual_seed(seed)
     where = device()
     made = made.to(where, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
@@ -78,7 +81,11 @@ def train(made: nn.Module, images: Tensor, labels: Tensor, seed: int, epochs: in
                 down[:, None, :, None],
                 across[:, None, None, :],
             )
-            x = (padded[places].float() / 255).contiguous(memory_format=torch.channels_last)
+            rows_in, columns_in = (
+                (pixels - torch.randint(SIDE, (batch, 1), device=where)).abs() < COVERED // 2 for _ in range(2)
+            )
+            covered = (rows_in[:, :, None] & columns_in[:, None, :])[:, None]
+            x = torch.where(covered, 0.5, padded[places].float() / 255).contiguous(memory_format=torch.channels_last)
             with torch.autocast(where, torch.bfloat16, enabled=where == "cuda"):
                 loss = F.cross_entropy(made(x).float(), labels[rows])
             optimizer.zero_grad()
