@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
 from abnn.batch.plan import Shard, open_parquet
 from abnn.data import InputForm, read_image
@@ -139,10 +138,9 @@ def image_reader(form: InputForm) -> Reader:
         inputs = list(each_of(read_one, contents))
         errors = [each if isinstance(each, str) else None for each in inputs]
         good = [each for each in inputs if not isinstance(each, str)]
-        if len({each.shape for each in good}) > 1:
-            parts = [form.images(each[None]) for each in good]
-            return errors, np.concatenate(parts) if isinstance(parts[0], np.ndarray) else torch.cat(parts)
-        return errors, form.images(np.stack(good)) if good else None
+        if len({each.shape for each in good}) == 1:
+            return errors, form.images(np.stack(good))
+        return errors, form.join([form.images(each[None]) for each in good])
 
     return read
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from abnn.errors import FileFormatError
 from abnn.model.network import AttachedNetwork
 from abnn.scores.combined import NEVER
-from abnn.store.description import OTHER_METHOD
+from abnn.store.folder import OTHER_METHOD
 
 PARTS_AT = {"centre": 0, "unit": 0, "anchor": 0, "linear": 1, "inner": 1}
 """Tensors of the combined score that have an entry for each part, and in which dimension."""

@@ -16,7 +16,7 @@ from abnn.errors import AbnnError, InputError, explain
 from abnn.networks.by_name import build_backbone
 from abnn.networks.weights import load_weights
 from abnn.predict import Plain
-from abnn.store.saved import _from_function
+from abnn.store.saved import backbone_from_function
 from abnn.train.randomness import preserved_random_state, seed_everything
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -35,7 +35,7 @@ def make_backbone(request: FitRequest, classes: int, sample: Look) -> tuple[nn.M
     with preserved_random_state():
         seed_everything("backbone", request.seed)  # a run that goes on begins with the same values
         if ":" in name:
-            network = _from_function(name)
+            network = backbone_from_function(name)
             first = next((part for part in network.modules() if isinstance(part, nn.Conv2d)), None)
             channels = channels or (by_images if first is None else first.in_channels)
         else:
