@@ -1,18 +1,14 @@
-"""What the commands share: options, commands from settings, lines on a terminal, and models on their devices."""
+"""What the commands share: options, lines on a terminal, and models on their devices."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
 from abnn.errors import InputError, explain, import_extra, readable
-
-Request = TypeVar("Request")
 
 ModelFolder = Annotated[Path, typer.Argument(help="Folder of a saved model, or the one with model/ in it.")]
 Draws = Annotated[int | None, typer.Option(min=0, help="Weight draws; 0: mean weights. Default: as calibrated.")]
@@ -25,27 +21,6 @@ SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help="Leave o
 Report = Annotated[bool, typer.Option(help="Write the HTML page.")]
 Figures = Annotated[bool, typer.Option("--figures", help="Also write every figure as PNG and SVG.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
-
-
-def command(request: type[Request]) -> Callable[[Callable[[Request], None]], Callable[..., None]]:
-    """Make a function of one settings object a command with an option for each field of that dataclass."""
-
-    def decorate(function: Callable[[Request], None]) -> Callable[..., None]:
-        def run(**values: Any) -> None:
-            function(request(**values))
-
-        hints = get_type_hints(request, include_extras=True)
-        options = [each.replace(annotation=hints[each.name]) for each in inspect.signature(request).parameters.values()]
-        return named_like(function, run, inspect.Signature(options))
-
-    return decorate
-
-
-def named_like(function: Callable[..., Any], run: Callable[..., None], signature: inspect.Signature) -> Any:
-    """Return ``run`` with the name and the help of a function, and with the options of a signature."""
-    run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
-    run.__signature__ = signature  # type: ignore[attr-defined]
-    return run
 
 
 def visible(text: str) -> str:
@@ -102,15 +77,20 @@ def name_of(folder: Path) -> str:
 
 
 def move_to_device(model: Any, device: str) -> str:
-    """Put a loaded model onto a device by name, "auto": a GPU if there is one, and return what it is called."""
+    """Put a loaded model onto a device by name, or "auto", and return what it is called."""
     import torch
 
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    module = model if isinstance(model, torch.nn.Module) else model.network
+    device = usual_device() if device == "auto" else device
     try:
-        module.to(device)
+        (model if isinstance(model, torch.nn.Module) else model.network).to(device)
     except (RuntimeError, AssertionError) as error:
         fix = str(error).split("\n")[0]
         raise InputError(explain("--device", repr(device), "a device of this machine", fix)) from None
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+
+
+def usual_device() -> str:
+    """Return what ``--device auto`` means on this machine."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

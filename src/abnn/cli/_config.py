@@ -1,4 +1,4 @@
-"""Options from a file: ``--config run.toml`` gives a command its defaults, and a run leaves the same file beside its result."""
+"""Commands from functions, with options from a file: ``--config run.toml`` gives defaults, and a run leaves such a file beside its result."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from abnn._version import __version__
-from abnn.cli._common import named_like
 from abnn.errors import FileFormatError, unknown
+from abnn.files import write_text
 
 FILE = "run.toml"
 _running: ContextVar[tuple[str, dict[str, Any]]] = ContextVar("running", default=("", {}))
@@ -33,10 +33,10 @@ def _read(context: typer.Context, path: Path | None) -> Path | None:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FileFormatError(f"--config: {path} is no TOML ({error}); write lines such as: epochs = 5") from None
-    names = {each.name for each in context.command.params if each.name not in (None, "config", "help")}
+    names = {str(each.name).replace("_", "-") for each in context.command.params} - {"config", "help"}
     for name in values:
-        if name.replace("-", "_") not in names:
-            raise unknown(f"--config: {path}", name, sorted(str(each).replace("_", "-") for each in names))
+        if name.replace("_", "-") not in names:
+            raise unknown(f"--config: {path}", name, names)
     context.default_map = {name.replace("-", "_"): value for name, value in values.items()}
     return path
 
@@ -47,32 +47,36 @@ Config = Annotated[
 ]
 
 
-def configurable(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with an option ``--config``."""
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command: an option for each parameter, or for each field of the dataclass of the parameter ``request``, and ``--config``."""
+    options = inspect.signature(function, eval_str=True).parameters
+    request = options["request"].annotation if "request" in options else None
+    if request is not None:
+        hints, options = get_type_hints(request, include_extras=True), inspect.signature(request).parameters
+        options = {name: each.replace(annotation=hints[name]) for name, each in options.items()}  # type: ignore[assignment]
 
     def run(config: Path | None = None, **values: Any) -> None:
-        token = _running.set((command.__name__, values))
+        token = _running.set((function.__name__, values))
         try:
-            command(**values)
+            function(**values) if request is None else function(request(**values))
         finally:
             _running.reset(token)
 
-    signature = inspect.signature(command, eval_str=True)
     parameter = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Config)
-    return named_like(command, run, signature.replace(parameters=[*signature.parameters.values(), parameter]))
+    run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
+    run.__signature__ = inspect.Signature([*options.values(), parameter])  # type: ignore[attr-defined]
+    return run
 
 
 def write_options(path: Path) -> None:
     """Write all options that the running command has, defaults as well, as a file for ``--config``."""
-    from abnn.files import write_text
-
-    command, values = _running.get()
-    if not command:  # called from Python
+    name, values = _running.get()
+    if not name:  # called from Python
         return
-    lines = [f"# abnn {command}, version {__version__}"]
-    for name, each in values.items():
+    lines = [f"# abnn {name}, version {__version__}"]
+    for option, each in values.items():
         if each is not None:
-            option, value = name.replace("_", "-"), json.dumps(each, default=str, ensure_ascii=False)  # TOML as well
+            option, value = option.replace("_", "-"), json.dumps(each, default=str, ensure_ascii=False)  # TOML as well
             foreign = any(0xD800 <= ord(letter) < 0xE000 for letter in value)  # bytes of a file's name, no UTF-8
             lines.append(f"# {option} has a name that no text file can hold" if foreign else f"{option} = {value}")
     write_text(path, "\n".join(lines) + "\n")

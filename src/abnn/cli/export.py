@@ -9,6 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from abnn.cli import _common as common
+from abnn.cli._config import command
 from abnn.errors import InputError, explain
 
 
@@ -24,7 +25,7 @@ class ExportRequest:
     quiet: Annotated[bool, Option("--quiet", "-q", help="Say nothing where all is well.")] = False
 
 
-@common.command(ExportRequest)
+@command
 def export(request: ExportRequest) -> None:
     """Write a saved model as one artefact: predictions, score and verdicts by onnxruntime, without torch.
 

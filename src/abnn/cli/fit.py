@@ -8,7 +8,8 @@ from typing import Annotated
 
 from typer import Option
 
-from abnn.cli._common import Quiet, Report, SkipUnreadable, command
+from abnn.cli._common import Quiet, Report, SkipUnreadable
+from abnn.cli._config import command
 
 ON_AVERAGE = "on average over calibration sets"
 
@@ -55,7 +56,7 @@ class FitRequest(OwnRequest):
     report: Report = True
 
 
-@command(FitRequest)
+@command
 def fit(request: FitRequest) -> None:
     """Clip attachments onto your own network, fit them on your images, choose thresholds, and save it all.
 

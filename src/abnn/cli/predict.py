@@ -10,6 +10,7 @@ import typer
 from typer import Argument, Option
 
 from abnn.cli import _common as common
+from abnn.cli._config import command
 
 INPUTS = "Images, folders, patterns, .npz files; - for stdin."
 
@@ -36,7 +37,7 @@ class PredictRequest:
     quiet: Annotated[bool, Option("--quiet", "-q", help="No progress and no summary on stderr.")] = False
 
 
-@common.command(PredictRequest)
+@command
 def predict(request: PredictRequest) -> None:
     """Predict images and say for each: accept, notice or reject.
 

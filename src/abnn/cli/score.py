@@ -9,6 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from abnn.cli import _common as common
+from abnn.cli._config import command
 
 INPUT = "A folder of images or of Parquet files, a Parquet file, or a text file with one name per line."
 
@@ -35,7 +36,7 @@ class ScoreRequest:
     quiet: common.Quiet = False
 
 
-@common.command(ScoreRequest)
+@command
 def score(request: ScoreRequest) -> None:
     """Score many inputs, each exactly once, into Parquet files; goes on where it stopped.
 

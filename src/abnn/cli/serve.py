@@ -10,16 +10,14 @@ import socket
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from abnn.cli._common import Backbone, Device, Weights, command, move_to_device, name_of, open_model, say
+from abnn.cli._common import Backbone, Device, Weights, move_to_device, name_of, open_model, say
+from abnn.cli._config import command
 from abnn.errors import InputError, explain, import_extra, unknown
-
-if TYPE_CHECKING:
-    from abnn.serve import Settings
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
@@ -48,14 +46,23 @@ class ServeRequest:
     quiet: Annotated[bool, Option("--quiet", "-q", help="No progress bars, and no line for each request.")] = False
 
 
-@command(ServeRequest)
+@command
 def serve(request: ServeRequest) -> None:
     """Serve a saved model over HTTP, with a page where a person can try it."""
-    from abnn.serve import create_app
+    from abnn.serve import Settings, create_app
     from abnn.serve.server import run
 
     host, local = request.host, is_local(request.host)
-    settings = _settings(request)
+    same = ("max_batch", "queue", "timeout", "max_bytes", "max_pixels", "drift")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    settings = Settings(
+        **{name: getattr(request, name) for name in same},
+        wait=request.wait / 1000,
+        max_images=min(64, request.queue),
+        token=request.token or None,
+        hosts=(*LOCAL_NAMES, host) if local else None,
+        threads=request.threads or cores,
+    )
     warnings.filterwarnings("ignore", module="PIL")  # Both speak of damaged uploads, which are answered as such.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     samples = _samples(request)
@@ -71,27 +78,11 @@ def serve(request: ServeRequest) -> None:
         run(application, settings, listener, request.quiet)
 
 
-def _settings(request: ServeRequest) -> Settings:
-    from abnn.serve import Settings
-
-    same = ("max_batch", "queue", "timeout", "max_bytes", "max_pixels", "drift")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Settings(
-        **{name: getattr(request, name) for name in same},
-        wait=request.wait / 1000,
-        max_images=min(64, request.queue),
-        token=request.token or None,
-        hosts=(*LOCAL_NAMES, request.host) if is_local(request.host) else None,
-        threads=request.threads or cores,
-    )
-
-
 def _open_model(request: ServeRequest) -> tuple[Any, str, str]:
     """Return the model, its name, and where it computes."""
-    if request.model is None and not request.demo:
-        accepted = "a folder of a saved model, or --demo"
-        raise InputError(explain("model", "neither a folder nor --demo", accepted))
-    if request.model is not None and not request.demo:
+    if not request.demo:
+        if request.model is None:
+            raise InputError(explain("model", "neither a folder nor --demo", "a folder of a saved model, or --demo"))
         model, place = open_model(request.model, request.backbone, request.weights, request.device, request.threads)
         return model, name_of(request.model), place
     import_extra("torch", "torch")

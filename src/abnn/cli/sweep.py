@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Option
 
-from abnn.cli._common import command
+from abnn.cli._config import command
 from abnn.cli.fit import OwnRequest
 
 
@@ -26,7 +26,7 @@ class SweepRequest(OwnRequest):
     device: Annotated[str, Option(help='"auto", "cpu" or "cuda".')] = "auto"
 
 
-@command(SweepRequest)
+@command
 def sweep(request: SweepRequest) -> None:
     """Fit with several settings on Ray Tune and show which did best on held-out images."""
     from abnn.cli.steps.sweeping import run

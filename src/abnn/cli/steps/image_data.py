@@ -59,8 +59,7 @@ class Files(Dataset):
 def open_folders(root: Path) -> tuple[FolderSource, FolderSource | None]:
     """Return the class folders in ``root``, or in its train/ and val/ if it has both."""
     if not root.is_dir():
-        accepted = "a folder with one sub-folder for each class"
-        raise InputError(explain("--data", f"{root}, which is no folder", accepted))
+        raise InputError(explain("--data", f"{root}, which is no folder", "a folder with a sub-folder for each class"))
     held_out = [name for name in HELD_OUT_NAMES if (root / name).is_dir()]
     if (root / "train").is_dir() and held_out:
         return _classes(root / "train"), _classes(root / held_out[0])
@@ -152,8 +151,7 @@ class Images:
 def _read(source: FolderSource, labels: np.ndarray, how: Reading, count: int, argument: str = "--data") -> Images:
     """Read all images of a source; they stay in memory if ``count`` of them fit."""
     in_memory = count * int(np.prod(how.form.shape)) * 4 <= IN_MEMORY
-    rows, parts, done = [], [], 0
-    skipped: list[str] = []
+    rows, parts, done, skipped = [], [], 0, list[str]()
     for chunk in source.chunks(how.form, 256):
         if chunk.unreadable and not how.skip_unreadable:
             listed = "; ".join(chunk.unreadable[:3])
