@@ -120,18 +120,17 @@ class Scorer:
         return model
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """Score some shards and return their numbers; one that is there already is left as it is.
+        """Score one shard and return its number; one that is there already is left as it is.
 
         What fails is returned as a text: an exception of ours would not survive Ray's way of passing it on.
         """
-        numbers = [int(number) for number in batch["item"]]
-        for number in numbers:
-            try:
-                if not part_path(self.work.output, number).exists():
-                    self.score(number)
-            except (AbnnError, OSError) as error:
-                return {"shard": [number], "error": [str(error)]}
-        return {"shard": numbers, "error": [""] * len(numbers)}
+        number, reason = int(batch["item"][0]), ""
+        try:
+            if not part_path(self.work.output, number).exists():
+                self.score(number)
+        except (AbnnError, OSError) as error:
+            reason = str(error)
+        return {"shard": [number], "error": [reason]}
 
     def score(self, number: int) -> None:
         """Score one shard and write its part. The same shard gives the same rows, whoever scores it and however often."""
