@@ -21,8 +21,7 @@ from abnn.data.images import or_reason
 from abnn.errors import InputError, explain, readable
 from abnn.export.artefact import Exported
 
-Raw = tuple[str, Any]
-"""The id of an input, and what it is read from: a path, bytes or text."""
+Raw = tuple[str, Any]  # the id of an input, and what it is read from: a path, bytes or text
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,7 @@ class Batch:
     x: Any
 
 
-Each = Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]]
-"""As map(): one after the other, or several at once."""
+Each = Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]]  # as map(): one after the other, or several at once
 Reader = Callable[[list[Any], Each], tuple[list[str | None], Any]]
 """From paths, bytes or texts to (why each cannot be read, the others as inputs of the model)."""
 

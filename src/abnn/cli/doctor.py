@@ -15,8 +15,7 @@ import typer
 from abnn._version import __version__
 from abnn.cli._common import Quiet, say, usual_device
 
-SLOW_SECONDS = 1.0
-"""A pass of 16 photographs through a small network takes a tenth of this on two cores of a laptop."""
+SLOW_SECONDS = 1.0  # a pass of 16 photographs through a small network takes a tenth of this on two cores of a laptop
 
 
 def doctor(

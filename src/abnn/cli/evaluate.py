@@ -16,8 +16,6 @@ SOURCES = "folder of images, .npz, or name such as mnist/test; NAME=SOURCE renam
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRequest:
-    """What a user asks ``abnn evaluate`` for."""
-
     checkpoint: common.ModelFolder
     id: Annotated[list[str] | None, typer.Option("--id", help=f"In-distribution data: {SOURCES}.")] = None
     semi: Annotated[list[str] | None, typer.Option(help="Semi-OOD data: another style, same classes.")] = None

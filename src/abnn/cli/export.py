@@ -15,8 +15,6 @@ from abnn.errors import InputError, explain
 
 @dataclass(frozen=True, kw_only=True)
 class ExportRequest:
-    """What a user asks ``abnn export`` for."""
-
     model: common.ModelFolder
     output: Annotated[Path, Argument(help="Folder to write.", show_default=False)]
     format: Annotated[str, Option("--format", "-f", help="onnx: without torch; torch: for torch.export.load.")] = "onnx"

@@ -33,8 +33,6 @@ class OwnRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class FitRequest(OwnRequest):
-    """What a user asks ``abnn fit`` for."""
-
     output: Annotated[Path, Option(help="Folder for the model and the page.")]
     train_backbone: Annotated[bool, Option("--train-backbone", help="Train the backbone first.")] = False
     joint: Annotated[bool, Option("--joint", help="Let the backbone learn along with the attachments.")] = False

@@ -17,8 +17,6 @@ INPUTS = "Images, folders, patterns, .npz files; - for stdin."
 
 @dataclass(frozen=True, kw_only=True)
 class PredictRequest:
-    """What a user asks ``abnn predict`` for."""
-
     model: common.ModelFolder
     inputs: Annotated[list[str] | None, Argument(metavar="INPUT...", help=INPUTS)] = None
     from_file: Annotated[str | None, Option(help="Names of inputs, one per line; - for stdin.")] = None

@@ -16,8 +16,6 @@ INPUT = "A folder of images or of Parquet files, a Parquet file, or a text file 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreRequest:
-    """What a user asks ``abnn score`` for."""
-
     model: common.ModelFolder
     input: Annotated[str, Argument(metavar="INPUT", help=INPUT)]
     output: Annotated[Path, Argument(help="Folder for the results; a job that was stopped goes on from there.")]

@@ -24,8 +24,6 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True, kw_only=True)
 class ServeRequest:
-    """What a user asks ``abnn serve`` for."""
-
     model: Annotated[Path | None, Argument(help="Folder of a saved model.", show_default=False)] = None
     demo: Annotated[bool, Option("--demo", help="Serve a demo: digits, or with --demo photos photographs.")] = False
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1"
@@ -50,6 +48,7 @@ class ServeRequest:
 def serve(request: ServeRequest) -> None:
     """Serve a saved model over HTTP, with a page where a person can try it."""
     from abnn.serve import Settings, create_app
+    from abnn.serve.samples import folder_samples
     from abnn.serve.server import run
 
     host, local = request.host, is_local(request.host)
@@ -65,9 +64,9 @@ def serve(request: ServeRequest) -> None:
     )
     warnings.filterwarnings("ignore", module="PIL")  # Both speak of damaged uploads, which are answered as such.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
-    samples = _samples(request)
-    model, name, place = _open_model(request)
-    application = create_app(model, settings, name, samples)
+    examples = None if request.examples is None else folder_samples(request.examples)
+    model, name, place, samples = _open_model(request)
+    application = create_app(model, settings, name, examples or samples)
     with contextlib.closing(listen(host, request.port)) as listener:
         if not local and settings.token is None:
             danger = f"{host} can be reached from other machines and there is no token: anybody may use the model"
@@ -78,39 +77,28 @@ def serve(request: ServeRequest) -> None:
         run(application, settings, listener, request.quiet)
 
 
-def _open_model(request: ServeRequest) -> tuple[Any, str, str]:
-    """Return the model, its name, and where it computes."""
+def _open_model(request: ServeRequest) -> tuple[Any, str, str, Any]:
+    """Return the model, its name, where it computes, and images to click; None: what the model itself suggests."""
     if not request.demo:
         if request.model is None:
             raise InputError(explain("model", "neither a folder nor --demo", "a folder of a saved model, or --demo"))
         model, place = open_model(request.model, request.backbone, request.weights, request.device, request.threads)
-        return model, name_of(request.model), place
+        return model, name_of(request.model), place, None
     import_extra("torch", "torch")
-    which = str(request.model or "digits")
+    which, samples = str(request.model or "digits"), None
     if which == "digits":
         from abnn.demo.digits import demo_model
 
         model, name = demo_model(request.quiet)[0], "Digit reader"
     elif which == "photos":
-        from abnn.demo.photos import photo_model
+        from abnn.demo.photos import demo_pictures, photo_model
+        from abnn.serve.samples import make_sample
 
         model, name = photo_model(), "What is in a photograph?"
+        samples = [make_sample(*each) for each in demo_pictures()]
     else:
         raise unknown("--demo", which, ("digits", "photos"))
-    return model, name, move_to_device(model, request.device)
-
-
-def _samples(request: ServeRequest) -> Any:
-    """Return images to click; None: what the model itself suggests."""
-    from abnn.serve.samples import folder_samples, make_sample
-
-    if request.examples is not None:
-        return folder_samples(request.examples)
-    if request.demo and str(request.model) == "photos":
-        from abnn.demo.photos import demo_pictures
-
-        return [make_sample(*each) for each in demo_pictures()]
-    return None
+    return model, name, move_to_device(model, request.device), samples
 
 
 def is_local(host: str) -> bool:

@@ -14,8 +14,6 @@ from abnn.cli.fit import OwnRequest
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest(OwnRequest):
-    """What a user asks ``abnn sweep`` for."""
-
     output: Annotated[Path, Option(help="Folder for the table; a sweep that was stopped goes on from there.")]
     lr: Annotated[str, Option(help="Learning rates of the attachments, with commas.")] = "3e-4,1e-3,3e-3"
     epochs: Annotated[str, Option(help="Epochs, with commas; 0: the score alone.")] = "0,5,20"

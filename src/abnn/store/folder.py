@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 FIX = "The folder is damaged or was changed: restore it, or save the model again."
-LEARNT = ("closed_form.", "combined.")
-"""How the names of tensors begin that a fit learns beside attachments."""
+LEARNT = ("closed_form.", "combined.")  # how the names of tensors begin that a fit learns beside attachments
 OTHER_METHOD = (
     "It was fitted by an earlier version, with another method, and cannot be converted: attach to the same backbone and fit again, "
     "with abnn.attach() and abnn.fit(), or with abnn fit."

@@ -24,8 +24,8 @@ from abnn.files import as_json
 from abnn.model.inputs import MASK, Batch, Inputs, rows_of
 from abnn.model.network import AttachedNetwork
 from abnn.networks.recipe import rebuild
-from abnn.store.earlier import of_earlier
-from abnn.store.folder import FIX, LEARNT, check_tensors, fingerprint, read_folder, write_folder
+from abnn.scores.combined import NEVER
+from abnn.store.folder import FIX, LEARNT, OTHER_METHOD, check_tensors, fingerprint, read_folder, write_folder
 from abnn.store.names import check_class_names
 from abnn.store.schema import AttachedModel
 from abnn.tasks import TASKS
@@ -34,6 +34,8 @@ from abnn.triage import Triage
 
 ATTACHMENTS, BACKBONE = AttachedModel.PARTS
 MOST_NOISE = 2**31  # bytes of the draws that a loaded model holds
+PARTS_AT = {"centre": 0, "unit": 0, "anchor": 0, "linear": 1, "inner": 1}
+"""Tensors of the combined score that have an entry for each part, and in which dimension."""
 PRIORS: dict[Any, Any] = {prior.__name__: prior for prior in (Gaussian, ScaleMixture)}
 
 
@@ -128,7 +130,7 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
         problem = f"is not complete or does not fit ({type(error).__name__}: {error})"
         raise FileFormatError(f"{path} {problem}; save the model again.") from error
     check_classes(path, saved.classes, model.classes)
-    _fill(path, model, of_earlier(saved.version, path, model, tensors))
+    _fill(path, model, _of_earlier(saved.version, path, model, tensors))
     if saved.draws * model.noise_bytes > MOST_NOISE:
         accepted = f"so many that their noise takes at most {MOST_NOISE >> 20:,} MiB"
         raise FileFormatError(f"{path}: draws is {saved.draws}; accepted: {accepted}. {FIX}")
@@ -235,3 +237,38 @@ def _learnt(model: AttachedNetwork) -> dict[str, Tensor]:
             lower = name.startswith("whitening")
             state[f"{owner}.{name}"] = value[tuple(torch.tril_indices(len(value), len(value)))] if lower else value
     return state
+
+
+def _of_earlier(version: int, path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a model of some version as this version reads them.
+
+    Format 7 had no witness (:mod:`abnn.bayes.witness`). With one that says nothing, and nothing of it in the score, such a model says
+    what it said. Models of words are refused: their closed form had other places. Up to format 8 attachments counted for every input.
+    """
+    if version == 7:
+        tensors = _with_silent_witness(path, model, tensors)
+    if version <= 8 and "combined.centre" in tensors:
+        tensors = {**tensors, "combined.familiar": torch.tensor(-NEVER)}
+    return tensors
+
+
+def _with_silent_witness(path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a model of format 7 with those of a witness that says nothing."""
+    if model.combined is None or model.closed_form is None or "combined.centre" not in tensors:
+        return tensors
+    if model.closed_form.words is not None:
+        raise FileFormatError(f"{path}: {OTHER_METHOD}")
+    names = model.combined.names
+    old = torch.tensor([place for place, name in enumerate(names) if not name.startswith("looks ")])
+    found = dict(tensors)
+    for name, dimension in PARTS_AT.items():
+        value = tensors.get(f"combined.{name}")
+        if value is None or value.ndim <= dimension or value.shape[dimension] != len(old):
+            continue  # not the tensors of such a model, which is said where they are checked
+        shape = [len(names) if place == dimension else size for place, size in enumerate(value.shape)]
+        wide = torch.ones(shape) if name == "unit" else torch.zeros(shape)
+        found[f"combined.{name}"] = wide.to(value.dtype).index_copy(dimension, old, value)
+    found["combined.readable"] = torch.full((len(names),), NEVER)
+    for name, value in model.closed_form.witness.state_dict().items():
+        found[f"closed_form.witness.{name}"] = torch.zeros_like(value, device="cpu")
+    return found

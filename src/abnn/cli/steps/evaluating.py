@@ -29,8 +29,7 @@ from abnn.store.saved import fingerprint
 from abnn.train.watch import progress_bar
 from abnn.triage.calibrate import draws_and_seed
 
-Sets = list[tuple[TieredSource, list[str]]]
-"""Each with what a reader should know about it."""
+Sets = list[tuple[TieredSource, list[str]]]  # each with what a reader should know about it
 
 
 def run(request: EvaluateRequest) -> None:

@@ -16,8 +16,7 @@ from abnn.data.images import open_image
 from abnn.errors import InputError, explain, readable
 
 HELD_OUT_NAMES = ("val", "valid", "validation")
-IN_MEMORY = 2**30
-"""Bytes of inputs that are kept in memory; more are read from their files again in every epoch."""
+IN_MEMORY = 2**30  # bytes of inputs that are kept in memory; more are read from their files again in every epoch
 LOOKED_AT = 64
 
 
