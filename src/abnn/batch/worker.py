@@ -165,21 +165,19 @@ class Scorer:
         if not good:
             return columns
         said = ask(self.model, batch.x, self.work.draws, self.work.seed)
-        values: dict[str, Any] = {"score": said.score.tolist()}
-        if said.mean is not None:
-            values |= {"mean": list(said.mean)} | ({} if said.std is None else {"std": list(said.std)})
-        else:
-            values["probabilities"] = list(said.stated if self.judged else said.probs)  # type: ignore[arg-type]
-        if said.labels is not None:
-            values["labels"] = [np.flatnonzero(row) for row in said.labels]
-        if said.label is not None:
-            values["label"] = said.label.tolist()
-            if self.names is not None:
-                values["class_name"] = [self.names[label] for label in values["label"]]
-        if self.judged:
-            values["verdict"] = said.verdict
+        names, labels = self.names, None if said.label is None else said.label.tolist()
+        values: dict[str, Any] = {
+            "score": said.score.tolist(),
+            "verdict": said.verdict if self.judged else None,
+            "mean": said.mean,
+            "std": said.std,
+            "probabilities": said.stated if self.judged else said.probs,
+            "labels": None if said.labels is None else [np.flatnonzero(row) for row in said.labels],
+            "label": labels,
+            "class_name": None if names is None or labels is None else [names[label] for label in labels],
+        }
         for name, column in values.items():
-            for place, value in zip(good, column):
+            for place, value in zip(good, () if column is None else column):
                 columns[name][place] = value
         return columns
 

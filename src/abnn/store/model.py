@@ -70,16 +70,12 @@ def save(
         warnings.warn(explain("backbone", weights, accepted, fix), AbnnWarning, stacklevel=3)  # of model.save()
     spec = model.spec
     fields = {
-        "preset": model.preset,
-        "score": model.score,
+        **{name: getattr(model, name) for name in ("preset", "score", "classes", "seed", "views")},
         "at": model.block_names,
         "spec": {**asdict(spec), "prior": {"kind": type(spec.prior).__name__, **asdict(spec.prior)}},
         "input_shape": list(model.input_shape),
         "input_dtype": str(model.input_dtype).removeprefix("torch."),
-        "classes": model.classes,
         "draws": 0 if model.mean_weights else model.draws,
-        "seed": model.seed,
-        "views": model.views,
         "fingerprint": fingerprint(model.backbone),
         "backbone": getattr(model.backbone, "abnn_recipe", None),
         "triage": triage.to_dict() if triage is not None else None,

@@ -108,18 +108,14 @@ def learn_statement(prediction: Prediction, targets: Tensor) -> tuple[dict[str, 
     """Return fields of a Triage from held-out predictions of numbers or labels and their targets; and which predictions are right."""
     if isinstance(prediction, NumberPrediction):
         right = ((targets - prediction.mean).abs() <= RIGHT * prediction.std).all(1)
-        return {"intervals": learn_intervals(prediction, targets)}, right.numpy()
+        logs, distances = prediction.log_variance().cpu(), prediction.distances().cpu()
+        errors = (targets.cpu() - prediction.mean.cpu()).abs()
+        widths = [_width(*columns, distances) for columns in zip(logs.unbind(1), errors.unbind(1))]
+        return {"intervals": Intervals(tuple(widths))}, right.numpy()
     assert isinstance(prediction, LabelPrediction)
-    logs = two_sided(prediction.probs).flatten(0, 1).log().numpy()
+    log_probs = two_sided(prediction.probs).flatten(0, 1).log().numpy()
     right = (prediction.labels == (targets > 0.5)).all(1)
-    return {"temperature": choose_temperature(logs, targets.long().flatten().numpy())}, right.numpy()
-
-
-def learn_intervals(prediction: NumberPrediction, targets: Tensor) -> Intervals:
-    """Return what held-out inputs and their targets [B, D] say about widths."""
-    logs, distances = prediction.log_variance().cpu(), prediction.distances().cpu()
-    errors = (targets.cpu() - prediction.mean.cpu()).abs()
-    return Intervals(tuple(_width(*columns, distances) for columns in zip(logs.unbind(1), errors.unbind(1))))
+    return {"temperature": choose_temperature(log_probs, targets.long().flatten().numpy())}, right.numpy()
 
 
 def _width(logs: Tensor, errors: Tensor, distances: Tensor) -> Width:
