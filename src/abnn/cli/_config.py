@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -52,8 +52,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     options = inspect.signature(function, eval_str=True).parameters
     request = options["request"].annotation if "request" in options else None
     if request is not None:
-        hints, options = get_type_hints(request, include_extras=True), inspect.signature(request).parameters
-        options = {name: each.replace(annotation=hints[name]) for name, each in options.items()}  # type: ignore[assignment]
+        options = inspect.signature(request).parameters
 
     def run(config: Path | None = None, **values: Any) -> None:
         token = _running.set((function.__name__, values))

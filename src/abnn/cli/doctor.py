@@ -1,7 +1,5 @@
 """``abnn doctor``: what is installed, which device is used, and what will be slow."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

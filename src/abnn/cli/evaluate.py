@@ -1,7 +1,5 @@
 """``abnn evaluate``: what a saved model says about any number of sets, with records, table and page."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

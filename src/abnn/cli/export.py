@@ -1,7 +1,5 @@
 """abnn export: a saved model as one artefact that runs without torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

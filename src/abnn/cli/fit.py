@@ -1,7 +1,5 @@
 """``abnn fit``: a user's backbone and folder of images in, a model that says when to trust it out."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``abnn predict``: label, probability, score and verdict for every input that is named."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``abnn score``: millions of inputs into a table of Parquet files, on one machine or many."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """abnn serve: a saved model as a web application, and its page."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import logging

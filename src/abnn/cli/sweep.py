@@ -1,7 +1,5 @@
 """``abnn sweep``: fits with several settings side by side, and a table of which did best on held-out images."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
