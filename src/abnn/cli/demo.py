@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abnn.cli._common import Figures, Quiet, say, waiting
-from abnn.cli._config import command
+from abnn.cli._common import Figures, Quiet, command, say, waiting
 from abnn.errors import InputError, explain, unknown
 
 if TYPE_CHECKING:

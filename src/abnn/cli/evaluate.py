@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from abnn.cli import _common as common
-from abnn.cli._config import command
 
 SOURCES = "folder of images, .npz, or name such as mnist/test; NAME=SOURCE renames it; may be repeated"
 
@@ -34,7 +33,7 @@ class EvaluateRequest:
     quiet: common.Quiet = False
 
 
-@command
+@common.command
 def evaluate(request: EvaluateRequest) -> None:
     """Score a saved model on sets of data and write records, a table and a page. A stopped run goes on where it was."""
     from abnn.cli.steps.evaluating import run

@@ -7,7 +7,6 @@ from typing import Annotated
 from typer import Argument, Option
 
 from abnn.cli import _common as common
-from abnn.cli._config import command
 from abnn.errors import InputError, explain
 
 
@@ -21,7 +20,7 @@ class ExportRequest:
     quiet: Annotated[bool, Option("--quiet", "-q", help="Say nothing where all is well.")] = False
 
 
-@command
+@common.command
 def export(request: ExportRequest) -> None:
     """Write a saved model as one artefact: predictions, score and verdicts by onnxruntime, without torch.
 

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from typer import Option
 
-from abnn.cli._common import Quiet, Report, SkipUnreadable
-from abnn.cli._config import command
+from abnn.cli._common import Quiet, Report, SkipUnreadable, command
 
 ON_AVERAGE = "on average over calibration sets"
 

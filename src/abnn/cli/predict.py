@@ -8,7 +8,6 @@ import typer
 from typer import Argument, Option
 
 from abnn.cli import _common as common
-from abnn.cli._config import command
 
 INPUTS = "Images, folders, patterns, .npz files; - for stdin."
 
@@ -33,7 +32,7 @@ class PredictRequest:
     quiet: Annotated[bool, Option("--quiet", "-q", help="No progress and no summary on stderr.")] = False
 
 
-@command
+@common.command
 def predict(request: PredictRequest) -> None:
     """Predict images and say for each: accept, notice or reject.
 

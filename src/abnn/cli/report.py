@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abnn.cli._common import Figures, say, waiting
-from abnn.cli._config import command
+from abnn.cli._common import Figures, command, say, waiting
 from abnn.errors import InputError, explain
 
 if TYPE_CHECKING:  # the commands that do not need torch should not wait for it

@@ -7,7 +7,6 @@ from typing import Annotated
 from typer import Argument, Option
 
 from abnn.cli import _common as common
-from abnn.cli._config import command
 
 INPUT = "A folder of images or of Parquet files, a Parquet file, or a text file with one name per line."
 
@@ -32,7 +31,7 @@ class ScoreRequest:
     quiet: common.Quiet = False
 
 
-@command
+@common.command
 def score(request: ScoreRequest) -> None:
     """Score many inputs, each exactly once, into Parquet files; goes on where it stopped.
 

@@ -13,8 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from abnn.cli._common import Backbone, Device, Weights, move_to_device, name_of, open_model, say
-from abnn.cli._config import command
+from abnn.cli._common import Backbone, Device, Weights, command, move_to_device, name_of, open_model, say
 from abnn.errors import InputError, explain, import_extra, unknown
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")

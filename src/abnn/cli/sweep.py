@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Option
 
-from abnn.cli._config import command
+from abnn.cli._common import command
 from abnn.cli.fit import OwnRequest
 
 

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from abnn.cli._common import find_model, name_of, open_model, say, visible, waiting
-from abnn.cli._config import FILE, write_options
+from abnn.cli._common import RUN_FILE, find_model, name_of, open_model, say, visible, waiting, write_options
 from abnn.cli.evaluate import SOURCES, EvaluateRequest
 from abnn.cli.report import page_from_records
 from abnn.data import InputForm, match_labels, open_source
@@ -61,7 +60,7 @@ def run(request: EvaluateRequest) -> None:
         for note in notes:
             say(f"{each.name}: {note}")
     say(f"Record: {record.path}")
-    write_options(output / FILE)
+    write_options(output / RUN_FILE)
     page = output / "report.html"
     if request.report:
         with waiting("writing the page", request.quiet):

@@ -19,8 +19,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from abnn.attached import Attached, attach, detach
 from abnn.baselines import TrainConfig, make_method, train_method
-from abnn.cli._common import say, waiting
-from abnn.cli._config import FILE, write_options
+from abnn.cli._common import RUN_FILE, say, waiting, write_options
 from abnn.cli.fit import FitRequest
 from abnn.cli.steps import image_data, own_backbone, own_report
 from abnn.cli.steps.image_data import Files, OwnData, Reading
@@ -266,7 +265,7 @@ def save(job: Job, model: Attached, page: bytes | None) -> None:
     else:
         write_bytes(file, page)
         say(f"Page: {file}")
-    write_options(output / FILE)
+    write_options(output / RUN_FILE)
     say(f"Next: abnn predict {folder} IMAGE...{f' --backbone {backbone}' if ':' in backbone else ''}")
 
 

@@ -20,8 +20,7 @@ from rich.markup import escape
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from abnn.cli._common import open_model, visible
-from abnn.cli._config import write_options
+from abnn.cli._common import open_model, visible, write_options
 from abnn.cli.predict import PredictRequest
 from abnn.cli.steps.inputs import list_names, read_inputs
 from abnn.data import InputForm
