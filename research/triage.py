@@ -45,7 +45,7 @@ from abnn.triage import Costs, Triage, TriageConfig, check_guarantee, report
 from abnn.triage.calibrate import choose, gather
 from abnn.triage.drift import DriftMonitor
 from abnn.triage.report import Row
-from abnn.triage.temperature import choose_temperature, rescale
+from abnn.triage.statements import choose_temperature, rescale
 from research.drift import measure_resets, resets_table
 from research.metrics import summarise
 from research.promise import measure_promise, promise_table

@@ -31,7 +31,6 @@ from abnn.predict.runtime import runtime_of
 from abnn.scores import Combined
 from abnn.store import hub
 from abnn.store import model as store
-from abnn.store.card import make_card
 from abnn.store.saved import LOADERS
 from abnn.store.schema import AttachedModel
 from abnn.tasks import Task, make_task
@@ -125,7 +124,7 @@ class Attached(AttachedNetwork):
 
         records  run records of this model, as ``abnn evaluate`` writes them: the card shows their data and metrics
         """
-        card = make_card(self, str(path), backbone, records)
+        card = hub.make_card(self, str(path), backbone, records)
         folder = self.save(path, backbone, example=example)
         write_text(folder / hub.CARD, card)
         return folder
@@ -151,7 +150,7 @@ class Attached(AttachedNetwork):
         """
         with tempfile.TemporaryDirectory() as scratch:
             folder = self.save(Path(scratch) / "model", backbone, example=example)
-            write_text(folder / hub.CARD, make_card(self, repo, backbone, records))
+            write_text(folder / hub.CARD, hub.make_card(self, repo, backbone, records))
             return hub.push(folder, repo, private, token)
 
     @classmethod

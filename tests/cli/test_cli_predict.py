@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 import abnn
 from abnn.cli.predict import predict
 from abnn.cli.steps import inputs
-from abnn.cli.steps.predicting import Row, make_writer
+from abnn.cli.steps.predicting import FORMATS, Row
 from abnn.data import InputForm, load_digits
 from abnn.data.drawing import read_drawing
 from abnn.errors import AbnnError, FileFormatError, InputError
@@ -281,7 +281,7 @@ def test_json_lines_have_null_for_what_is_no_number() -> None:
         raise AssertionError(word)
 
     stream = io.StringIO()
-    make_writer("jsonl", stream)([Row("a", 0, None, math.nan, s, None) for s in (math.nan, math.inf, 0.5)], True)
+    FORMATS["jsonl"](stream, [Row("a", 0, None, math.nan, s, None) for s in (math.nan, math.inf, 0.5)], True)
     found = [json.loads(line, parse_constant=refuse) for line in stream.getvalue().splitlines()]
     assert [row["score"] for row in found] == [None, None, 0.5] and found[0]["probability"] is None
 

@@ -16,8 +16,8 @@ import torch
 import abnn
 from abnn.errors import AbnnWarning, FileFormatError, InputError
 from abnn.networks.by_name import PaperResNet
-from abnn.store.earlier import PARTS_AT
 from abnn.store.folder import check_tensors, fingerprint
+from abnn.store.model import PARTS_AT
 from abnn.store.saved import load_model
 from abnn.triage import TriageConfig, calibrate
 from tests.conftest import alter, attach_with, randomise_attachments, with_score, without_checksums

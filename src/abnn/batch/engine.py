@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from abnn.batch.processes import cores
 from abnn.batch.worker import Scorer, Work
-from abnn.errors import AbnnError, InputError, MissingExtraError, explain
+from abnn.errors import AbnnError, InputError, explain, import_extra
 
 MOST_TASKS = 4096  # numbers of shards are handed out in so many pieces at most
 STORE = 80 * 2**20  # bytes of shared memory of a local cluster: only numbers pass through it
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # which would open a connection
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "MALLOC_ARENA_MAX": "1",  # of workers: else each of their threads keeps memory of its own
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # it goes to standard error; Ray's own files have it all
+}
 CALM = {
     "RAY_enable_metrics_collection": "0",
     "RAY_task_events_report_interval_ms": "0",
@@ -30,16 +36,8 @@ CALM = {
 @contextmanager
 def connected(address: str | None, workers: int | None = None) -> Iterator[Any]:
     """Connect to a cluster, or start one with room for so many workers, and yield the module ``ray``; afterwards let go of it."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # which would open a connection
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("MALLOC_ARENA_MAX", "1")  # of workers: else each of their threads keeps memory of its own
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # it goes to standard error; Ray's own files have it all
-    for name, value in CALM.items() if address is None else ():
-        os.environ.setdefault(name, value)
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtraError("ray", "scale") from None
+    os.environ.update({**QUIET, **(CALM if address is None else {}), **os.environ})
+    ray = import_extra("ray", "scale")
     if ray.is_initialized():  # by the caller, whose cluster it stays
         yield ray
         return
@@ -57,7 +55,7 @@ def connected(address: str | None, workers: int | None = None) -> Iterator[Any]:
         ray.shutdown()
 
 
-def run_on_ray(work: Work, shards: Sequence[int], address: str, workers: int | None) -> Iterator[int]:
+def run_on_ray(work: Work, shards: Sequence[int], address: str, workers: int | None) -> Generator[int, None, None]:
     """Yield numbers of shards as they are done, in any order."""
     with connected(address, workers) as ray:
         from ray import data

@@ -19,7 +19,6 @@ import os
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from abnn.batch.engine import run_on_ray
 from abnn.batch.plan import open_source, read_counts, write_plan
 from abnn.batch.processes import run_processes
 from abnn.batch.reading import choose_column
-from abnn.batch.worker import PLAN, PartNotes, Work, part_path
+from abnn.batch.worker import PLAN, ScoreConfig, Work, part_path, read_notes
 from abnn.errors import FileFormatError, InputError, explain
 from abnn.export.artefact import is_exported
 from abnn.files import check_writable, read_json, seal, write_json
@@ -43,38 +42,6 @@ FORMAT, VERSION = "abnn-score", 1
 JOB, SUMMARY = "_job.json", "_summary.json"
 MERGED_AT_ONCE = 1000  # parts whose drift monitors are held in memory
 ANEW = "Choose another folder, or delete it to start anew."
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreConfig:
-    """How :func:`score` works.
-
-    column      of Parquet files: what to score; None: the only one that fits
-    id_column   of Parquet files: what names an input; None: "FILE:ROW"
-    tokenizer   folder of a Hugging Face tokenizer: the inputs are texts
-    size        inputs in a shard, which is what a killed worker loses and what one file holds
-    batch_size  inputs that the model takes at once
-    draws, seed of the predictions; None: as calibrated
-    backbone, weights  for a model that was saved without its backbone
-    ray         address of a Ray cluster; None: processes of this machine
-    workers     how many; None: one for each GPU, or for each core where there is none
-    device      "auto", "cpu" or "cuda"
-    """
-
-    column: str | None = None
-    id_column: str | None = None
-    tokenizer: str | None = None
-    size: int = 1000
-    batch_size: int = 64
-    draws: int | None = None
-    seed: int | None = None
-    backbone: str | None = None
-    weights: str | None = None
-    ray: str | None = None
-    workers: int | None = None
-    device: str = "auto"
-
-
 DEFAULTS = ScoreConfig()
 
 
@@ -94,44 +61,40 @@ def score(
 
     Inputs that cannot be read have the reason as ``error`` and no score. All machines of a cluster must see the same files.
     """
-    check_writable("OUTPUT", Path(output), folder=True)
-    Path(output).mkdir(parents=True, exist_ok=True)
-    with _locked(Path(output)):
-        work = _prepare(Path(model), str(source), Path(output), config)
-        counts = read_counts(Path(output) / PLAN)
+    output = Path(output)
+    check_writable("OUTPUT", output, folder=True)
+    output.mkdir(parents=True, exist_ok=True)
+    with _locked(output):
+        work = _prepare(Path(model), str(source), output, config)
+        counts = read_counts(output / PLAN)
         missing = [number for number in range(len(counts)) if not part_path(output, number).exists()]
         with progress_bar(disable=not progress) as bar:
             done = sum(counts) - sum(counts[number] for number in missing)
             task = bar.add_task("scoring", total=sum(counts), completed=done, status="")
             if missing:
-                (Path(output) / SUMMARY).unlink(missing_ok=True)
+                (output / SUMMARY).unlink(missing_ok=True)
                 with closing(run_workers(work, missing, config.ray, config.workers)) as numbers:
                     for number in numbers:
                         bar.advance(task, counts[number])
-        summary = _summarise(Path(output), work, counts)
-        if missing or not (Path(output) / SUMMARY).exists():
-            for stray in Path(output).glob(".part-*"):  # of workers that were killed while they wrote
+        summary = _summarise(output, work, counts)
+        if missing or not (output / SUMMARY).exists():
+            for stray in output.glob(".part-*"):  # of workers that were killed while they wrote
                 stray.unlink(missing_ok=True)
-            write_json(Path(output) / SUMMARY, summary)
+            write_json(output / SUMMARY, summary)
     return summary
 
 
 def run_workers(work: Work, shards: list[int], address: str | None, workers: int | None) -> Generator[int, None, None]:
     """Yield numbers of shards as they are done, in any order."""
-    if address is None:
-        yield from run_processes(work, shards, workers)
-    else:
-        yield from run_on_ray(work, shards, address, workers)
+    return run_processes(work, shards, workers) if address is None else run_on_ray(work, shards, address, workers)
 
 
 def _prepare(model: Path, source: str, output: Path, config: ScoreConfig) -> Work:
     """Return what workers need. Writes plan and description of a new job; an old one must be the same."""
     describe(model)  # a folder of another kind is refused before anything is read
     if is_exported(model) and (config.backbone or config.weights or config.device == "cuda"):
-        fix = "Leave out --backbone, --weights and --device."
-        raise InputError(
-            explain("MODEL", f"{model}, which was exported", "a model that holds its network, on the CPU", fix)
-        )
+        actual, fix = f"{model}, which was exported", "Leave out --backbone, --weights and --device."
+        raise InputError(explain("MODEL", actual, "a model that holds its network, on the CPU", fix))
     asked: dict[str, Any] = {
         name: getattr(config, name)
         for name in ("backbone", "weights", "tokenizer", "size", "batch_size", "draws", "seed", "id_column")
@@ -141,7 +104,10 @@ def _prepare(model: Path, source: str, output: Path, config: ScoreConfig) -> Wor
     asked |= {"input": os.path.abspath(source), "fingerprint": fingerprint(model, config.backbone)}
     place = output / JOB
     if not place.exists():
-        _check_empty(output)
+        others = [each.name for each in output.iterdir() if not each.name.startswith(".") and each.name != PLAN]
+        if others:  # not those of a job that was stopped while it made its plan
+            actual = f"{output}, which holds {others[0]} and is no folder of a job"
+            raise InputError(explain("OUTPUT", actual, "a new folder, or one that abnn score wrote to"))
         _plan(source, output, config, asked)
     saved = _read_job(place)
     other = [name for name, value in asked.items() if saved.get(name) != value]
@@ -160,10 +126,8 @@ def _prepare(model: Path, source: str, output: Path, config: ScoreConfig) -> Wor
 def _plan(source: str, output: Path, config: ScoreConfig, asked: dict[str, Any]) -> None:
     found, column = open_source(source), None
     if found.kind == "parquet":
-        first = next(iter(found.names))
-        column = choose_column(
-            os.path.join(os.fsencode(found.root), first), config.column, config.tokenizer is not None
-        )
+        first = os.path.join(os.fsencode(found.root), next(iter(found.names)))
+        column = choose_column(first, config.column, config.tokenizer is not None)
         found = open_source(source)
     elif config.tokenizer is not None:
         raise InputError(explain("--tokenizer", f"one, for {source}", "Parquet files with a column of text"))
@@ -173,14 +137,6 @@ def _plan(source: str, output: Path, config: ScoreConfig, asked: dict[str, Any])
     os.replace(scratch, output / PLAN)
     about = {"format": FORMAT, "version": VERSION, "abnn": __version__, "root": found.root, "column": column}
     write_json(output / JOB, seal({**asked, **about, "plan": digest}))
-
-
-def _check_empty(output: Path) -> None:
-    """Refuse a folder with files that are not of a job that was stopped while it made its plan."""
-    odd = [each.name for each in output.iterdir() if not each.name.startswith(".") and each.name != PLAN]
-    if odd:
-        actual = f"{output}, which holds {odd[0]} and is no folder of a job"
-        raise InputError(explain("OUTPUT", actual, "a new folder, or one that abnn score wrote to"))
 
 
 def _read_job(path: Path) -> dict[str, Any]:
@@ -199,9 +155,8 @@ def _locked(output: Path) -> Iterator[None]:
         with FileLock(output / ".lock", timeout=0):
             yield
     except Timeout:
-        raise InputError(
-            explain("OUTPUT", f"{output}, which another process works on", "a folder of its own")
-        ) from None
+        actual = f"{output}, which another process works on"
+        raise InputError(explain("OUTPUT", actual, "a folder of its own")) from None
 
 
 def _summarise(output: Path, work: Work, counts: list[int]) -> dict[str, Any]:
@@ -210,22 +165,21 @@ def _summarise(output: Path, work: Work, counts: list[int]) -> dict[str, Any]:
     for number, count in enumerate(counts):
         path = part_path(output, number)
         try:
-            notes, rows = PartNotes.of(path)
-            if rows != count or notes.fingerprint != work.fingerprint:
-                raise ValueError(f"{rows} rows of {count}, model {notes.fingerprint[:16]}")
-            monitors += [] if notes.drift is None else [DriftMonitor.from_dict(notes.drift)]
+            notes, rows = read_notes(path)
+            if rows != count or notes["fingerprint"] != work.fingerprint:
+                raise ValueError(f"{rows} rows of {count}, model {notes['fingerprint'][:16]}")
+            monitors += [] if notes["drift"] is None else [DriftMonitor.from_dict(notes["drift"])]
+            verdicts.update(notes["verdicts"])
+            errors += notes["errors"]
         except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
             fix = "Delete this file and start the job again."
             raise FileFormatError(f"{path} is not a part of this job ({error}). {fix}") from None
-        verdicts.update(notes.verdicts)
-        errors += notes.errors
         if len(monitors) >= MERGED_AT_ONCE:
             monitors = [merge(monitors)]
-    drift = None if not monitors else merge(monitors)
     return {
         "inputs": sum(counts),
         "errors": errors,
         "verdicts": dict(sorted(verdicts.items())),
         "model": work.fingerprint,
-        "drift": None if drift is None else drift.to_dict(),
+        "drift": merge(monitors).to_dict() if monitors else None,
     }

@@ -59,13 +59,12 @@ def open_source(text: str) -> Source:
     """
     path = Path(text)
     if path.is_dir():
-        found = _below(path)
-        first = next(found, None)
+        first = next(_below(path), None)
         if first is None:
             accepted = f"images ({', '.join(sorted(EXTENSIONS))}) or Parquet files in it"
             raise InputError(explain("INPUT", f"{text}, a folder without images", accepted))
         kind = "parquet" if _is_parquet(first) else "files"
-        return Source(kind, str(path.absolute()), _of_one_kind(text, kind, first, found))
+        return Source(kind, str(path.absolute()), _of_one_kind(path, kind))
     if not path.is_file():
         accepted = "a folder, a Parquet file, or a text file with the name of an image in each line"
         raise InputError(explain("INPUT", f"{text}, which is no file and no folder", accepted))
@@ -114,12 +113,11 @@ def _below(folder: Path) -> Iterator[bytes]:
                 yield os.path.relpath(os.path.join(place, file), start)
 
 
-def _of_one_kind(text: str, kind: str, first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    for name in others:
+def _of_one_kind(folder: Path, kind: str) -> Iterator[bytes]:
+    for name in _below(folder):
         if _is_parquet(name) != (kind == "parquet"):
             fix = "Name a folder that holds the ones or the others, or list files in a text file."
-            raise InputError(explain("INPUT", f"{text}, with images and Parquet files", "one of the two", fix))
+            raise InputError(explain("INPUT", f"{folder}, with images and Parquet files", "one of the two", fix))
         yield name
 
 

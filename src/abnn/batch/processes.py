@@ -14,10 +14,11 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from queue import SimpleQueue
+from typing import Any
 
 import torch
 
@@ -25,9 +26,7 @@ from abnn.batch.worker import Scorer, Work
 from abnn.errors import AbnnError
 
 MOST_DEATHS = 3  # of workers at the same shard
-START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from abnn.batch.processes import main; main(sys.argv[2])"
-)
+START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import abnn.batch.processes as p; p.main(sys.argv[2])"
 
 
 def cores() -> int:
@@ -35,7 +34,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_processes(work: Work, shards: Sequence[int], workers: int | None) -> Iterator[int]:
+def run_processes(work: Work, shards: Sequence[int], workers: int | None) -> Generator[int, None, None]:
     """Yield numbers of shards as they are done, in any order."""
     gpus = 0 if work.device == "cpu" else torch.cuda.device_count()
     count = max(1, min(len(shards), workers or gpus or cores()))
@@ -67,8 +66,12 @@ class Process:
     def score(self, shard: int) -> int:
         """Have one shard scored and return its number. What the worker refuses is raised, as is a shard that kills workers."""
         for _ in range(MOST_DEATHS):
-            process = self._running()
-            if answer := _ask(process, shard):
+            process, answer = self._running(), ""
+            assert process.stdin is not None and process.stdout is not None
+            with contextlib.suppress(BrokenPipeError):  # where it dies before
+                print(shard, file=process.stdin, flush=True)
+                answer = process.stdout.readline()
+            if answer:
                 if error := json.loads(answer)["error"][0]:
                     raise AbnnError(f"{error} What is scored stays: start the same command again to go on.")
                 return shard
@@ -89,10 +92,9 @@ class Process:
             if self.stopped:
                 raise AbnnError("The job was stopped.")
             if self.process is None or self.process.poll() is not None:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-c", START, json.dumps(sys.path), json.dumps(asdict(self.work))],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.environment(), start_new_session=True,
-                )  # fmt: skip
+                command = [sys.executable, "-c", START, json.dumps(sys.path), json.dumps(asdict(self.work))]
+                pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+                self.process = subprocess.Popen(command, **pipes, env=self.environment(), start_new_session=True)
             return self.process
 
     def environment(self) -> dict[str, str]:
@@ -105,30 +107,21 @@ class Process:
         return own
 
 
-def _ask(process: subprocess.Popen[str], shard: int) -> str:
-    """Return the line that a worker answers with, or nothing if it dies before."""
-    assert process.stdin is not None and process.stdout is not None
-    with contextlib.suppress(BrokenPipeError):
-        print(shard, file=process.stdin, flush=True)
-        return process.stdout.readline()
-    return ""
-
-
 def main(work: str) -> None:
     """Score shards until the driver is gone. What others print goes to standard error, for standard output is the driver's."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     numbers, scorer = SimpleQueue[int](), Scorer(Work(**json.loads(work)))
-    threading.Thread(target=_listen, args=(numbers,), daemon=True).start()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            numbers.put(int(line))
+        os._exit(0)  # at once: a part is complete or absent
+
+    threading.Thread(target=listen, daemon=True).start()
     while True:
         try:
             said = scorer({"item": [numbers.get()]})
         except Exception as error:  # noqa: BLE001 - of any kind: it would come again in a new process
             said = {"error": [f"A worker failed with {type(error).__name__}: {error}."]}
         print(json.dumps(said), file=answers, flush=True)
-
-
-def _listen(numbers: SimpleQueue[int]) -> None:
-    for line in sys.stdin:
-        numbers.put(int(line))
-    os._exit(0)  # at once: a part is complete or absent

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-import torch
 
 from abnn.batch.plan import Shard, open_parquet
 from abnn.data import InputForm, read_image
@@ -22,8 +20,7 @@ from abnn.data.images import or_reason
 from abnn.errors import InputError, explain, readable
 from abnn.export.artefact import Exported
 
-Raw = tuple[str, Any]
-"""The id of an input, and what it is read from: a path, bytes or text."""
+Raw = tuple[str, Any]  # the id of an input, and what it is read from: a path, bytes or text
 
 
 @dataclass(frozen=True)
@@ -35,8 +32,7 @@ class Batch:
     x: Any
 
 
-Each = Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]]
-"""As map(): one after the other, or several at once."""
+Each = Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]]  # as map(): one after the other, or several at once
 Reader = Callable[[list[Any], Each], tuple[list[str | None], Any]]
 """From paths, bytes or texts to (why each cannot be read, the others as inputs of the model)."""
 
@@ -75,29 +71,26 @@ def read_raw(shard: Shard, root: str, column: str | None, id_column: str | None)
         return
     assert shard.file is not None and column is not None
     path = os.path.join(os.fsencode(root), shard.file)
-    name = readable(os.fsdecode(shard.file))
+    name, last = readable(os.fsdecode(shard.file)), shard.row + shard.count
     if os.stat(path).st_size != shard.size:
         fix = "Score it into another folder."
         raise InputError(explain("INPUT", f"{name}, which was changed", "the file that the job began with", fix))
-    with open_parquet(path) as file:
-        for row, content, own in _rows(file, shard, column, id_column):
-            yield f"{name}:{row}" if id_column is None else str(own), content
-
-
-def _rows(file: pq.ParquetFile, shard: Shard, column: str, id_column: str | None) -> Iterator[tuple[int, Any, Any]]:
-    ends = list(accumulate(file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)))
-    groups = range(bisect_right(ends, shard.row), bisect_left(ends, shard.row + shard.count) + 1)
-    row = ends[groups[0] - 1] if groups[0] else 0
     columns = [column] if id_column is None else [column, id_column]
-    for batch in file.iter_batches(256, row_groups=list(groups), columns=columns):
-        skipped = max(0, shard.row - row)
-        part = batch.slice(skipped, max(0, shard.row + shard.count - row - skipped))
-        owns = part[id_column].to_pylist() if id_column is not None else [None] * len(part)
-        for place, (content, own) in enumerate(zip(part[column].to_pylist(), owns), row + skipped):
-            yield place, content.get("bytes") if isinstance(content, dict) else content, own
-        row += len(batch)
-        if row >= shard.row + shard.count:
-            return
+    with open_parquet(path) as file:
+        sizes = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+        ends = list(accumulate(sizes))
+        groups = range(bisect_right(ends, shard.row), bisect_left(ends, last) + 1)
+        row = ends[groups[0] - 1] if groups[0] else 0
+        for batch in file.iter_batches(256, row_groups=list(groups), columns=columns):
+            skipped = max(0, shard.row - row)
+            part = batch.slice(skipped, max(0, last - row - skipped))
+            numbers = range(row + skipped, row + skipped + len(part))
+            owns = [f"{name}:{number}" for number in numbers] if id_column is None else part[id_column].to_pylist()
+            for own, content in zip(owns, part[column].to_pylist()):
+                yield str(own), content.get("bytes") if isinstance(content, dict) else content
+            row += len(batch)
+            if row >= last:
+                return
 
 
 def choose_column(path: bytes, column: str | None, text: bool) -> str:
@@ -139,10 +132,9 @@ def image_reader(form: InputForm) -> Reader:
         inputs = list(each_of(read_one, contents))
         errors = [each if isinstance(each, str) else None for each in inputs]
         good = [each for each in inputs if not isinstance(each, str)]
-        if len({each.shape for each in good}) > 1:
-            parts = [form.images(each[None]) for each in good]
-            return errors, np.concatenate(parts) if isinstance(parts[0], np.ndarray) else torch.cat(parts)
-        return errors, form.images(np.stack(good)) if good else None
+        if len({each.shape for each in good}) == 1:
+            return errors, form.images(np.stack(good))
+        return errors, form.join([form.images(each[None]) for each in good])
 
     return read
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from abnn.export.schema import SAID
 from abnn.files import write_bytes
 from abnn.store.names import class_names_of
 from abnn.store.saved import load_model
-from abnn.triage.drift import DriftMonitor
 
 PLAN, ABOUT = "_plan.parquet", b"abnn"
 NUMBERS = pa.list_(pa.float32())
@@ -34,64 +34,62 @@ OWN = {
     "labels": {"labels": pa.list_(pa.int64()), "probabilities": NUMBERS},
     "numbers": {"mean": NUMBERS, "std": NUMBERS},
 }
-"""Columns of what models of each kind say."""
-
-
-def schema_of(kind: str) -> pa.Schema:
-    """Return the columns of the results of models of classes, labels or numbers."""
-    last = {"score": pa.float32(), "verdict": NAME, "error": pa.string(), "model": NAME}
-    return pa.schema({"id": pa.string(), **OWN[kind], **last})
+"""Columns of what models of each kind say, and of what stands behind them."""
+LAST = {"score": pa.float32(), "verdict": NAME, "error": pa.string(), "model": NAME}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
-    """What workers need to know, the same for all of them and for every start of a job but for ``device`` and ``threads``.
+class ScoreConfig:
+    """How :func:`abnn.batch.job.score` works.
 
-    model, backbone, weights  as in :func:`abnn.store.saved.load_model`
-    fingerprint               of the model
-    output, root              folders of the results, and where names of inputs start
-    column, id_column         of Parquet files: what is scored, and what is its id (None: file and row)
-    tokenizer                 folder of the tokenizer, for text
-    size, batch_size          inputs in a shard, and in a batch
+    column      of Parquet files: what to score; None: the only one that fits
+    id_column   of Parquet files: what names an input; None: "FILE:ROW"
+    tokenizer   folder of a Hugging Face tokenizer: the inputs are texts
+    size        inputs in a shard, which is what a killed worker loses and what one file holds
+    batch_size  inputs that the model takes at once
+    draws, seed of the predictions; None: as calibrated
+    backbone, weights  for a model that was saved without its backbone
+    ray         address of a Ray cluster; None: processes of this machine
+    workers     how many; None: one for each GPU, or for each core where there is none
+    device      "auto", "cpu" or "cuda"
     """
 
-    model: str
-    backbone: str | None = None
-    weights: str | None = None
-    fingerprint: str
-    output: str
-    root: str
     column: str | None = None
     id_column: str | None = None
     tokenizer: str | None = None
-    size: int
-    batch_size: int
+    size: int = 1000
+    batch_size: int = 64
     draws: int | None = None
     seed: int | None = None
+    backbone: str | None = None
+    weights: str | None = None
+    ray: str | None = None
+    workers: int | None = None
     device: str = "auto"
-    threads: int = 1
 
 
-@dataclass(frozen=True)
-class PartNotes:
-    """What is written about a shard beside its rows, in the metadata of its file."""
+@dataclass(frozen=True, kw_only=True)
+class Work(ScoreConfig):
+    """What workers need to know: the settings that the job began with, the model and its fingerprint, the folders of the results and
+    where names of inputs start, and threads to compute with.
+    """
 
+    model: str
     fingerprint: str
-    verdicts: dict[str, int]
-    errors: int
-    drift: dict[str, Any] | None
-
-    @classmethod
-    def of(cls, path: Path) -> tuple[PartNotes, int]:
-        """Return the notes of a part and its number of rows, from the end of its file alone."""
-        metadata = pq.read_metadata(path)
-        values = json.loads((metadata.metadata or {})[ABOUT])
-        return cls(**{field.name: values[field.name] for field in fields(cls)}), metadata.num_rows
+    output: str
+    root: str
+    threads: int = 1
 
 
 def part_path(output: str | Path, shard: int) -> Path:
     """Return where the results of a shard are."""
     return Path(output) / f"part-{shard:07d}.parquet"
+
+
+def read_notes(path: Path) -> tuple[dict[str, Any], int]:
+    """Return what is noted about a part beside its rows, see :meth:`Scorer.score`, and how many these are, from its file's end alone."""
+    metadata = pq.read_metadata(path)
+    return json.loads((metadata.metadata or {})[ABOUT]), metadata.num_rows
 
 
 class Scorer:
@@ -115,30 +113,31 @@ class Scorer:
             on_gpu = work.device != "cpu" and torch.cuda.is_available()
             (model if isinstance(model, torch.nn.Module) else model.network).to("cuda" if on_gpu else "cpu")
             kind = getattr(getattr(model, "task", None), "distribution", "classes")
-        self.schema = schema_of(kind)
+        self.schema = pa.schema({"id": pa.string(), **OWN[kind], **LAST})
         self.names, triage = class_names_of(model), getattr(model, "triage", None)
         # Thresholds are of one number of draws.
         self.judged = triage is not None and work.draws in (None, triage.draws)
         return model
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """Score some shards and return their numbers; one that is there already is left as it is.
+        """Score one shard and return its number; one that is there already is left as it is.
 
         What fails is returned as a text: an exception of ours would not survive Ray's way of passing it on.
         """
-        numbers = [int(number) for number in batch["item"]]
-        for number in numbers:
-            try:
-                if not part_path(self.work.output, number).exists():
-                    self.score(number)
-            except (AbnnError, OSError) as error:
-                return {"shard": [number], "error": [str(error)]}
-        return {"shard": numbers, "error": [""] * len(numbers)}
+        number, reason = int(batch["item"][0]), ""
+        try:
+            if not part_path(self.work.output, number).exists():
+                self.score(number)
+        except (AbnnError, OSError) as error:
+            reason = str(error)
+        return {"shard": [number], "error": [reason]}
 
     def score(self, number: int) -> None:
         """Score one shard and write its part. The same shard gives the same rows, whoever scores it and however often."""
-        work, rows = self.work, []
-        monitor, counts = self._monitor(), Counter[str]()
+        work, rows, counts, monitor = self.work, [], Counter[str](), None
+        with contextlib.suppress(NotFittedError):  # a model that keeps no calibration scores is not watched
+            triage = getattr(self.model, "triage", None)
+            monitor = None if triage is None else triage.monitor()
         shard = read_shard(Path(work.output) / PLAN, number, work.size)
         raw = read_raw(shard, work.root, work.column, work.id_column)
         for batch in self.reading.batches(raw, work.batch_size):
@@ -148,11 +147,14 @@ class Scorer:
                 monitor.update([score for score in columns["score"] if score is not None])
             rows.append(pa.table(columns, self.schema))
         table = pa.concat_tables(rows)
-        errors = table.num_rows - table["error"].null_count
-        verdicts = {verdict: count for verdict, count in counts.items() if verdict is not None}
-        notes = PartNotes(work.fingerprint, verdicts, errors, None if monitor is None else monitor.to_dict())
+        notes = {
+            "fingerprint": work.fingerprint,
+            "verdicts": {verdict: count for verdict, count in counts.items() if verdict is not None},
+            "errors": table.num_rows - table["error"].null_count,
+            "drift": None if monitor is None else monitor.to_dict(),
+        }
         buffer = io.BytesIO()
-        pq.write_table(table.replace_schema_metadata({ABOUT: json.dumps(vars(notes))}), buffer, compression="zstd")
+        pq.write_table(table.replace_schema_metadata({ABOUT: json.dumps(notes)}), buffer, compression="zstd")
         write_bytes(part_path(work.output, number), buffer.getvalue())
 
     def _columns(self, batch: Batch) -> dict[str, list[Any]]:
@@ -163,34 +165,25 @@ class Scorer:
         if not good:
             return columns
         said = ask(self.model, batch.x, self.work.draws, self.work.seed)
-        values: dict[str, Any] = {"score": said.score.tolist()}
-        if said.mean is not None:
-            values |= {"mean": list(said.mean)} | ({} if said.std is None else {"std": list(said.std)})
-        else:
-            values["probabilities"] = list(said.stated if self.judged else said.probs)  # type: ignore[arg-type]
-        if said.labels is not None:
-            values["labels"] = [np.flatnonzero(row) for row in said.labels]
-        if said.label is not None:
-            values["label"] = said.label.tolist()
-            if self.names is not None:
-                values["class_name"] = [self.names[label] for label in values["label"]]
-        if self.judged:
-            values["verdict"] = said.verdict
+        names, labels = self.names, None if said.label is None else said.label.tolist()
+        values: dict[str, Any] = {
+            "score": said.score.tolist(),
+            "verdict": said.verdict if self.judged else None,
+            "mean": said.mean,
+            "std": said.std,
+            "probabilities": said.stated if self.judged else said.probs,
+            "labels": None if said.labels is None else [np.flatnonzero(row) for row in said.labels],
+            "label": labels,
+            "class_name": None if names is None or labels is None else [names[label] for label in labels],
+        }
         for name, column in values.items():
-            for place, value in zip(good, column):
+            for place, value in zip(good, () if column is None else column):
                 columns[name][place] = value
         return columns
-
-    def _monitor(self) -> DriftMonitor | None:
-        triage = getattr(self.model, "triage", None)
-        try:
-            return None if triage is None else triage.monitor()
-        except NotFittedError:
-            return None
 
     @cached_property
     def reading(self) -> Ahead:
         """What brings inputs into the form that the model takes."""
-        if self.work.tokenizer is None:
-            return Ahead(image_reader(InputForm.of(self.model)), self.work.threads)
-        return Ahead(text_reader(self.work.tokenizer, self.model), self.work.threads)
+        folder, model = self.work.tokenizer, self.model
+        reader = image_reader(InputForm.of(model)) if folder is None else text_reader(folder, model)
+        return Ahead(reader, self.work.threads)

@@ -11,7 +11,6 @@ import typer
 
 from abnn._version import __version__
 from abnn.cli._common import visible
-from abnn.cli._config import configurable
 from abnn.cli.demo import demo
 from abnn.cli.doctor import doctor
 from abnn.cli.evaluate import evaluate
@@ -26,9 +25,8 @@ from abnn.errors import AbnnError, AbnnWarning
 
 HELP = "Clip small Bayesian modules onto a trained network and learn when to trust its predictions."
 app = typer.Typer(name="abnn", help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
-for command in (demo, fit, predict, score, serve, export, evaluate, report, sweep):
-    app.command()(configurable(command))
-app.command()(doctor)
+for command in (demo, fit, predict, score, serve, export, evaluate, report, sweep, doctor):
+    app.command()(command)
 
 
 def _print_version(version: bool) -> None:

@@ -1,19 +1,28 @@
-"""What the commands share: options, commands from settings, lines on a terminal, and models on their devices."""
+"""What the commands share: options, those from a file, lines on a terminal, and models on their devices.
+
+``--config run.toml`` gives defaults, and a run leaves such a file beside its result.
+"""
 
 from __future__ import annotations
 
 import inspect
+import json
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
-from abnn.errors import InputError, explain, import_extra, readable
+from abnn._version import __version__
+from abnn.errors import FileFormatError, InputError, explain, import_extra, readable, unknown
+from abnn.files import write_text
 
-Request = TypeVar("Request")
-
+RUN_FILE = "run.toml"
+_running: ContextVar[tuple[str, dict[str, Any]]] = ContextVar("running", default=("", {}))
+"""The command that runs, and all of its options."""
 ModelFolder = Annotated[Path, typer.Argument(help="Folder of a saved model, or the one with model/ in it.")]
 Draws = Annotated[int | None, typer.Option(min=0, help="Weight draws; 0: mean weights. Default: as calibrated.")]
 DrawSeed = Annotated[int | None, typer.Option(min=0, help="Seed of the draws; default: as calibrated, or 0.")]
@@ -27,25 +36,64 @@ Figures = Annotated[bool, typer.Option("--figures", help="Also write every figur
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 
 
-def command(request: type[Request]) -> Callable[[Callable[[Request], None]], Callable[..., None]]:
-    """Make a function of one settings object a command with an option for each field of that dataclass."""
+def _read_options(context: typer.Context, path: Path | None) -> Path | None:
+    """Make the values of a TOML file the defaults of this command; what is given on the command line wins."""
+    if path is None or context.resilient_parsing:
+        return path
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"--config: {path} is no TOML ({error}); write lines such as: epochs = 5") from None
+    names = {str(each.name).replace("_", "-") for each in context.command.params} - {"config", "help"}
+    for name in values:
+        if name.replace("_", "-") not in names:
+            raise unknown(f"--config: {path}", name, names)
+    context.default_map = {name.replace("-", "_"): value for name, value in values.items()}
+    return path
 
-    def decorate(function: Callable[[Request], None]) -> Callable[..., None]:
-        def run(**values: Any) -> None:
-            function(request(**values))
 
-        hints = get_type_hints(request, include_extras=True)
-        options = [each.replace(annotation=hints[each.name]) for each in inspect.signature(request).parameters.values()]
-        return named_like(function, run, inspect.Signature(options))
-
-    return decorate
+Config = Annotated[
+    Path | None,
+    typer.Option(is_eager=True, callback=_read_options, exists=True, dir_okay=False, help="Options from a TOML file."),
+]
 
 
-def named_like(function: Callable[..., Any], run: Callable[..., None], signature: inspect.Signature) -> Any:
-    """Return ``run`` with the name and the help of a function, and with the options of a signature."""
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command: an option for each parameter, or for each field of the dataclass of the parameter ``request``, and ``--config``."""
+    options = inspect.signature(function, eval_str=True).parameters
+    request = options["request"].annotation if "request" in options else None
+    if request is not None:
+        options = inspect.signature(request).parameters
+
+    def run(config: Path | None = None, **values: Any) -> None:
+        token = _running.set((function.__name__, values))
+        try:
+            function(**values) if request is None else function(request(**values))
+        finally:
+            _running.reset(token)
+
+    parameter = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Config)
     run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
-    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature([*options.values(), parameter])  # type: ignore[attr-defined]
     return run
+
+
+def write_options(path: Path) -> None:
+    """Write all options that the running command has, defaults as well, as a file for ``--config``."""
+    name, values = _running.get()
+    if not name:  # called from Python
+        return
+    lines = [f"# abnn {name}, version {__version__}"]
+    for option, each in values.items():
+        if each is not None:
+            option, value = option.replace("_", "-"), json.dumps(each, default=str, ensure_ascii=False)  # TOML as well
+            foreign = any(0xD800 <= ord(letter) < 0xE000 for letter in value)  # bytes of a file's name, no UTF-8
+            lines.append(f"# {option} has a name that no text file can hold" if foreign else f"{option} = {value}")
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def visible(text: str) -> str:
@@ -102,15 +150,20 @@ def name_of(folder: Path) -> str:
 
 
 def move_to_device(model: Any, device: str) -> str:
-    """Put a loaded model onto a device by name, "auto": a GPU if there is one, and return what it is called."""
+    """Put a loaded model onto a device by name, or "auto", and return what it is called."""
     import torch
 
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    module = model if isinstance(model, torch.nn.Module) else model.network
+    device = usual_device() if device == "auto" else device
     try:
-        module.to(device)
+        (model if isinstance(model, torch.nn.Module) else model.network).to(device)
     except (RuntimeError, AssertionError) as error:
         fix = str(error).split("\n")[0]
         raise InputError(explain("--device", repr(device), "a device of this machine", fix)) from None
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+
+
+def usual_device() -> str:
+    """Return what ``--device auto`` means on this machine."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abnn.cli._common import Figures, Quiet, say, waiting
+from abnn.cli._common import Figures, Quiet, command, say, waiting
 from abnn.errors import InputError, explain, unknown
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ INTRO = (
 )
 
 
+@command
 def demo(
     what: Annotated[
         str, typer.Argument(help="digits; regression: numbers with bands; photos: a network of 1,000 classes.")

@@ -1,7 +1,5 @@
 """``abnn doctor``: what is installed, which device is used, and what will be slow."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform
@@ -13,10 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from abnn._version import __version__
-from abnn.cli._common import Quiet, say
+from abnn.cli._common import Quiet, say, usual_device
 
-SLOW_SECONDS = 1.0
-"""A pass of 16 photographs through a small network takes a tenth of this on two cores of a laptop."""
+SLOW_SECONDS = 1.0  # a pass of 16 photographs through a small network takes a tenth of this on two cores of a laptop
 
 
 def doctor(
@@ -64,7 +61,7 @@ def _describe() -> Iterator[str]:
     for number in range(torch.cuda.device_count()):
         memory = torch.cuda.get_device_properties(number).total_memory / 2**30
         yield f"GPU: cuda:{number}, {torch.cuda.get_device_name(number)}, {memory:.0f} GiB"
-    yield f"--device auto means: {_device()}"
+    yield f"--device auto means: {usual_device()}"
     for extra, packages in extras().items():
         versions = {each: version_of(each) for each in packages}
         if all(versions.values()):
@@ -95,7 +92,7 @@ def _time() -> Iterator[str]:
     import torch
     from torch import nn
 
-    device = _device()
+    device = usual_device()
     layers: list[Any] = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU()]
     for _ in range(6):
         layers += [nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU()]
@@ -110,9 +107,3 @@ def _time() -> Iterator[str]:
         yield "Slow here: fitting (abnn fit, abnn.fit). Without a GPU, --epochs 0 learns the score alone, in seconds."
     if seconds > SLOW_SECONDS:
         yield "That is slow: something else may use this machine."
-
-
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"

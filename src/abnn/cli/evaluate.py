@@ -1,7 +1,5 @@
 """``abnn evaluate``: what a saved model says about any number of sets, with records, table and page."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,8 +13,6 @@ SOURCES = "folder of images, .npz, or name such as mnist/test; NAME=SOURCE renam
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRequest:
-    """What a user asks ``abnn evaluate`` for."""
-
     checkpoint: common.ModelFolder
     id: Annotated[list[str] | None, typer.Option("--id", help=f"In-distribution data: {SOURCES}.")] = None
     semi: Annotated[list[str] | None, typer.Option(help="Semi-OOD data: another style, same classes.")] = None
@@ -37,7 +33,7 @@ class EvaluateRequest:
     quiet: common.Quiet = False
 
 
-@common.command(EvaluateRequest)
+@common.command
 def evaluate(request: EvaluateRequest) -> None:
     """Score a saved model on sets of data and write records, a table and a page. A stopped run goes on where it was."""
     from abnn.cli.steps.evaluating import run

@@ -1,7 +1,5 @@
 """abnn export: a saved model as one artefact that runs without torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,8 +12,6 @@ from abnn.errors import InputError, explain
 
 @dataclass(frozen=True, kw_only=True)
 class ExportRequest:
-    """What a user asks ``abnn export`` for."""
-
     model: common.ModelFolder
     output: Annotated[Path, Argument(help="Folder to write.", show_default=False)]
     format: Annotated[str, Option("--format", "-f", help="onnx: without torch; torch: for torch.export.load.")] = "onnx"
@@ -24,7 +20,7 @@ class ExportRequest:
     quiet: Annotated[bool, Option("--quiet", "-q", help="Say nothing where all is well.")] = False
 
 
-@common.command(ExportRequest)
+@common.command
 def export(request: ExportRequest) -> None:
     """Write a saved model as one artefact: predictions, score and verdicts by onnxruntime, without torch.
 

@@ -1,7 +1,5 @@
 """``abnn fit``: a user's backbone and folder of images in, a model that says when to trust it out."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -32,8 +30,6 @@ class OwnRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class FitRequest(OwnRequest):
-    """What a user asks ``abnn fit`` for."""
-
     output: Annotated[Path, Option(help="Folder for the model and the page.")]
     train_backbone: Annotated[bool, Option("--train-backbone", help="Train the backbone first.")] = False
     joint: Annotated[bool, Option("--joint", help="Let the backbone learn along with the attachments.")] = False
@@ -55,7 +51,7 @@ class FitRequest(OwnRequest):
     report: Report = True
 
 
-@command(FitRequest)
+@command
 def fit(request: FitRequest) -> None:
     """Clip attachments onto your own network, fit them on your images, choose thresholds, and save it all.
 

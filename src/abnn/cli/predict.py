@@ -1,7 +1,5 @@
 """``abnn predict``: label, probability, score and verdict for every input that is named."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,8 +14,6 @@ INPUTS = "Images, folders, patterns, .npz files; - for stdin."
 
 @dataclass(frozen=True, kw_only=True)
 class PredictRequest:
-    """What a user asks ``abnn predict`` for."""
-
     model: common.ModelFolder
     inputs: Annotated[list[str] | None, Argument(metavar="INPUT...", help=INPUTS)] = None
     from_file: Annotated[str | None, Option(help="Names of inputs, one per line; - for stdin.")] = None
@@ -36,7 +32,7 @@ class PredictRequest:
     quiet: Annotated[bool, Option("--quiet", "-q", help="No progress and no summary on stderr.")] = False
 
 
-@common.command(PredictRequest)
+@common.command
 def predict(request: PredictRequest) -> None:
     """Predict images and say for each: accept, notice or reject.
 

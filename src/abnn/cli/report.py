@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abnn.cli._common import Figures, say, waiting
+from abnn.cli._common import Figures, command, say, waiting
 from abnn.errors import InputError, explain
 
 if TYPE_CHECKING:  # the commands that do not need torch should not wait for it
     from abnn.evaluate.records import Record
 
 
+@command
 def report(
     records: Annotated[list[Path], typer.Argument(help="Run records, or folders with records; the last one leads.")],
     output: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),

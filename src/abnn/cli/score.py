@@ -1,7 +1,5 @@
 """``abnn score``: millions of inputs into a table of Parquet files, on one machine or many."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,8 +13,6 @@ INPUT = "A folder of images or of Parquet files, a Parquet file, or a text file 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreRequest:
-    """What a user asks ``abnn score`` for."""
-
     model: common.ModelFolder
     input: Annotated[str, Argument(metavar="INPUT", help=INPUT)]
     output: Annotated[Path, Argument(help="Folder for the results; a job that was stopped goes on from there.")]
@@ -35,7 +31,7 @@ class ScoreRequest:
     quiet: common.Quiet = False
 
 
-@common.command(ScoreRequest)
+@common.command
 def score(request: ScoreRequest) -> None:
     """Score many inputs, each exactly once, into Parquet files; goes on where it stopped.
 

@@ -1,7 +1,5 @@
 """abnn serve: a saved model as a web application, and its page."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import logging
@@ -10,7 +8,7 @@ import socket
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -18,16 +16,11 @@ from typer import Argument, Option
 from abnn.cli._common import Backbone, Device, Weights, command, move_to_device, name_of, open_model, say
 from abnn.errors import InputError, explain, import_extra, unknown
 
-if TYPE_CHECKING:
-    from abnn.serve import Settings
-
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeRequest:
-    """What a user asks ``abnn serve`` for."""
-
     model: Annotated[Path | None, Argument(help="Folder of a saved model.", show_default=False)] = None
     demo: Annotated[bool, Option("--demo", help="Serve a demo: digits, or with --demo photos photographs.")] = False
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1"
@@ -48,19 +41,29 @@ class ServeRequest:
     quiet: Annotated[bool, Option("--quiet", "-q", help="No progress bars, and no line for each request.")] = False
 
 
-@command(ServeRequest)
+@command
 def serve(request: ServeRequest) -> None:
     """Serve a saved model over HTTP, with a page where a person can try it."""
-    from abnn.serve import create_app
+    from abnn.serve import Settings, create_app
+    from abnn.serve.samples import folder_samples
     from abnn.serve.server import run
 
     host, local = request.host, is_local(request.host)
-    settings = _settings(request)
+    same = ("max_batch", "queue", "timeout", "max_bytes", "max_pixels", "drift")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    settings = Settings(
+        **{name: getattr(request, name) for name in same},
+        wait=request.wait / 1000,
+        max_images=min(64, request.queue),
+        token=request.token or None,
+        hosts=(*LOCAL_NAMES, host) if local else None,
+        threads=request.threads or cores,
+    )
     warnings.filterwarnings("ignore", module="PIL")  # Both speak of damaged uploads, which are answered as such.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
-    samples = _samples(request)
-    model, name, place = _open_model(request)
-    application = create_app(model, settings, name, samples)
+    examples = None if request.examples is None else folder_samples(request.examples)
+    model, name, place, samples = _open_model(request)
+    application = create_app(model, settings, name, examples or samples)
     with contextlib.closing(listen(host, request.port)) as listener:
         if not local and settings.token is None:
             danger = f"{host} can be reached from other machines and there is no token: anybody may use the model"
@@ -71,55 +74,28 @@ def serve(request: ServeRequest) -> None:
         run(application, settings, listener, request.quiet)
 
 
-def _settings(request: ServeRequest) -> Settings:
-    from abnn.serve import Settings
-
-    same = ("max_batch", "queue", "timeout", "max_bytes", "max_pixels", "drift")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Settings(
-        **{name: getattr(request, name) for name in same},
-        wait=request.wait / 1000,
-        max_images=min(64, request.queue),
-        token=request.token or None,
-        hosts=(*LOCAL_NAMES, request.host) if is_local(request.host) else None,
-        threads=request.threads or cores,
-    )
-
-
-def _open_model(request: ServeRequest) -> tuple[Any, str, str]:
-    """Return the model, its name, and where it computes."""
-    if request.model is None and not request.demo:
-        accepted = "a folder of a saved model, or --demo"
-        raise InputError(explain("model", "neither a folder nor --demo", accepted))
-    if request.model is not None and not request.demo:
+def _open_model(request: ServeRequest) -> tuple[Any, str, str, Any]:
+    """Return the model, its name, where it computes, and images to click; None: what the model itself suggests."""
+    if not request.demo:
+        if request.model is None:
+            raise InputError(explain("model", "neither a folder nor --demo", "a folder of a saved model, or --demo"))
         model, place = open_model(request.model, request.backbone, request.weights, request.device, request.threads)
-        return model, name_of(request.model), place
+        return model, name_of(request.model), place, None
     import_extra("torch", "torch")
-    which = str(request.model or "digits")
+    which, samples = str(request.model or "digits"), None
     if which == "digits":
         from abnn.demo.digits import demo_model
 
         model, name = demo_model(request.quiet)[0], "Digit reader"
     elif which == "photos":
-        from abnn.demo.photos import photo_model
+        from abnn.demo.photos import demo_pictures, photo_model
+        from abnn.serve.samples import make_sample
 
         model, name = photo_model(), "What is in a photograph?"
+        samples = [make_sample(*each) for each in demo_pictures()]
     else:
         raise unknown("--demo", which, ("digits", "photos"))
-    return model, name, move_to_device(model, request.device)
-
-
-def _samples(request: ServeRequest) -> Any:
-    """Return images to click; None: what the model itself suggests."""
-    from abnn.serve.samples import folder_samples, make_sample
-
-    if request.examples is not None:
-        return folder_samples(request.examples)
-    if request.demo and str(request.model) == "photos":
-        from abnn.demo.photos import demo_pictures
-
-        return [make_sample(*each) for each in demo_pictures()]
-    return None
+    return model, name, move_to_device(model, request.device), samples
 
 
 def is_local(host: str) -> bool:

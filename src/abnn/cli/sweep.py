@@ -1,7 +1,5 @@
 """``abnn sweep``: fits with several settings side by side, and a table of which did best on held-out images."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,8 +12,6 @@ from abnn.cli.fit import OwnRequest
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest(OwnRequest):
-    """What a user asks ``abnn sweep`` for."""
-
     output: Annotated[Path, Option(help="Folder for the table; a sweep that was stopped goes on from there.")]
     lr: Annotated[str, Option(help="Learning rates of the attachments, with commas.")] = "3e-4,1e-3,3e-3"
     epochs: Annotated[str, Option(help="Epochs, with commas; 0: the score alone.")] = "0,5,20"
@@ -26,7 +22,7 @@ class SweepRequest(OwnRequest):
     device: Annotated[str, Option(help='"auto", "cpu" or "cuda".')] = "auto"
 
 
-@command(SweepRequest)
+@command
 def sweep(request: SweepRequest) -> None:
     """Fit with several settings on Ray Tune and show which did best on held-out images."""
     from abnn.cli.steps.sweeping import run

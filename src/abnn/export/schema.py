@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from abnn.export.learnt import Learnt
 from abnn.files import only
-from abnn.store.description import Description, Strict
+from abnn.store.folder import Description, Strict
 from abnn.triage.triage import Triage
 
 MOST_NUMBERS = 2**28  # of one input

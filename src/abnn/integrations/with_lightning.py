@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from abnn.errors import MissingExtraError
+from abnn.errors import import_extra
 from abnn.integrations.learner import Learner
 
-try:
-    from lightning.pytorch import Callback
-except ImportError:
-    raise MissingExtraError("lightning", "lightning") from None
+Callback: Any = import_extra("lightning.pytorch", "lightning", "lightning").Callback
 
 
 class LightningCallback(Callback):

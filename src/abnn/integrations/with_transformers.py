@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from abnn.errors import MissingExtraError
+from abnn.errors import import_extra
 from abnn.integrations.learner import Learner
 
-try:
-    from transformers import TrainerCallback as Base
-except ImportError:
-    raise MissingExtraError("transformers", "transformers") from None
+Base: Any = import_extra("transformers", "transformers").TrainerCallback
 
 
 class TrainerCallback(Base):

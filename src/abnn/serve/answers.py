@@ -69,9 +69,13 @@ class Answerer:
             raise FloatingPointError("the model gave NaN or infinite values")
         assert probs is not None and answers.probs is not None and answers.verdict is not None
         names = sample_names(len(samples), self.triage.draws, self.plain)
-        causes: list[Any] = [*self.causes_of(answers)] or [None] * len(answers)
-        rows = zip(samples.swapaxes(0, 1), answers.probs, probs, scores.tolist(), answers.verdict, parts_of(answers))
-        return [self._describe(names, *row, cause) for row, cause in zip(rows, causes)]
+        parts: Any = [None] * len(answers)
+        if answers.parts:
+            columns = np.stack([*answers.parts.values()], axis=1).tolist()
+            parts = [{name: float(f"{value:.6g}") for name, value in zip(answers.parts, row)} for row in columns]
+        causes: Any = self.causes_of(answers) or [None] * len(answers)
+        rows = zip(samples.swapaxes(0, 1), answers.probs, probs, scores.tolist(), answers.verdict, parts, causes)
+        return [self._describe(names, *row) for row in rows]
 
     def causes_of(self, answers: Answers) -> list[dict[str, float]]:
         """Return for each input by how much the learnt score would be lower if a part of it were usual, the largest first.
@@ -80,20 +84,19 @@ class Answerer:
         """
         if self.learnt is None or not answers.parts or self.triage.score != "combined":
             return []
-        rows = self.learnt.drops(np.stack([*answers.parts.values()], 1), answers.score).tolist()
-        named = [zip([*answers.parts, FAR], row) for row in rows]
-        return [
-            {name: float(f"{drop:.4g}") for name, drop in sorted(row, key=lambda pair: -pair[1]) if drop >= LEAST_CAUSE}
-            for row in named
-        ]
+        names, causes = [*answers.parts, FAR], []
+        for row in self.learnt.drops(np.stack([*answers.parts.values()], 1), answers.score).tolist():
+            drops = sorted(zip(names, row), key=lambda pair: -pair[1])
+            causes.append({name: float(f"{drop:.4g}") for name, drop in drops if drop >= LEAST_CAUSE})
+        return causes
 
     def _describe(self, names: list[str], *of_input: Any) -> dict[str, Any]:
         samples, means, probs, score, verdict, parts, causes = of_input
-        label, second = np.argsort(-probs, kind="stable")[:2].tolist()
-        of_label, labels = samples[:, label], samples.argmax(1)
-        place = share_below(self.triage.calibration, score) if self.triage.calibration else None
-        agreeing, probability = (labels == label).tolist(), float(probs[label])
-        triage, say = self.triage, voters(names, agreeing)
+        triage, (label, second) = self.triage, np.argsort(-probs, kind="stable")[:2].tolist()
+        of_label, labels, probability = samples[:, label], samples.argmax(1), float(probs[label])
+        place = share_below(triage.calibration, score) if triage.calibration else None
+        agreeing = (labels == label).tolist()
+        say = voters(names, agreeing)
         notice, reject = triage.by_class[label] if triage.by_class else (triage.notice, triage.reject)
         return {
             "label": label,
@@ -185,14 +188,6 @@ def in_words(part: str) -> str:
     if part not in WORDS and kind in WORDS_OF_PLACES:
         return f"inside the network, at {block}, {WORDS_OF_PLACES[kind]}"
     return WORDS.get(part, f"“{part}” is large")
-
-
-def parts_of(answers: Answers) -> list[dict[str, float] | None]:
-    """Return the parts of the learnt score for each input, by name; None where there are none."""
-    if not answers.parts:
-        return [None] * len(answers)
-    columns = np.stack([*answers.parts.values()], axis=1).tolist()
-    return [{name: float(f"{value:.6g}") for name, value in zip(answers.parts, row)} for row in columns]
 
 
 def share_below(quantiles: Sequence[float], score: float) -> float:

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -20,13 +20,13 @@ from abnn.data.drawing import NoInkError, read_drawing, reads_drawings
 from abnn.data.form import InputForm
 from abnn.data.images import encode_png
 from abnn.errors import InputError, explain
+from abnn.files import templates
 from abnn.serve.answers import Answerer
 from abnn.serve.batcher import Batcher
 from abnn.serve.body import BodyLimits, read_images
 from abnn.serve.decoders import Decoders
 from abnn.serve.guard import HANDLERS, Guard
 from abnn.serve.problems import Problem
-from abnn.serve.reference import reference
 from abnn.serve.samples import Sample, digit_samples
 from abnn.serve.schema import Answer, BatchAnswer, Drift, ModelInfo, SampleImages, State, body_of, failures
 from abnn.serve.settings import Settings
@@ -117,10 +117,10 @@ class Service:
 
     def prepare(self, pixels: np.ndarray, how: str) -> Any:
         """Return one picture as an input of the model, or why it is none."""
-        try:
-            if how == "ink":
-                return self.form.inputs(read_drawing(pixels).numpy().astype(self.form.number))
+        if how == "image":
             return self.form.images(pixels[None])[0]
+        try:
+            return self.form.inputs(read_drawing(pixels).numpy().astype(self.form.number))
         except NoInkError as error:
             return Problem(422, "no-ink", str(error))
 
@@ -138,64 +138,57 @@ class Service:
 
     def describe(self) -> dict[str, Any]:
         """Return what GET /model says."""
-        triage, (channels, height, width) = self.answerer.triage, self.form.shape
+        triage, names, (channels, height, width) = self.answerer.triage, self.answerer.names, self.form.shape
         colours = "grey" if channels == 1 else "RGB"
         preparation = f"upright, {colours}, resized to {width} x {height} (bilinear, antialiased), scaled to [0, 1]"
+        calibration = {name: getattr(triage, name) for name in ("inputs", "noticed", "rejected")}
         return {
+            **{name: getattr(triage, name) for name in ("score", "draws", "notice", "reject")},
             "name": self.name,
             "version": __version__,
-            "classes": len(self.answerer.names),
-            "class_names": self.answerer.names,
+            "classes": len(names),
+            "class_names": names,
             "input_shape": list(self.form.shape),
             "preparation": preparation + (", normalised as in training" if self.form.mean is not None else ""),
             "drawing": self.drawing,
-            "score": triage.score,
             "parts": self.answerer.parts,
-            "draws": triage.draws,
-            "notice": triage.notice,
-            "reject": triage.reject,
-            "calibration": {
-                **{name: getattr(triage, name) for name in ("inputs", "noticed", "rejected")},
-                "quantiles": list(triage.calibration) or None,
-            },
+            "calibration": {**calibration, "quantiles": list(triage.calibration) or None},
             "limits": {name: getattr(self.settings, name) for name in ("max_bytes", "max_pixels", "max_images")},
         }
 
     # -- routes -------------------------------------------------------------------------------------------------------
 
     def _add_predictions(self) -> None:
-        post: Any = self.app.post
-        common = {"response_model_exclude_unset": True, "responses": failures()}
+        post: Any = partial(self.app.post, response_model_exclude_unset=True, responses=failures())
         one, several = body_of("image", 1), body_of("images", self.settings.max_images)
         summary = "Several images; each has its own answer or error"
 
-        @post("/predict", summary="One image", response_model=Answer, openapi_extra=one, **common)
+        @post("/predict", summary="One image", response_model=Answer, openapi_extra=one)
         async def predict(request: Request, prepare: Prepare = "image", show_input: ShowInput = False) -> Any:
             (result,) = await self.answer(request, "image", prepare, show_input)
             return result.response() if isinstance(result, Problem) else result
 
-        @post("/predict/batch", summary=summary, response_model=BatchAnswer, openapi_extra=several, **common)
+        @post("/predict/batch", summary=summary, response_model=BatchAnswer, openapi_extra=several)
         async def predict_batch(request: Request, prepare: Prepare = "image", show_input: ShowInput = False) -> Any:
             results = await self.answer(request, "images", prepare, show_input)
             return {"results": [each.content() if isinstance(each, Problem) else each for each in results]}
 
     def _add_state(self) -> None:
-        guarded = (401, 403, 421)
-        text = {200: {"content": {"text/plain": {}}, "description": "Prometheus text"}, **failures(*guarded)}
+        add: Any = partial(self.app.add_api_route, response_model_exclude_unset=True)
+        guarded = failures(401, 403, 421)
+        text = {200: {"content": {"text/plain": {}}, "description": "Prometheus text"}, **guarded}
         for path, summary, model, read, responses in (
             ("/health", "The process lives", State, lambda: {"status": "ok"}, failures(403, 421)),
             ("/ready", "The model can answer", State, self.check_ready, failures(403, 421, 503)),
-            ("/model", "Classes, thresholds, input", ModelInfo, self.describe, failures(*guarded)),
-            ("/drift", "Is the traffic like calibration?", Drift, self.traffic.state, failures(*guarded)),
-            ("/samples", "Images to try", SampleImages, lambda: {"samples": self.samples}, failures(*guarded)),
+            ("/model", "Classes, thresholds, input", ModelInfo, self.describe, guarded),
+            ("/drift", "Is the traffic like calibration?", Drift, self.traffic.state, guarded),
+            ("/samples", "Images to try", SampleImages, lambda: {"samples": self.samples}, guarded),
             ("/metrics", "For Prometheus", None, self.measures.response, text),
         ):
             options: Any = {"response_model": model, "response_class": JSONResponse if model else Response}
-            options |= {"name": path[1:], "summary": summary, "responses": responses}
-            self.app.add_api_route(path, _endpoint(read), response_model_exclude_unset=True, **options)
-        options = {"response_model": Drift, "response_model_exclude_unset": True, "responses": failures(*guarded)}
-        summary = "Forget the traffic so far, and an alarm"
-        self.app.add_api_route("/drift", self.traffic.reset, methods=["DELETE"], summary=summary, **options)
+            add(path, _endpoint(read), name=path[1:], summary=summary, responses=responses, **options)
+        options = {"methods": ["DELETE"], "response_model": Drift, "responses": guarded}
+        add("/drift", self.traffic.reset, summary="Forget the traffic so far, and an alarm", **options)
 
     def _add_pages(self) -> None:
         """Read the files of the page once; a request's path is only compared with their names.
@@ -204,14 +197,13 @@ class Service:
         """
         add = partial(self.app.add_api_route, include_in_schema=False, response_model=None)
         title = escape("Should you trust it?" if self.settings.token else self.name)
-        for file in (files("abnn.serve") / "page").iterdir():
-            kind = KINDS["." + file.name.rpartition(".")[2]]
-            content = file.read_bytes()
+        for file in (Path(__file__).parent / "page").iterdir():
+            kind, content = KINDS[file.suffix], file.read_bytes()
             if file.name == "index.html":
                 content = content.replace(b"{{title}}", title.encode())
             answer = partial(Response, content, media_type=kind, headers={"Cache-Control": "no-cache"})
             add("/" if file.name == "index.html" else f"/page/{file.name}", _endpoint(answer))
-        add("/docs", _endpoint(lambda: HTMLResponse(reference(self.app.openapi()))))
+        add("/docs", _endpoint(lambda: HTMLResponse(_reference(self.app.openapi()))))
 
 
 def _endpoint(read: Callable[[], Any]) -> Callable[[], Any]:
@@ -219,3 +211,32 @@ def _endpoint(read: Callable[[], Any]) -> Callable[[], Any]:
         return read()
 
     return endpoint
+
+
+def _reference(description: dict[str, Any]) -> str:
+    """Return the HTML page about all routes, with parameters, an example and the fields of answers, from the OpenAPI description."""
+    schemas = description["components"]["schemas"]
+
+    def fields(schema: dict[str, Any]) -> dict[str, dict[str, str]]:
+        """The fields of an answer, with their types in a word and what they mean."""
+        own = schemas.get(name_of(schema), {}).get("properties", {})
+        return {name: {"type": type_of(each), "about": each.get("description", "")} for name, each in own.items()}
+
+    def name_of(schema: dict[str, Any]) -> str:
+        return schema.get("$ref", "").rpartition("/")[2]
+
+    def type_of(schema: dict[str, Any]) -> str:
+        inner = next(each for each in schema.get("anyOf", [schema]) if each.get("type") != "null")
+        if inner.get("type") == "array":
+            return f"list of {type_of(inner['items'])}"
+        return name_of(inner) or inner.get("type", "object")
+
+    routes = [
+        {"method": method.upper(), "path": path, **what, "answer": what["responses"]["200"].get("content", {})}
+        for path, methods in description["paths"].items()
+        for method, what in methods.items()
+    ]
+    named = {each.__name__: each for each in (fields, name_of, type_of)}
+    inner = {name for name in schemas if name.startswith(("Samples", "Place", "Thresholds", "Picture", "Calibration"))}
+    template = templates(Path(__file__).parent).get_template("reference.html")
+    return template.render(info=description["info"], routes=routes, inner=sorted(inner), **named)

@@ -32,8 +32,7 @@ SMALL_BYTES, SMALL_PIXELS, SMALL_SECONDS = 64 * 2**10, 1_000_000, 0.5
 MOST_LARGE = 16  # requests that wait for the decoder of large images, and at most a quarter of all
 BYTES_PER_PIXEL, SPARE_BYTES = 32, 128 * 2**20
 """Memory of a decoder, beyond what it has at its start: for the largest image that is accepted, and for copies."""
-Input = Any
-"""A tensor or an array, as the model takes it, or a Problem."""
+Input = Any  # a tensor or an array, as the model takes it, or a Problem
 Prepare = Callable[[np.ndarray], Input]
 
 

@@ -6,7 +6,6 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 from fastapi import Request
@@ -104,28 +103,18 @@ def refusal(scope: Scope, settings: Settings) -> Problem | None:
     return Problem(401, "token", message, {"WWW-Authenticate": "Bearer"})
 
 
-def _answer(problem: Callable[[Any], Problem]) -> Any:
-    async def handle(request: Request, error: Exception) -> JSONResponse:
-        return problem(error).response()
-
-    return handle
-
-
-def _http_problem(error: HTTPException) -> Problem:
-    code = {404: "not-found", 405: "method"}.get(error.status_code, "http")
-    return Problem(error.status_code, code, str(error.detail), error.headers)
-
-
-def _parameter_problem(error: RequestValidationError) -> Problem:
-    """Return which query parameters are not accepted, and why; what was sent is not repeated."""
-    message = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
-    return Problem(422, "parameter", message[:300])
+async def _answer(request: Request, error: Any) -> JSONResponse:
+    problem = error
+    if isinstance(error, HTTPException):
+        code = {404: "not-found", 405: "method"}.get(error.status_code, "http")
+        problem = Problem(error.status_code, code, str(error.detail), error.headers)
+    elif isinstance(error, RequestValidationError):  # which query parameters, and why; what was sent is not repeated
+        message = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
+        problem = Problem(422, "parameter", message[:300])
+    elif isinstance(error, ClientDisconnect):
+        problem = Problem(400, "disconnected", "The client went away during its request.")
+    return problem.response()
 
 
-HANDLERS: dict[int | type[Exception], Any] = {
-    Problem: _answer(lambda problem: problem),
-    HTTPException: _answer(_http_problem),
-    RequestValidationError: _answer(_parameter_problem),
-    ClientDisconnect: _answer(lambda _: Problem(400, "disconnected", "The client went away during its request.")),
-}
+HANDLERS: Any = dict.fromkeys((Problem, HTTPException, RequestValidationError, ClientDisconnect), _answer)
 """How FastAPI answers each kind of exception."""

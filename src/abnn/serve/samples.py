@@ -13,8 +13,7 @@ from abnn.data.images import EXTENSIONS, encode_png
 from abnn.errors import InputError, explain, readable
 from abnn.serve.images import SIGNATURES, kind_of
 
-Sample = dict[str, str]
-"""In the form of :class:`abnn.serve.schema.SampleImage`."""
+Sample = dict[str, str]  # in the form of abnn.serve.schema.SampleImage
 SAMPLES = 6  # of each tier
 MOST_FILES, MOST_BYTES = 36, 16 * 2**20
 TIERS = {

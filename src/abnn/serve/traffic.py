@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,11 +19,12 @@ from fastapi import Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from abnn.errors import InputError, NotFittedError, explain
-from abnn.files import write_json
+from abnn.files import check_writable, write_json
 from abnn.serve.schema import Verdict
 from abnn.triage.drift import resume_monitor
 
 log = logging.getLogger("abnn.serve")
+NOT_PROMISED = "What is promised about verdicts does not hold for such images."
 WRITE_EVERY = 1.0  # seconds; so much traffic is forgotten when the process is killed
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -44,14 +46,13 @@ class Measures:
     """What Prometheus may ask for. Labels take a fixed set of values, so that nobody can make them grow."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()  # of its own, so that several applications can live in one process
-        own: dict[str, Any] = {"registry": self.registry}
-        self.requests = Counter("abnn_requests", "Requests by route and status.", ["route", "status"], **own)
-        self.verdicts = Counter("abnn_verdicts", "Images by verdict.", ["verdict"], **own)
-        self.batch_size = Histogram("abnn_batch_size", "Images in one batch of the model.", buckets=SIZES, **own)
-        own["buckets"] = SECONDS
-        self.batch_seconds = Histogram("abnn_batch_seconds", "One batch of the model.", **own)
-        self.seconds = Histogram("abnn_request_seconds", "From a request to its answer.", ["route"], **own)
+        self.registry = own = CollectorRegistry()  # so that several applications can live in one process
+        self.requests = Counter("abnn_requests", "Requests by route and status.", ["route", "status"], registry=own)
+        self.verdicts = Counter("abnn_verdicts", "Images by verdict.", ["verdict"], registry=own)
+        self.batch_size = Histogram("abnn_batch_size", "Images in one batch of the model.", registry=own, buckets=SIZES)
+        timer: Any = partial(Histogram, registry=own, buckets=SECONDS)
+        self.batch_seconds = timer("abnn_batch_seconds", "One batch of the model.")
+        self.seconds = timer("abnn_request_seconds", "From a request to its answer.", ["route"])
         for verdict in get_args(Verdict):
             self.verdicts.labels(verdict)
 
@@ -84,12 +85,9 @@ class Traffic:
             if path is not None:
                 raise InputError(explain("--drift", error, "a model that keeps its calibration scores")) from None
         if self.monitor is not None and path is not None:
+            check_writable("--drift", path)
             self.monitor = resume_monitor(self.monitor, path)
-            try:
-                self._write(self.monitor.to_dict())
-            except OSError as error:
-                accepted = "a file that can be written"
-                raise InputError(explain("--drift", f"{path} ({error.strerror})", accepted)) from None
+            self._write(self.monitor.to_dict())
 
     async def reset(self) -> dict[str, Any]:
         """Forget all images and an alarm, in the file as well, and return the new state."""
@@ -111,12 +109,11 @@ class Traffic:
         if monitor is None:
             message = "Not watched: the model keeps no calibration scores to compare with."
             return {"watching": False, "alarm": False, "images": 0, "message": message}
-        message = f"No sign of drift in {_count_images(monitor.seen)}."
+        number = monitor.alarmed_at if monitor.alarmed else monitor.seen
+        count = "1 image" if number == 1 else f"{number:,} images"
+        message = f"No sign of drift in {count}."
         if monitor.alarmed:
-            message = (
-                f"Scores are {monitor.direction} than in calibration, noticed after {_count_images(monitor.alarmed_at)}. "
-                "What is promised about verdicts does not hold for such images."
-            )
+            message = f"Scores are {monitor.direction} than in calibration, noticed after {count}. {NOT_PROMISED}"
         return {
             "watching": True,
             "alarm": monitor.alarmed,
@@ -158,7 +155,3 @@ class Traffic:
         assert self.path is not None
         write_json(self.path, state)
         self._saved = state["seen"]
-
-
-def _count_images(number: int | None) -> str:
-    return "1 image" if number == 1 else f"{number:,} images"

@@ -10,20 +10,58 @@ import hashlib
 import warnings
 from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from abnn import files
 from abnn._version import __version__
 from abnn.errors import AbnnWarning, FileFormatError
 from abnn.files import check_regular, left_behind, read_json, seal
-from abnn.store.description import OTHER_METHOD, Description
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 FIX = "The folder is damaged or was changed: restore it, or save the model again."
-LEARNT = ("closed_form.", "combined.")
-"""How the names of tensors begin that a fit learns beside attachments."""
+LEARNT = ("closed_form.", "combined.")  # how the names of tensors begin that a fit learns beside attachments
+OTHER_METHOD = (
+    "It was fitted by an earlier version, with another method, and cannot be converted: attach to the same backbone and fit again, "
+    "with abnn.attach() and abnn.fit(), or with abnn fit."
+)
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Strict(BaseModel):
+    """No unknown fields, no text in the place of numbers, no NaN."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Description(Strict):
+    """The JSON file of a saved folder; its kinds are in :mod:`abnn.store.schema` and :mod:`abnn.export.schema`.
+
+    EARLIER  what to do with folders of versions before OLDEST
+    SEALED   the first version whose folders have checksums
+    files    sha256 of every other file of the folder, by its name
+    digest   sha256 of all fields but this one. Folders of older versions have neither
+    """
+
+    FILE: ClassVar[str]
+    WHAT: ClassVar[str] = "a saved model"
+    FORMAT: ClassVar[str]
+    OLDEST: ClassVar[int]
+    NEWEST: ClassVar[int]
+    SEALED: ClassVar[int]
+    EARLIER: ClassVar[str] = "Fit the model again and save it."
+    PARTS: ClassVar[tuple[str, ...]]
+
+    format: str
+    version: int
+    abnn: str
+    files: dict[str, Digest] = {}
+    digest: Digest | None = None
+
+
 Kind = TypeVar("Kind", bound=Description)
 
 
@@ -79,8 +117,9 @@ def read_folder(path: str | Path, kind: type[Kind]) -> Kind:
         raise FileFormatError(f"{file} was changed since it was saved. {FIX}")
     for part in (path / name for name in kind.PARTS):
         if part.exists() and description.files.get(part.name) != file_digest(part):
-            wrong = f"{part} is not the file that was saved with {kind.FILE}: one of another model?"
-            raise FileFormatError(f"{wrong} {FIX}")
+            raise FileFormatError(
+                f"{part} is not the file that was saved with {kind.FILE}: one of another model? {FIX}"
+            )
     return description
 
 
@@ -102,8 +141,7 @@ def check_tensors(
         odd = ", ".join(sorted(saved.keys() ^ own.keys())[:4])
         raise FileFormatError(f"{path}: tensors {odd} are missing or not expected. {fix}")
     for name, value in saved.items():
-        right, statistic = own[name], name.startswith(LEARNT)
-        problem = ""
+        right, statistic, problem = own[name], name.startswith(LEARNT), ""
         if value.shape != right.shape:
             problem = f"{name} has shape {tuple(value.shape)}; accepted: {tuple(right.shape)}"
         elif value.dtype != right.dtype and not (value.is_floating_point() and right.is_floating_point()):

@@ -21,11 +21,11 @@ from abnn.bayes.priors import Gaussian, ScaleMixture
 from abnn.config import AttachConfig
 from abnn.errors import AbnnWarning, FileFormatError, InputError, explain
 from abnn.files import as_json
-from abnn.model.inputs import MASK, Batch, Forms, Inputs, rows_of
+from abnn.model.inputs import MASK, Batch, Inputs, rows_of
 from abnn.model.network import AttachedNetwork
 from abnn.networks.recipe import rebuild
-from abnn.store.earlier import of_earlier
-from abnn.store.folder import FIX, LEARNT, check_tensors, fingerprint, read_folder, write_folder
+from abnn.scores.combined import NEVER
+from abnn.store.folder import FIX, LEARNT, OTHER_METHOD, check_tensors, fingerprint, read_folder, write_folder
 from abnn.store.names import check_class_names
 from abnn.store.schema import AttachedModel
 from abnn.tasks import TASKS
@@ -34,6 +34,8 @@ from abnn.triage import Triage
 
 ATTACHMENTS, BACKBONE = AttachedModel.PARTS
 MOST_NOISE = 2**31  # bytes of the draws that a loaded model holds
+PARTS_AT = {"centre": 0, "unit": 0, "anchor": 0, "linear": 1, "inner": 1}
+"""Tensors of the combined score that have an entry for each part, and in which dimension."""
 PRIORS: dict[Any, Any] = {prior.__name__: prior for prior in (Gaussian, ScaleMixture)}
 
 
@@ -68,17 +70,12 @@ def save(
         warnings.warn(explain("backbone", weights, accepted, fix), AbnnWarning, stacklevel=3)  # of model.save()
     spec = model.spec
     fields = {
-        "preset": model.preset,
-        "score": model.score,
+        **{name: getattr(model, name) for name in ("preset", "score", "classes", "seed", "views")},
         "at": model.block_names,
         "spec": {**asdict(spec), "prior": {"kind": type(spec.prior).__name__, **asdict(spec.prior)}},
         "input_shape": list(model.input_shape),
         "input_dtype": str(model.input_dtype).removeprefix("torch."),
-        **({} if model.input_forms is None else {"inputs": _describe(model.input_forms)}),
-        "classes": model.classes,
         "draws": 0 if model.mean_weights else model.draws,
-        "seed": model.seed,
-        "views": model.views,
         "fingerprint": fingerprint(model.backbone),
         "backbone": getattr(model.backbone, "abnn_recipe", None),
         "triage": triage.to_dict() if triage is not None else None,
@@ -86,10 +83,14 @@ def save(
         "task_options": model.task.options(),
         "extra": extra,
     }
+    if model.input_forms is not None:
+        fields["inputs"] = [
+            {"name": name, "shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}
+            for name, (shape, dtype) in model.input_forms.items()
+        ]
     tensors: dict[str, Tensor] = {f"attachments.{name}": value for name, value in model.attachment_parameters()}
     tensors |= _learnt(model) if model.is_judge else {}
-    if example:
-        tensors |= _example_tensors(model.example)
+    tensors |= _example_tensors(model.example) if example else {}
     parts = {ATTACHMENTS: tensors}
     if backbone:
         state = model.backbone.state_dict()
@@ -119,15 +120,13 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
         config = AttachConfig(width=spec.width, share=spec.share, prior=own_prior, init=spec.init, views=saved.views)
         task = type(TASKS[saved.task])(**saved.task_options)
         options: dict[str, Any] = {"at": saved.at, "kind": spec.kind, "preset": saved.preset, "task": task}
-        model = attach(
-            backbone, rows_of(probe, lambda rows: rows.to(device)), **options, draws=1, seed=seed, config=config
-        )
+        example = rows_of(probe, lambda rows: rows.to(device))
+        model = attach(backbone, example, **options, draws=1, seed=seed, config=config)
     except (InputError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         problem = f"is not complete or does not fit ({type(error).__name__}: {error})"
         raise FileFormatError(f"{path} {problem}; save the model again.") from error
     check_classes(path, saved.classes, model.classes)
-    tensors = of_earlier(saved.version, path, model, tensors)
-    _fill(path, model, tensors)
+    _fill(path, model, _of_earlier(saved.version, path, model, tensors))
     if saved.draws * model.noise_bytes > MOST_NOISE:
         accepted = f"so many that their noise takes at most {MOST_NOISE >> 20:,} MiB"
         raise FileFormatError(f"{path}: draws is {saved.draws}; accepted: {accepted}. {FIX}")
@@ -135,13 +134,6 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
     model.backbone_changed = changed
     model.score, model.triage, model.extra = saved.score, saved.triage, saved.extra
     return model.eval()
-
-
-def _describe(forms: Forms) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}
-        for name, (shape, dtype) in forms.items()
-    ]
 
 
 def _example_tensors(example: Batch) -> dict[str, Tensor]:
@@ -203,11 +195,9 @@ def _with_saved_weights(path: Path, saved: AttachedModel, network: nn.Module | N
     network = rebuild(path, saved.backbone, weights).eval() if network is None else network
     forms, own = ({n: (v.shape, v.dtype) for n, v in state.items()} for state in (weights, network.state_dict()))
     if other := sorted(name for name in forms.keys() | own.keys() if forms.get(name) != own.get(name)):
-        names = f"{', '.join(other[:4])}{', ...' if len(other) > 4 else ''}"
-        accepted = "accepted: a network of the same layers, with any weights."
-        raise FileFormatError(
-            f"backbone: {path} was fitted on a network with other layers, which differ in {names}; {accepted}"
-        )
+        actual = f"{path} was fitted on a network with other layers, which differ in {', '.join(other[:4])}"
+        more = ", ..." if len(other) > 4 else ""
+        raise FileFormatError(f"backbone: {actual}{more}; accepted: a network of the same layers, with any weights.")
     network.load_state_dict(weights)
     if fingerprint(network) != saved.fingerprint:  # a network that changes what it loads
         raise other_network(path, saved.fingerprint)
@@ -237,12 +227,44 @@ def _fill(path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> Non
 
 def _learnt(model: AttachedNetwork) -> dict[str, Tensor]:
     """Return what a fit learns beside attachments, by name, without the upper halves of matrices, which are zero."""
-    state = {
-        f"{owner}.{n}": v
-        for owner in ("closed_form", "combined")
-        for n, v in getattr(model, owner).state_dict().items()
-    }
-    return {
-        name: value[tuple(torch.tril_indices(len(value), len(value)))] if ".whitening" in name else value
-        for name, value in state.items()
-    }
+    state = {}
+    for owner in ("closed_form", "combined"):
+        for name, value in getattr(model, owner).state_dict().items():
+            lower = name.startswith("whitening")
+            state[f"{owner}.{name}"] = value[tuple(torch.tril_indices(len(value), len(value)))] if lower else value
+    return state
+
+
+def _of_earlier(version: int, path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a model of some version as this version reads them.
+
+    Format 7 had no witness (:mod:`abnn.bayes.witness`). With one that says nothing, and nothing of it in the score, such a model says
+    what it said. Models of words are refused: their closed form had other places. Up to format 8 attachments counted for every input.
+    """
+    if version == 7:
+        tensors = _with_silent_witness(path, model, tensors)
+    if version <= 8 and "combined.centre" in tensors:
+        tensors = {**tensors, "combined.familiar": torch.tensor(-NEVER)}
+    return tensors
+
+
+def _with_silent_witness(path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a model of format 7 with those of a witness that says nothing."""
+    if model.combined is None or model.closed_form is None or "combined.centre" not in tensors:
+        return tensors
+    if model.closed_form.words is not None:
+        raise FileFormatError(f"{path}: {OTHER_METHOD}")
+    names = model.combined.names
+    old = torch.tensor([place for place, name in enumerate(names) if not name.startswith("looks ")])
+    found = dict(tensors)
+    for name, dimension in PARTS_AT.items():
+        value = tensors.get(f"combined.{name}")
+        if value is None or value.ndim <= dimension or value.shape[dimension] != len(old):
+            continue  # not the tensors of such a model, which is said where they are checked
+        shape = [len(names) if place == dimension else size for place, size in enumerate(value.shape)]
+        wide = torch.ones(shape) if name == "unit" else torch.zeros(shape)
+        found[f"combined.{name}"] = wide.to(value.dtype).index_copy(dimension, old, value)
+    found["combined.readable"] = torch.full((len(names),), NEVER)
+    for name, value in model.closed_form.witness.state_dict().items():
+        found[f"closed_form.witness.{name}"] = torch.zeros_like(value, device="cpu")
+    return found

@@ -39,8 +39,12 @@ def load_model(path: str | Path, backbone: str | None = None, weights: str | Pat
     if name not in LOADERS:
         accepted = f"one of the formats {', '.join(LOADERS)}"
         raise FileFormatError(explain("checkpoint", f"{path} of format {name!r}", accepted))
-    if backbone is None:
-        _hint_at_own_backbone(description)
+    extra = description.get("extra")
+    own = extra.get("backbone") if isinstance(extra, dict) else None
+    if backbone is None and description.get("backbone") is None and isinstance(own, str) and ":" in own:
+        # A model on a backbone from the user's own code needs that code, and a saved folder must never choose what runs.
+        fix = f"Pass --backbone {own} if you trust that code; it must be importable from here."
+        raise InputError(explain("backbone", "None", f"the function that made this model's backbone, {own}", fix))
     if backbone is None and weights is None:
         return LOADERS[name](path, None)
     saved = read_folder(path, KINDS[name])
@@ -81,18 +85,9 @@ def fingerprint(path: Path, backbone: str | None = None) -> str:
     return digest.hexdigest()
 
 
-def _hint_at_own_backbone(description: dict[str, Any]) -> None:
-    """A model on a backbone from the user's own code needs that code, and a saved folder must never choose what runs."""
-    extra = description.get("extra")
-    own = extra.get("backbone") if isinstance(extra, dict) else None
-    if description.get("backbone") is None and isinstance(own, str) and ":" in own:
-        fix = f"Pass --backbone {own} if you trust that code; it must be importable from here."
-        raise InputError(explain("backbone", "None", f"the function that made this model's backbone, {own}", fix))
-
-
 def _build(path: Path, saved: WithNetwork, backbone: str | None) -> nn.Module:
     if backbone is not None and ":" in backbone:
-        return _from_function(backbone)
+        return backbone_from_function(backbone)
     recipe, shape = saved.backbone, saved.input_shape
     if backbone is not None and not (recipe and recipe["name"] == backbone):
         return build_backbone(backbone, saved.classes, shape[0] if len(shape) == 3 else 1)
@@ -102,7 +97,8 @@ def _build(path: Path, saved: WithNetwork, backbone: str | None) -> nn.Module:
     return rebuild(path, recipe, {})
 
 
-def _from_function(text: str) -> nn.Module:
+def backbone_from_function(text: str) -> nn.Module:
+    """Return what the user's own "module:function" makes."""
     module, _, function = text.partition(":")
     here = str(Path.cwd())
     sys.path.insert(0, here)  # as `python -m` does: the user's own file beside the data is what is meant
@@ -111,8 +107,8 @@ def _from_function(text: str) -> nn.Module:
     except AbnnError:
         raise
     except Exception as error:  # whatever the user's own code raises
-        failure = f"{text!r}, which fails with {type(error).__name__}: {error}"
-        raise InputError(explain("backbone", failure, "module:function, called without arguments")) from error
+        actual = f"{text!r}, which fails with {type(error).__name__}: {error}"
+        raise InputError(explain("backbone", actual, "module:function, called without arguments")) from error
     finally:
         sys.path.remove(here)
     if not isinstance(network, nn.Module):

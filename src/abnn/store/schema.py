@@ -12,7 +12,7 @@ from abnn.files import only
 from abnn.model.views import STEPS
 from abnn.networks.recipe import MOST_NUMBERS, is_recipe, is_shape
 from abnn.scores import SCORES
-from abnn.store.description import OTHER_METHOD, Description, Digest, Strict
+from abnn.store.folder import OTHER_METHOD, Description, Digest, Strict
 from abnn.tasks import TASKS
 from abnn.triage import Triage
 
@@ -69,8 +69,7 @@ class AttachedModel(WithNetwork):
     """
 
     FILE, FORMAT, OLDEST, NEWEST, SEALED = "abnn.json", "abnn-model", 7, 9, 7
-    EARLIER = OTHER_METHOD
-    PARTS = ("attachments.safetensors", "backbone.safetensors")
+    EARLIER, PARTS = OTHER_METHOD, ("attachments.safetensors", "backbone.safetensors")
 
     inputs: Annotated[list[SavedInput], Field(max_length=100)] | None = None
     preset: str
@@ -87,21 +86,22 @@ class AttachedModel(WithNetwork):
 
     @model_validator(mode="after")
     def _check_triage(self) -> AttachedModel:
-        if self.triage is not None:
-            if self.triage.score not in SCORES:
-                raise ValueError(f"triage.score is {self.triage.score!r}; accepted: one of {', '.join(SCORES)}.")
-            if (pairs := len(self.triage.by_class)) not in (0, self.classes):
-                raise ValueError(
-                    f"triage.by_class is {pairs} pairs; accepted: {self.classes}, one for each class, or none."
-                )
+        if self.triage is None:
+            return self
+        if self.triage.score not in SCORES:
+            raise ValueError(f"triage.score is {self.triage.score!r}; accepted: one of {', '.join(SCORES)}.")
+        if (pairs := len(self.triage.by_class)) not in (0, self.classes):
+            raise ValueError(
+                f"triage.by_class is {pairs} pairs; accepted: {self.classes}, one for each class, or none."
+            )
         return self
 
 
 class TrainedMethod(WithNetwork):
     """A trained method with its network; ``views`` where that has attachments."""
 
-    FILE, FORMAT, OLDEST, NEWEST, SEALED, WHAT = "method.json", "abnn-method", 2, 3, 3, "a saved method"
-    PARTS = ("network.safetensors",)
+    FILE, FORMAT, OLDEST, NEWEST, SEALED = "method.json", "abnn-method", 2, 3, 3
+    WHAT, PARTS = "a saved method", ("network.safetensors",)
 
     method: Annotated[dict[str, Any], only(_has_few_parts, "members, samples and diffusion_convs from 1 to 1,000")]
     score: str
@@ -118,15 +118,8 @@ class SavedScore(Strict):
 class PostHocScores(Description):
     """Post-hoc scores of a model that is saved by its own means."""
 
-    FILE, FORMAT, OLDEST, NEWEST, SEALED, WHAT = (
-        "posthoc.json",
-        "abnn-posthoc",
-        1,
-        2,
-        2,
-        "a saved set of post-hoc scores",
-    )
-    PARTS = ("scores.safetensors",)
+    FILE, FORMAT, OLDEST, NEWEST, SEALED = "posthoc.json", "abnn-posthoc", 1, 2, 2
+    WHAT, PARTS = "a saved set of post-hoc scores", ("scores.safetensors",)
 
     scores: Annotated[list[SavedScore], Field(min_length=1)]
     score: str

@@ -19,24 +19,14 @@ from abnn.outliers import DEFAULT, make_outliers, measure_range
 from abnn.predict import Prediction, concatenate
 from abnn.train.batches import check_batch
 from abnn.train.watch import progress_bar
+from abnn.triage import thresholds
 from abnn.triage.drift import LEAST_SCORES, split_reference
 from abnn.triage.intervals import Intervals
-from abnn.triage.temperature import choose_temperature
-from abnn.triage.thresholds import (
-    LEARNT,
-    best_split,
-    cheapest_thresholds,
-    conformal_quantile,
-    least_count,
-    lift,
-    quantiles,
-)
+from abnn.triage.statements import choose_temperature, learn_statement
 from abnn.triage.triage import Triage
-from abnn.triage.widths import learn_statement
 
 LEAST_OUTLIERS = 1000
-PROBES = 8
-"""So many good inputs are scored alone, too, to see how far rounding depends on the batch."""
+PROBES = 8  # good inputs that are scored alone, too, to see how far rounding depends on the batch
 Pair = tuple[float, float]
 
 
@@ -141,7 +131,7 @@ def gather(
             if not rows:
                 alone = np.concatenate([predict(each)[1] for each in x[:PROBES].split(1)])
                 facts["score"] = config.score or prediction.default
-                least = LEARNT if facts["score"] == "combined" else 0.0
+                least = thresholds.LEARNT if facts["score"] == "combined" else 0.0
                 facts["rounding"] = max(least, float(np.abs(alone - scores[:PROBES]).max()))
                 facts.update(drawn=len(prediction.samples), views=prediction.views)
             if prediction.distribution == "classes":
@@ -203,12 +193,12 @@ def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
         notice, reject = _by_cost(gathered, config.costs)
         noticed, rejected = (float((good > limit).mean()) for limit in (notice, reject))
     else:
-        split = best_split(np.concatenate([good, gathered.mild]), gathered.severe)
+        split = thresholds.best_split(np.concatenate([good, gathered.mild]), gathered.severe)
 
         def promised(scores: np.ndarray) -> Pair:
-            low = conformal_quantile(scores, config.noticed, confidence=config.confidence)
-            floor = conformal_quantile(scores, config.rejected, strict=False, confidence=config.confidence)
-            notice, reject = lift(np.array([low, max(low, floor, split)]), good, gathered.rounding)
+            low = thresholds.conformal_quantile(scores, config.noticed, confidence=config.confidence)
+            floor = thresholds.conformal_quantile(scores, config.rejected, strict=False, confidence=config.confidence)
+            notice, reject = thresholds.lift(np.array([low, max(low, floor, split)]), good, gathered.rounding)
             return float(notice), float(reject)
 
         notice, reject = promised(good)
@@ -222,7 +212,7 @@ def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
         *(notice, reject, noticed, rejected),
         **about,
         inputs=len(good),
-        calibration=quantiles(good),
+        calibration=thresholds.quantiles(good),
         confidence=config.confidence,
         by_class=by_class,
         costs=config.costs,
@@ -236,17 +226,17 @@ def _by_cost(gathered: Gathered, costs: Costs) -> Pair:
     kinds = np.where(right, COST_KINDS.index("right"), COST_KINDS.index("wrong"))
     kinds = np.concatenate([kinds, np.full(len(gathered.severe), COST_KINDS.index("far"))])
     scores = np.concatenate([gathered.good, gathered.severe])
-    limits, least = np.array(cheapest_thresholds(scores, kinds, costs)[:2]), float(scores.min())
-    lifted = lift(limits, gathered.good, gathered.rounding)
-    below_all = 2 * least - lift(least, gathered.good, gathered.rounding)  # where even the smallest is not worth it
-    notice, reject = np.where(limits < least, below_all, lifted).tolist()
+    limits, least = np.array(thresholds.cheapest_thresholds(scores, kinds, costs)[:2]), float(scores.min())
+    *lifted, above = thresholds.lift(np.array([*limits, least]), gathered.good, gathered.rounding)
+    # Below all scores where even the smallest is not worth it.
+    notice, reject = np.where(limits < least, 2 * least - above, lifted).tolist()
     return notice, reject
 
 
 def _affordable(gathered: Gathered, config: TriageConfig) -> float:
     """Return the share of rejected good inputs that can be promised; warn where it is more than was asked for."""
     count = int(np.bincount(gathered.predicted).min()) if config.per_class else len(gathered.good)
-    needed = least_count(config.rejected, config.confidence)
+    needed = thresholds.least_count(config.rejected, config.confidence)
     if count >= needed:
         return config.rejected
     # The largest score is the threshold then, and this is what it can promise.
@@ -264,7 +254,7 @@ def _by_class(gathered: Gathered, config: TriageConfig, promised: Callable[[np.n
     The split from the outliers is common to all classes: an outlier belongs to none.
     """
     counts = np.bincount(gathered.predicted, minlength=gathered.classes)
-    needed = least_count(config.noticed, config.confidence)
+    needed = thresholds.least_count(config.noticed, config.confidence)
     names = gathered.class_names or range(gathered.classes)
     if small := [f"{name} ({count})" for name, count in zip(names, counts) if count < needed]:
         numbers = f"too few good inputs predicted as {', '.join(small[:10])}{', ...' if len(small) > 10 else ''}"

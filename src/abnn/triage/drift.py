@@ -42,8 +42,7 @@ Floats = tuple[float, ...]
 LEVELS = (0.01, 0.02, *(step / 32 for step in range(1, 32)), 0.98, 0.99, 0.995, 1.0)
 """Edges at these quantiles: even in the middle, finer at the upper end, where drift hurts; the last is the maximum."""
 
-HALF_MARGIN = 500
-"""From so many counted calibration scores on the margin is below one half."""
+HALF_MARGIN = 500  # from so many counted calibration scores on the margin is below one half
 
 # Each bet puts the share `stake` of its wealth on "this p-value is below `size`" (or above 1 - `size`, for lower scores),
 # at fair odds 1 / size: f(p) = 1 - stake + stake / size [p <= size].

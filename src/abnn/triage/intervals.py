@@ -6,7 +6,7 @@ The predictive variance s^2 of an input is multiplied by
 
 with d how unusual its features are at every place. Then an error is measured in standard deviations, e = |y - m| / s; intervals of
 coverage c reach as far as the conformal quantile of e on held-out data (split-conformal prediction, Papadopoulos et al. 2002;
-Lei et al. 2018, arXiv:1604.04173, for errors in units of a learnt spread). :mod:`abnn.triage.widths` learns these numbers.
+Lei et al. 2018, arXiv:1604.04173, for errors in units of a learnt spread). :mod:`abnn.triage.statements` learns these numbers.
 """
 
 from __future__ import annotations

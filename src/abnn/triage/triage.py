@@ -59,8 +59,8 @@ class Triage:
     calibration        0 %, 1 %, ..., 100 % quantiles of the good scores, to show where a score lies among them
     by_class           (notice, reject) for each predicted class in the place of the common thresholds; () if not asked for
     reference          edges and counts that a drift monitor starts from, see :meth:`monitor`
-    temperature        of :meth:`probabilities`, see :mod:`abnn.triage.temperature`; 1: as the model gives them
-    intervals          of a regression: widths that come true, see :mod:`abnn.triage.widths`; None: of other tasks
+    temperature        of :meth:`probabilities`, see :mod:`abnn.triage.statements`; 1: as the model gives them
+    intervals          of a regression: widths that come true, see :mod:`abnn.triage.statements`; None: of other tasks
     """
 
     notice: float
@@ -113,7 +113,7 @@ class Triage:
         """
         import torch  # here alone: exported models keep thresholds and do without
 
-        from abnn.triage.temperature import no_surer, rescale, state_labels
+        from abnn.triage.statements import no_surer, rescale, state_labels
 
         accepted = prediction.score_by(self.score) <= self.levels_of(prediction)[:, 0]  # as in verdicts()
         if prediction.distribution == "labels":

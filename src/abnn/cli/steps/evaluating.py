@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from abnn.cli._common import find_model, name_of, open_model, say, visible, waiting
-from abnn.cli._config import FILE, write_options
+from abnn.cli._common import RUN_FILE, find_model, name_of, open_model, say, visible, waiting, write_options
 from abnn.cli.evaluate import SOURCES, EvaluateRequest
 from abnn.cli.report import page_from_records
 from abnn.data import InputForm, match_labels, open_source
@@ -29,8 +28,7 @@ from abnn.store.saved import fingerprint
 from abnn.train.watch import progress_bar
 from abnn.triage.calibrate import draws_and_seed
 
-Sets = list[tuple[TieredSource, list[str]]]
-"""Each with what a reader should know about it."""
+Sets = list[tuple[TieredSource, list[str]]]  # each with what a reader should know about it
 
 
 def run(request: EvaluateRequest) -> None:
@@ -38,23 +36,31 @@ def run(request: EvaluateRequest) -> None:
     started, output = time.perf_counter(), request.output
     check_writable("--output", output, folder=True)
     model, place = open_model(request.checkpoint, request.backbone, request.weights, request.device)
-    form = InputForm.of(model)
+    form, triage = InputForm.of(model), getattr(model, "triage", None)
     draws, seed = draws_and_seed(model, request.draws, request.seed)
     score = _choose_score(model, form, request.score, draws)
     sets = _open({"id": request.id, "semi": request.semi, "full": request.full}, request.data_root, model, form)
-    temperature = 1.0 if getattr(model, "triage", None) is None else model.triage.temperature
+    temperature = 1.0 if triage is None else triage.temperature
     digest = fingerprint(find_model(request.checkpoint), request.backbone)
     settings = Settings(digest, form, score, draws, seed, temperature=temperature)
     results = _score_all(request, model, sets, settings)
-    name = request.name or name_of(request.checkpoint)
-    evaluation = _evaluation(name, model, settings, results, sets, time.perf_counter() - started)
+    sources = {each.name: {"source": each.source.fingerprint, "notes": notes} for each, notes in sets}
+    config: dict[str, Any] = {"model": digest, "draws": draws, "sets": sources}
+    if names := class_names_of(model):
+        config["class_names"] = list(names)
+    if form.mean is not None and form.std is not None:
+        config["preprocess"] = {"mean": list(form.mean), "std": list(form.std)}
+    name, times = request.name or name_of(request.checkpoint), {"evaluation": time.perf_counter() - started}
+    own = triage if triage is not None and triage.score == score else None  # thresholds of this very score
+    thresholds, by_class = ((own.notice, own.reject), own.by_class) if own is not None else (None, ())
+    evaluation = Evaluation(name, score, tuple(results), thresholds, seed, config, times, by_class)
     record = read_record(write_record(evaluation, output / "records", "evaluate", place))
     Console().print(_table(record))
     for each, notes in sets:
         for note in notes:
             say(f"{each.name}: {note}")
     say(f"Record: {record.path}")
-    write_options(output / FILE)
+    write_options(output / RUN_FILE)
     page = output / "report.html"
     if request.report:
         with waiting("writing the page", request.quiet):
@@ -111,22 +117,6 @@ def _score_all(request: EvaluateRequest, model: Any, sets: Sets, settings: Setti
                 bar.update(task, status=f"{len(result.skipped)} skipped")
             results.append(result)
     return results
-
-
-def _evaluation(
-    name: str, model: Any, settings: Settings, results: list[SetResult], sets: Sets, seconds: float
-) -> Evaluation:
-    triage, form = getattr(model, "triage", None), settings.form
-    sources = {each.name: {"source": each.source.fingerprint, "notes": notes} for each, notes in sets}
-    config: dict[str, Any] = {"model": settings.model, "draws": settings.draws, "sets": sources}
-    if names := class_names_of(model):
-        config["class_names"] = list(names)
-    if form.mean is not None and form.std is not None:
-        config["preprocess"] = {"mean": list(form.mean), "std": list(form.std)}
-    own = triage if triage is not None and triage.score == settings.score else None  # thresholds of this very score
-    thresholds, by_class = ((own.notice, own.reject), own.by_class) if own is not None else (None, ())
-    times = {"evaluation": seconds}
-    return Evaluation(name, settings.score, tuple(results), thresholds, settings.seed, config, times, by_class)
 
 
 def _table(record: Record) -> Table:

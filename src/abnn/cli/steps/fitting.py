@@ -19,8 +19,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from abnn.attached import Attached, attach, detach
 from abnn.baselines import TrainConfig, make_method, train_method
-from abnn.cli._common import say, waiting
-from abnn.cli._config import FILE, write_options
+from abnn.cli._common import RUN_FILE, say, waiting, write_options
 from abnn.cli.fit import FitRequest
 from abnn.cli.steps import image_data, own_backbone, own_report
 from abnn.cli.steps.image_data import Files, OwnData, Reading
@@ -78,14 +77,8 @@ class Job:
     @property
     def triage(self) -> TriageConfig:
         """How thresholds are chosen."""
-        request = self.request
-        options: dict[str, Any] = {"per_class": request.per_class, "draws": request.draws, "seed": request.seed}
-        return TriageConfig(request.noticed, request.rejected, **options)
-
-    @property
-    def steps(self) -> int:
-        """In an epoch."""
-        return math.ceil(len(self.images.train_labels) / self.request.batch_size)
+        names = ("noticed", "rejected", "per_class", "draws", "seed")
+        return TriageConfig(**{name: getattr(self.request, name) for name in names})
 
     def train_loader(self) -> DataLoader:
         size = self.request.batch_size
@@ -165,7 +158,8 @@ def train_backbone(job: Job) -> nn.Module:
         say(f"Not taken from {request.weights}, because the shapes differ: {', '.join(job.new_tensors)}")
     checkpoint = None if path is None else path.with_name(f"{path.stem}-backbone{path.suffix}")
     method = make_method("threshold", optimizer="adamw", lr=request.backbone_lr, schedule="cycle", kaiming=False)
-    epochs = request.backbone_epochs or min(40, max(10, math.ceil(1000 / job.steps)))
+    steps = math.ceil(len(job.images.train_labels) / request.batch_size)
+    epochs = request.backbone_epochs or min(40, max(10, math.ceil(1000 / steps)))
     config = TrainConfig(accelerator=request.device, checkpoint=checkpoint)
     options: dict[str, Any] = {"seed": request.seed, "progress": not request.quiet, "config": config}
     network = train_method(method, job.network, job.train_loader(), epochs, **options).network
@@ -196,8 +190,7 @@ def fit_attachments(job: Job, network: nn.Module, before: Before) -> Attached:
     request = job.request
     model = _attach(request, network, before.example)
     options = {name: getattr(request, name) for name in ("epochs", "lr", "seed", "checkpoint")}
-    rates: dict[str, Any] = {"backbone_lr": request.backbone_lr, "accelerator": request.device}
-    config = FitConfig(freeze_backbone=not request.joint, **rates)
+    config = FitConfig(freeze_backbone=not request.joint, backbone_lr=request.backbone_lr, accelerator=request.device)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*cost accuracy", AbnnWarning)  # judge() looks, on held-out images first
         fit(model, job.train_loader(), progress=not request.quiet, config=config, **options)
@@ -249,12 +242,14 @@ def calibrate(job: Job, model: Attached, before: Before, alert: str) -> bytes | 
         raise InputError(f"{error} Nothing was saved.") from error
     if not request.report:
         return None
-    plain_config = replace(job.triage, per_class=False)
-    plain_triage = choose_thresholds(before.plain, loader, plain_config, job.outliers, progress=not request.quiet)
+    shared = replace(job.triage, per_class=False)
+    plain_triage = choose_thresholds(before.plain, loader, shared, job.outliers, progress=not request.quiet)
     models = {"plain network": (before.plain, plain_triage), "attached network": (model, triage)}
     accuracy = before.held_out.float().mean().item()
     config = {"backbone": request.backbone, "data": str(request.data), "held-out accuracy of the backbone": accuracy}
-    intro = own_report.introduce(before.warning, request.joint, separate=to_show is not to_choose)
+    intro = f"{before.warning}\n\n" if before.warning else ""
+    intro += own_report.INTRO + (own_report.JOINT if request.joint else "")
+    intro += own_report.SAME if to_show is to_choose else own_report.SEPARATE
     about = (make_loader(to_show), form, images.class_names, config, intro, alert)
     with tempfile.TemporaryDirectory() as folder, waiting("writing the page", request.quiet):
         return own_report.write_own_report(Path(folder) / "report.html", models, *about).read_bytes()
@@ -270,31 +265,28 @@ def save(job: Job, model: Attached, page: bytes | None) -> None:
     else:
         write_bytes(file, page)
         say(f"Page: {file}")
-    write_options(output / FILE)
+    write_options(output / RUN_FILE)
     say(f"Next: abnn predict {folder} IMAGE...{f' --backbone {backbone}' if ':' in backbone else ''}")
 
 
-def make_loader(
-    dataset: Dataset, batch_size: int = 256, shuffle: bool = False, drop_last: bool = False
-) -> DataLoader[Any]:
+def make_loader(dataset: Dataset, size: int = 256, shuffle: bool = False, drop_last: bool = False) -> DataLoader[Any]:
     """Return batches of (x, y); images that stay in their files are read by workers."""
     inner = dataset.dataset if isinstance(dataset, Subset) else dataset
     workers = min(4, os.cpu_count() or 1) if isinstance(inner, Files) else 0
     # A generator of its own: the loop seeds it by epoch, so that a resumed run sees the same order.
     generator = torch.Generator() if shuffle else None
-    return DataLoader(dataset, batch_size, shuffle, num_workers=workers, drop_last=drop_last, generator=generator)
+    return DataLoader(dataset, size, shuffle, num_workers=workers, drop_last=drop_last, generator=generator)
 
 
 def split_held_out(images: OwnData, seed: int, least: int, keep_whole: bool) -> tuple[Dataset, Dataset]:
     """Held-out images to show, and at least ``least`` to choose thresholds on: two halves, or twice all if too few."""
     held, labels = images.held_out, images.held_out_labels
     fewest = np.bincount(labels, minlength=len(images.class_names)).min()
-    if keep_whole or len(labels) < SEPARATE_FROM or fewest < 2:
-        return held, held
-    first, second = image_data.stratified(labels, images.class_names, 0.5, seed)
-    if len(second) < least:
-        return held, held
-    return Subset(held, first.tolist()), Subset(held, second.tolist())
+    if not keep_whole and len(labels) >= SEPARATE_FROM and fewest >= 2:
+        first, second = image_data.stratified(labels, images.class_names, 0.5, seed)
+        if len(second) >= least:
+            return Subset(held, first.tolist()), Subset(held, second.tolist())
+    return held, held
 
 
 def _attach(request: FitRequest, network: nn.Module, example: Tensor) -> Attached:

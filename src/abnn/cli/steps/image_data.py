@@ -16,8 +16,7 @@ from abnn.data.images import open_image
 from abnn.errors import InputError, explain, readable
 
 HELD_OUT_NAMES = ("val", "valid", "validation")
-IN_MEMORY = 2**30
-"""Bytes of inputs that are kept in memory; more are read from their files again in every epoch."""
+IN_MEMORY = 2**30  # bytes of inputs that are kept in memory; more are read from their files again in every epoch
 LOOKED_AT = 64
 
 
@@ -59,8 +58,7 @@ class Files(Dataset):
 def open_folders(root: Path) -> tuple[FolderSource, FolderSource | None]:
     """Return the class folders in ``root``, or in its train/ and val/ if it has both."""
     if not root.is_dir():
-        accepted = "a folder with one sub-folder for each class"
-        raise InputError(explain("--data", f"{root}, which is no folder", accepted))
+        raise InputError(explain("--data", f"{root}, which is no folder", "a folder with a sub-folder for each class"))
     held_out = [name for name in HELD_OUT_NAMES if (root / name).is_dir()]
     if (root / "train").is_dir() and held_out:
         return _classes(root / "train"), _classes(root / held_out[0])
@@ -91,18 +89,17 @@ class Reading:
 
 def read_own(source: FolderSource, held_out: FolderSource | None, how: Reading, share: float, seed: int) -> OwnData:
     """Read every image once; split off ``share`` of each class unless there is ``held_out`` data."""
-    names, form = source.class_names or (), how.form
-    count = len(source) + len(held_out or ())
-    whole = _read(source, source.labels, how, count)
+    names, notes, count = source.class_names or (), source.notes, len(source) + len(held_out or ())
+    train, labels, skipped = _read(source, source.labels, how, count)
     if held_out is None:
-        train, held = (whole.part(places) for places in stratified(whole.labels, names, share, seed))
-        skipped, notes = whole.skipped, source.notes
+        kept, apart = stratified(labels, names, share, seed)
+        train, held, labels, held_labels = _part(train, kept), _part(train, apart), labels[kept], labels[apart]
     else:
-        train, held = whole, _read(held_out, _match(held_out, names), how, count)
-        skipped, notes = (*whole.skipped, *held.skipped), (*source.notes, *held_out.notes)
-    if empty := [name for label, name in enumerate(names) if not (train.labels == label).any()]:
+        held, held_labels, more = _read(held_out, _match(held_out, names), how, count)
+        skipped, notes = (*skipped, *more), (*notes, *held_out.notes)
+    if empty := [name for label, name in enumerate(names) if not (labels == label).any()]:
         raise InputError(explain("--data", f"no readable image of {', '.join(empty[:5])}", "images of every class"))
-    return OwnData(names, train.dataset(form), held.dataset(form), train.labels, held.labels, skipped, notes)
+    return OwnData(names, train, held, labels, held_labels, skipped, notes)
 
 
 def read_outliers(folder: Path, how: Reading) -> tuple[Dataset, tuple[str, ...]]:
@@ -113,8 +110,8 @@ def read_outliers(folder: Path, how: Reading) -> tuple[Dataset, tuple[str, ...]]
         source = FolderSource(folder)
     except InputError as error:
         raise InputError(f"--outliers{str(error).removeprefix('source')}") from None
-    whole = _read(source, source.labels, how, len(source), argument="--outliers")
-    return whole.dataset(how.form), whole.skipped
+    dataset, _, skipped = _read(source, source.labels, how, len(source), argument="--outliers")
+    return dataset, skipped
 
 
 def stratified(labels: np.ndarray, names: tuple[str, ...], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -132,28 +129,18 @@ def stratified(labels: np.ndarray, names: tuple[str, ...], share: float, seed: i
     return np.sort(np.concatenate(larger)), np.sort(np.concatenate(smaller))
 
 
-@dataclass(frozen=True)
-class Images:
-    paths: list[Path]
-    labels: np.ndarray
-    x: Tensor | None
-    skipped: tuple[str, ...] = ()
-
-    def part(self, places: np.ndarray) -> Images:
-        x = None if self.x is None else self.x[torch.from_numpy(places)]
-        return Images([self.paths[place] for place in places], self.labels[places], x)
-
-    def dataset(self, form: InputForm) -> Dataset:
-        if self.x is not None:
-            return TensorDataset(self.x, torch.from_numpy(self.labels))
-        return Files(self.paths, self.labels, form)
+def _part(images: Files | TensorDataset, places: np.ndarray) -> Files | TensorDataset:
+    if isinstance(images, TensorDataset):
+        return TensorDataset(*images[torch.from_numpy(places)])
+    return Files([images.paths[place] for place in places], images.labels[places], images.form)
 
 
-def _read(source: FolderSource, labels: np.ndarray, how: Reading, count: int, argument: str = "--data") -> Images:
-    """Read all images of a source; they stay in memory if ``count`` of them fit."""
+def _read(
+    source: FolderSource, labels: np.ndarray, how: Reading, count: int, argument: str = "--data"
+) -> tuple[Files | TensorDataset, np.ndarray, tuple[str, ...]]:
+    """Return the images of a source, in memory if ``count`` of them fit, with their labels, and what was left out."""
     in_memory = count * int(np.prod(how.form.shape)) * 4 <= IN_MEMORY
-    rows, parts, done = [], [], 0
-    skipped: list[str] = []
+    rows, parts, done, skipped = [], [], 0, list[str]()
     for chunk in source.chunks(how.form, 256):
         if chunk.unreadable and not how.skip_unreadable:
             listed = "; ".join(chunk.unreadable[:3])
@@ -167,8 +154,9 @@ def _read(source: FolderSource, labels: np.ndarray, how: Reading, count: int, ar
     places = np.concatenate(rows)
     if not len(places):
         raise InputError(explain(argument, f"{source.path}, in which no image can be read", "readable images"))
-    paths = [source.path / source.files[place] for place in places]
-    return Images(paths, labels[places], torch.cat(parts) if in_memory else None, tuple(skipped))
+    labels, paths = labels[places], [source.path / source.files[place] for place in places]
+    images = TensorDataset(torch.cat(parts), torch.from_numpy(labels)) if in_memory else Files(paths, labels, how.form)
+    return images, labels, tuple(skipped)
 
 
 def _classes(path: Path) -> FolderSource:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -94,18 +95,13 @@ def _below(folder: str) -> Iterator[str]:
 
 
 def _batches(names: Iterator[str], form: InputForm, size: int, pool: ThreadPoolExecutor) -> Iterator[Batch]:
-    waiting: list[str] = []
-    for name in names:
-        arrays = name.lower().endswith(".npz") and os.path.isfile(name)
-        if not arrays:
-            waiting.append(name)
-        if waiting and (arrays or len(waiting) == size):
-            yield _images(waiting, form, pool)
-            waiting = []
+    for arrays, some in groupby(names, lambda name: name.lower().endswith(".npz") and os.path.isfile(name)):
         if arrays:
-            yield from _rows(name, form, size)
-    if waiting:
-        yield _images(waiting, form, pool)
+            for name in some:
+                yield from _rows(name, form, size)
+        else:
+            while images := list(islice(some, size)):
+                yield _images(images, form, pool)
 
 
 def _images(names: list[str], form: InputForm, pool: ThreadPoolExecutor) -> Batch:

@@ -16,13 +16,16 @@ from abnn.errors import AbnnError, InputError, explain
 from abnn.networks.by_name import build_backbone
 from abnn.networks.weights import load_weights
 from abnn.predict import Plain
-from abnn.store.saved import _from_function
+from abnn.store.saved import backbone_from_function
 from abnn.train.randomness import preserved_random_state, seed_everything
 
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-"""Mean and standard deviation that torchvision's weights were trained with."""
-LARGEST_OWN_SIDE = 256
-"""Images that all have one size are used at that size up to here; larger or mixed ones are resized."""
+IMAGENET = (
+    (0.485, 0.456, 0.406),
+    (0.229, 0.224, 0.225),
+)  # mean and deviation that torchvision's weights were trained with
+LARGEST_OWN_SIDE = (
+    256  # images that all have one size are used at that size up to here; larger or mixed ones are resized
+)
 
 
 def make_backbone(request: FitRequest, classes: int, sample: Look) -> tuple[nn.Module, int, list[str]]:
@@ -35,7 +38,7 @@ def make_backbone(request: FitRequest, classes: int, sample: Look) -> tuple[nn.M
     with preserved_random_state():
         seed_everything("backbone", request.seed)  # a run that goes on begins with the same values
         if ":" in name:
-            network = _from_function(name)
+            network = backbone_from_function(name)
             first = next((part for part in network.modules() if isinstance(part, nn.Conv2d)), None)
             channels = channels or (by_images if first is None else first.in_channels)
         else:
@@ -103,12 +106,12 @@ def is_torchvision(name: str) -> bool:
 
 
 def _normalisation(text: str, name: str, config: dict[str, Any], channels: int) -> tuple[Any, Any]:
-    if text == "auto":
-        pair = (tuple(config["mean"]), tuple(config["std"])) if config.get("mean") else None
-        pair = IMAGENET if pair is None and is_torchvision(name) else pair
-    elif text in ("none", "imagenet"):
-        pair = IMAGENET if text == "imagenet" else None
-    else:
+    pair: Any = None
+    if text == "auto" and config.get("mean"):
+        pair = (tuple(config["mean"]), tuple(config["std"]))
+    elif text == "imagenet" or (text == "auto" and is_torchvision(name)):
+        pair = IMAGENET
+    elif text not in ("auto", "none"):
         accepted = "auto, none, imagenet, or MEAN/STD such as 0.5/0.25 or 0.49,0.48,0.45/0.25,0.24,0.26"
         try:
             mean, std = (tuple(float(part) for part in side.split(",")) for side in text.split("/"))
@@ -116,14 +119,8 @@ def _normalisation(text: str, name: str, config: dict[str, Any], channels: int) 
             raise InputError(explain("--normalise", repr(text), accepted)) from None
         if len(mean) not in (1, channels) or len(std) not in (1, channels) or min(std) <= 0:
             raise InputError(explain("--normalise", repr(text), accepted, f"There are {channels} channels."))
-        pair = (mean, std)
+        pair = mean, std
     if pair is None:
         return None, None
-    return tuple(_per_channel(values, channels) for values in pair)  # type: ignore[return-value]
-
-
-def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """One number for every channel; grey inputs get the mean of three."""
-    if len(values) == channels:
-        return values
-    return (sum(values) / len(values),) * channels
+    mean, std = (each if len(each) == channels else (sum(each) / len(each),) * channels for each in pair)
+    return mean, std  # grey inputs get the mean of three

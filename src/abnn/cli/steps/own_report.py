@@ -34,11 +34,6 @@ SAME = (
 )
 
 
-def introduce(warning: str, joint: bool, separate: bool) -> str:
-    """Return the text at the top; ``separate``: thresholds were chosen on other images than those shown."""
-    return (f"{warning}\n\n" if warning else "") + INTRO + (JOINT if joint else "") + (SEPARATE if separate else SAME)
-
-
 def write_own_report(
     path: Path,
     models: dict[str, tuple[Any, Triage]],
@@ -62,9 +57,9 @@ def write_own_report(
                 (FULL, "full", make_up(loader, Mixed(parts=CONTENT), value_range, seed, labelled=False)),
             )
         ]
-        limits = (triage.notice, triage.reject)
+        limits, of_classes = (triage.notice, triage.reject), triage.by_class
         evaluations.append(
-            Evaluation(name, triage.score, tuple(sets), limits, seed, config, class_thresholds=triage.by_class)
+            Evaluation(name, triage.score, tuple(sets), limits, seed, config, class_thresholds=of_classes)
         )
     return write_report(evaluations, path, "When to trust your network", intro, list(class_names), alert=alert)
 

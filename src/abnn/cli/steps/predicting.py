@@ -20,8 +20,7 @@ from rich.markup import escape
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from abnn.cli._common import open_model, visible
-from abnn.cli._config import write_options
+from abnn.cli._common import open_model, visible, write_options
 from abnn.cli.predict import PredictRequest
 from abnn.cli.steps.inputs import list_names, read_inputs
 from abnn.data import InputForm
@@ -91,13 +90,7 @@ def write_table(stream: TextIO, rows: Sequence[Row], first: bool) -> None:
 
 
 FORMATS = {"table": write_table, "jsonl": write_json_lines, "csv": write_csv}
-
-
-def make_writer(format: str, stream: TextIO) -> Writer:
-    """Return a function that writes rows to a stream; its second argument says whether they are the first ones."""
-    if format not in FORMATS:
-        raise unknown("--format", format, FORMATS)
-    return partial(FORMATS[format], stream)
+"""Each writes rows to a stream; its last argument says whether they are the first ones."""
 
 
 class OutputFile:
@@ -135,11 +128,13 @@ def run(request: PredictRequest) -> int:
     """Predict everything that was named and return the exit status of the worst verdict."""
     names = list_names(request.inputs or [], request.from_file)
     file = None if request.output is None else OutputFile(request.output)
-    writer = make_writer(request.format, sys.stdout) if file is None else file.add
+    if file is None and request.format not in FORMATS:
+        raise unknown("--format", request.format, FORMATS)
+    writer = partial(FORMATS[request.format], sys.stdout) if file is None else file.add
     if request.drift is not None:
         check_writable("--drift", request.drift)
     model, _ = open_model(request.model, request.backbone, request.weights, request.device)
-    monitor = _open_monitor(model, request.drift)
+    monitor = None if request.drift is None else _open_monitor(model, request.drift)
     already = monitor is not None and monitor.alarmed
     try:
         counts = _predict_all(request, model, names, writer, monitor)
@@ -166,7 +161,10 @@ def _predict_all(
     """Write rows and watch their scores, batch by batch; return how many have which verdict, or are "skipped"."""
     form = InkForm.of(model) if request.ink else InputForm.of(model)
     counts: Counter[str | None] = Counter()
-    with _progress_bar(request.quiet, shared=request.output is None) as bar:
+    # A count on standard error, where a person looks at it and it does not run into rows on the same screen.
+    console, columns = Console(stderr=True), (TextColumn("{task.completed:,.0f} inputs"), TimeElapsedColumn())
+    hidden = request.quiet or not console.is_terminal or (request.output is None and sys.stdout.isatty())
+    with Progress(*columns, console=console, disable=hidden, transient=True) as bar:
         task = bar.add_task("", total=None)
         for batch in read_inputs(names, form, request.batch_size):
             if batch.names:
@@ -189,8 +187,9 @@ def _predict_all(
                 bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
             bar.advance(task, len(batch.names))
     if counts.total() == counts["skipped"]:
-        actual = f"{counts['skipped']} inputs, none of which can be read"
-        raise InputError(explain("INPUT", actual, "at least one image"))
+        raise InputError(
+            explain("INPUT", f"{counts['skipped']} inputs, none of which can be read", "at least one image")
+        )
     return counts
 
 
@@ -201,22 +200,17 @@ def _predict(model: Any, names: list[str], x: Any, draws: int | None, seed: int 
     if probs is None:
         fix = "Predict from Python: abnn.load(...).predict(x), or abnn.export.Exported(...).predict(x)."
         raise InputError(explain("model", "a model of numbers", "a model of classes", fix))
-    columns = zip(names, probs.argmax(1).tolist(), probs.max(1).tolist(), answers.score.tolist())
-    verdicts: Sequence[str | None] = answers.verdict or [None for _ in names]
-    return [
-        Row(name, label, classes[label] if classes else None, top, score, verdict)
-        for (name, label, top, score), verdict in zip(columns, verdicts)
-    ]
+    labels: list[int] = probs.argmax(1).tolist()
+    verdicts: Sequence[str | None] = answers.verdict or [None] * len(names)
+    words = [classes[label] if classes else None for label in labels]
+    return [Row(*row) for row in zip(names, labels, words, probs.max(1).tolist(), answers.score.tolist(), verdicts)]
 
 
-def _open_monitor(model: Any, path: Path | None) -> Any:
-    if path is None:
-        return None
-    triage = getattr(model, "triage", None)
-    if triage is None:
+def _open_monitor(model: Any, path: Path) -> Any:
+    if getattr(model, "triage", None) is None:
         raise InputError(explain("--drift", str(path), "a model with thresholds, for there is nothing to compare with"))
     try:
-        return resume_monitor(triage.monitor(), path)
+        return resume_monitor(model.triage.monitor(), path)
     except FileFormatError as error:
         raise FileFormatError(f"--drift: {path} cannot be used: {error}") from None
 
@@ -229,10 +223,3 @@ def _summarise(counts: Counter[str | None], has_thresholds: bool) -> None:
     typer.echo(f"{total:,} input{'' if total == 1 else 's'}" + (": " if parts else "") + ", ".join(parts), err=True)
     if not has_thresholds:
         typer.echo("The model was saved without thresholds, so there are no verdicts; see abnn.calibrate.", err=True)
-
-
-def _progress_bar(quiet: bool, shared: bool) -> Any:
-    """A count on standard error, where a person looks at it and it does not run into rows on the same screen."""
-    console, columns = Console(stderr=True), (TextColumn("{task.completed:,.0f} inputs"), TimeElapsedColumn())
-    hidden = quiet or not console.is_terminal or (shared and sys.stdout.isatty())
-    return Progress(*columns, console=console, disable=hidden, transient=True)

@@ -41,16 +41,13 @@ def run(request: SweepRequest) -> None:
     """Run all trials that are missing, then write and show the table."""
     check_writable("--output", request.output, folder=True)
     trials = make_trials(request)
-    for trial in trials[:1]:
-        fitting.check(trial)
-    missing = [trial for trial in trials if not _has_result(request, trial)]
+    fitting.check(trials[0])
+    missing = [trial for trial in trials if not _read_results(request, [trial])]
     say(f"{len(trials)} trials, {len(trials) - len(missing)} of them done already")
     if missing:
         _run_missing(request, missing)
-    rows = [read_json(_place(trial)) for trial in trials if _has_result(request, trial)]
-    rows.sort(key=lambda row: -row["mean"])
+    rows = sorted(_read_results(request, trials), key=lambda row: -row["mean"])
     _write_table(request.output / "sweep.csv", rows)
-    _show(rows)
     if failed := len(trials) - len(rows):
         raise AbnnError(f"{failed} of {len(trials)} trials failed; start the same command again to try them once more.")
     say("Chosen on these held-out images: evaluate the one you take on others.")
@@ -86,25 +83,14 @@ def run_trial(trial: FitRequest, identity: dict[str, Any]) -> None:
         model = fitting.fit_attachments(job, job.network, before)
     found = gather(model, fitting.make_loader(job.images.held_out), outliers=job.outliers)
     right = found.predicted == found.labels
-    scores = {
-        "changed": _auroc(found.good, found.mild),
-        "far": _auroc(found.good, found.severe),
-        "errors": _auroc(found.good[right], found.good[~right]),
-    }
+    pairs = ((found.good, found.mild), (found.good, found.severe), (found.good[right], found.good[~right]))
+    scores = {name: auroc(*pair) if all(map(len, pair)) else None for name, pair in zip(JUDGED, pairs)}
     accuracies = {"accuracy": float(right.mean()), "accuracy_before": before.held_out.float().mean().item()}
-    mean = float(np.mean([scores[name] for name in JUDGED if scores[name] is not None]))
+    mean = float(np.mean([score for score in scores.values() if score is not None]))
     seconds = round(time.perf_counter() - started, 1)
     row = {**settings, **accuracies, **scores, "mean": mean, "seconds": seconds, "sweep": identity}
     write_json(trial.output.with_suffix(".json"), seal(row))
     checkpoint.unlink(missing_ok=True)
-
-
-def _auroc(low: np.ndarray, high: np.ndarray) -> float | None:
-    return auroc(low, high) if len(low) and len(high) else None
-
-
-def _place(trial: FitRequest) -> Path:
-    return trial.output.with_suffix(".json")
 
 
 def _identity(request: SweepRequest) -> dict[str, Any]:
@@ -113,17 +99,17 @@ def _identity(request: SweepRequest) -> dict[str, Any]:
     return {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in values.items()}
 
 
-def _has_result(request: SweepRequest, trial: FitRequest) -> bool:
-    """Return whether the trial has its file; one of another sweep is an error."""
-    place = _place(trial)
-    if not place.exists():
-        return False
-    row = read_json(place)
-    whole = isinstance(row, dict) and row.get("digest") == seal(row)["digest"]
-    if not whole or row["sweep"] != _identity(request):
-        actual = f"{request.output}, where {place.name} is {'of another sweep' if whole else 'damaged'}"
-        raise InputError(explain("--output", actual, "a new folder, or that of the same sweep"))
-    return True
+def _read_results(request: SweepRequest, trials: list[FitRequest]) -> list[dict[str, Any]]:
+    """Return what is in the files of trials that have theirs; one of another sweep is an error."""
+    rows = []
+    for place in (trial.output.with_suffix(".json") for trial in trials):
+        if place.exists():
+            rows.append(row := read_json(place))
+            whole = isinstance(row, dict) and row.get("digest") == seal(row)["digest"]
+            if not whole or row["sweep"] != _identity(request):
+                actual = f"{request.output}, where {place.name} is {'of another sweep' if whole else 'damaged'}"
+                raise InputError(explain("--output", actual, "a new folder, or that of the same sweep"))
+    return rows
 
 
 def _run_missing(request: SweepRequest, missing: list[FitRequest]) -> None:
@@ -139,13 +125,11 @@ def _run_missing(request: SweepRequest, missing: list[FitRequest]) -> None:
         from ray import tune
 
         gpus = 0 if request.device == "cpu" else int(ray.cluster_resources().get("GPU", 0))
-        needs = {"cpu": 1, "gpu": 1 if gpus else 0}
-        storage = tune.RunConfig(name="tune", storage_path=str(request.output.absolute()), verbose=0)
         tuner = tune.Tuner(
-            tune.with_resources(trainable, needs),
+            tune.with_resources(trainable, {"cpu": 1, "gpu": min(1, gpus)}),
             param_space={"number": tune.grid_search(list(range(len(missing))))},
             tune_config=tune.TuneConfig(max_concurrent_trials=request.workers or gpus or cores()),
-            run_config=storage,
+            run_config=tune.RunConfig(name="tune", storage_path=str(request.output.absolute()), verbose=0),
         )
         for result in tuner.fit():
             if result.error is not None:
@@ -153,15 +137,13 @@ def _run_missing(request: SweepRequest, missing: list[FitRequest]) -> None:
 
 
 def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write all results as CSV, and show what a reader wants to know first."""
     columns = [*SWEPT, "accuracy_before", "accuracy", *JUDGED, "mean", "seconds"]
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write_text(path, buffer.getvalue())
-
-
-def _show(rows: list[dict[str, Any]]) -> None:
     table = Table(box=None)
     for name in (*SWEPT, "accuracy", *(f"AUROC {each}" for each in JUDGED), "mean"):
         table.add_column(name, justify="right")

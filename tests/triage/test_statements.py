@@ -10,7 +10,7 @@ from abnn.errors import InputError
 from abnn.metrics.calibration import calibration
 from abnn.predict import Prediction
 from abnn.triage import Triage
-from abnn.triage.temperature import FLATTEST, SHARPEST, choose_temperature, no_surer, rescale
+from abnn.triage.statements import FLATTEST, SHARPEST, choose_temperature, no_surer, rescale
 
 
 def honest(count: int, classes: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
