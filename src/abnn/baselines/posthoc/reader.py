@@ -184,7 +184,7 @@ class Reader:
         notes  scores that note something of each input themselves
         """
         check_count("most", most)
-        random, kept = np.random.default_rng(seed), list[dict[str, Tensor]]()
+        rng, kept = np.random.default_rng(seed), list[dict[str, Tensor]]()
         for batch in batches:
             x, y = check_batch(self.model, batch)
             start = 0
@@ -192,7 +192,7 @@ class Reader:
                 parts = {"logits": read.logits, "labels": y[start : start + len(read)]}
                 parts |= {name: getattr(read, name) for name in ("last", "blocks") if name in keep}
                 parts |= {f"note/{each.name}": each.note(read) for each in notes}
-                parts["key"] = torch.from_numpy(random.random(len(read)))
+                parts["key"] = torch.from_numpy(rng.random(len(read)))
                 kept.append({name: value.cpu() for name, value in parts.items() if value is not None})
                 start += len(read)
                 if sum(len(each["key"]) for each in kept) > 2 * most:
