@@ -14,10 +14,11 @@ from torch.utils.data import TensorDataset
 from abnn.errors import InputError
 from abnn.outliers import REGISTRY, Mixed, Outliers, make_outliers, measure_range
 from abnn.outliers import changed as changed_file
+from abnn.outliers.blobs import smooth_field
 from abnn.outliers.changed import GROUPS, HARD, MILD, Changed, bearable, groups_of, tiles
 from abnn.outliers.destroyed import KINDS
+from abnn.outliers.leaves import MOST_PLACES, exact_scenes, leaf_scenes
 from abnn.outliers.random import Rng
-from abnn.outliers.scenes import MOST_PLACES, exact_scenes, leaf_scenes, smooth_field
 from abnn.outliers.style import of_neighbours, thicken_or_thin
 
 NAMES = ["changed", "destroyed", "tiers", "auto"]

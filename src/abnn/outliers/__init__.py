@@ -16,12 +16,13 @@ from torch.utils.data import DataLoader, Dataset
 from abnn.config import PRESETS
 from abnn.errors import InputError, explain
 from abnn.outliers.base import REGISTRY, Blend, Change, OutlierBatch, Outliers, lookup
+from abnn.outliers.blobs import Backgrounds, Blobs
+from abnn.outliers.leaves import Leaves
 from abnn.outliers.mixtures import Auto, Graded, Mixed, Tabular, TwoTier
 from abnn.outliers.noise import FeatureNoise, FeatureShuffle, Invert, Noise
 from abnn.outliers.own import FromData
 from abnn.outliers.patches import Patches
 from abnn.outliers.ranges import layout_of, measure_range
-from abnn.outliers.scenes import Backgrounds, Blobs, Leaves
 from abnn.outliers.style import Style
 from abnn.outliers.vocabulary import Vocabulary, vocabulary_of
 from abnn.outliers.words import ChangedWords, DestroyedWords, Sentences, Tokens

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from abnn.outliers.base import Outliers
+from abnn.outliers.leaves import leaf_scenes
 from abnn.outliers.random import Rng
-from abnn.outliers.scenes import leaf_scenes
 from abnn.outliers.style import Style, warped
 
 Kind = Callable[[Tensor, float, Rng], Tensor]

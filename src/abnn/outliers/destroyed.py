@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from abnn.outliers.base import Outliers
+from abnn.outliers.blobs import blobs, smooth_background
 from abnn.outliers.changed import groups_of, per_image, small, tiles
+from abnn.outliers.leaves import leaf_scenes
 from abnn.outliers.patches import shuffle_patches
 from abnn.outliers.random import Rng
-from abnn.outliers.scenes import blobs, leaf_scenes, smooth_background
 
 Kind = Callable[[Tensor, Rng], Tensor]
 

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from abnn.outliers.base import SPATIAL, Change
+from abnn.outliers.blobs import smooth_field
+from abnn.outliers.leaves import leaf_scenes
 from abnn.outliers.random import Rng
-from abnn.outliers.scenes import leaf_scenes, smooth_field
 
 SCENE_LEAVES = 24
 
