@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -428,6 +429,11 @@ def test_arrays_and_whole_numbers_of_numpy(attached: Attached, images: Tensor) -
     expected = attached.predict(images.flip(-1), draws=3)
     same(attached.predict(mirrored, draws=3), expected)
     same(attached.predict(mirrored, draws=np.int64(3)), expected)  # type: ignore[arg-type]
+    fixed = mirrored.copy()
+    fixed.setflags(write=False)
+    with warnings.catch_warnings():  # torch warns of arrays that cannot be written to
+        warnings.simplefilter("error")
+        same(attached.predict(fixed, draws=3), expected)
     attached.resample(np.int64(3), seed=0)  # type: ignore[arg-type]
     assert attached.draws == 3 and type(attached.draws) is int
 
