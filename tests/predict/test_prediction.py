@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 import copy
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf

@@ -29,6 +29,20 @@ def test_same_batches_in_the_same_order(shuffle: bool, drop: bool, own: bool) ->
     assert all(torch.equal(a, b) for one, two in zip(*both) for a, b in zip(one, two))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("largest", [0, 2**30])
+def test_large_data_stay_on_the_host(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
+    monkeypatch.setattr("abnn.train.batches.LARGEST", largest)
+    loader, cuda = DataLoader(DATA, batch_size=5, shuffle=True), torch.device("cuda", 0)
+    data = resident(loader, cuda)
+    assert data is not None and data.tensors[0].is_cuda is (largest > 0)
+    both = []
+    for source in (loader, data):
+        torch.manual_seed(3)
+        both.append(list(source))
+    assert all(b.is_cuda and torch.equal(a, b.cpu()) for one, two in zip(*both) for a, b in zip(one, two))
+
+
 def test_samplers_with_epochs_are_told_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = DistributedSampler(DATA, num_replicas=1, rank=0, shuffle=True)
     loader = DataLoader(DATA, batch_size=5, sampler=sampler)
