@@ -82,7 +82,7 @@ class InputForm:
 
     def inputs(self, x: np.ndarray) -> Any:
         """An array as the model takes it."""
-        x = np.require(x, requirements="CW")  # torch warns of memory that cannot be written to
+        x = np.require(x, requirements=["C", "W"])  # torch warns of memory that cannot be written to
         if isinstance(self.dtype, np.dtype):
             return x
         import torch
@@ -123,7 +123,7 @@ class InputForm:
         import torch
         from torch.nn.functional import interpolate
 
-        picture = torch.from_numpy(np.require(x, requirements="CW"))
+        picture = torch.from_numpy(np.require(x, requirements=["C", "W"]))
         return interpolate(picture, size=self.shape[1:], mode="bilinear", antialias=True).numpy()
 
     def _normalised(self, x: np.ndarray) -> np.ndarray:

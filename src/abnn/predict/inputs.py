@@ -55,7 +55,9 @@ def split_batch(model: Any, batch: Any) -> tuple[Any, Any]:
 def _check_tensor(argument: Name, x: Any, expected: tuple[int, ...], dtype: torch.dtype, values: bool) -> Tensor:
     name = argument if argument == "x" else f"x[{argument!r}]"
     if isinstance(x, np.ndarray):
-        x = torch.from_numpy(np.require(x, requirements="CW"))  # no negative strides, and memory that can be written to
+        x = torch.from_numpy(
+            np.require(x, requirements=["C", "W"])
+        )  # no negative strides, and memory that can be written to
     if not isinstance(x, Tensor):
         accepted = "a tensor or array with one batch of inputs, or a loader"
         fix = "For a network of several inputs, attach with such an example." if isinstance(x, Mapping | Inputs) else ""
