@@ -27,6 +27,7 @@ from abnn.networks.by_name import build_backbone
 from abnn.networks.recipe import rebuild
 from abnn.predict import Prediction
 from abnn.predict.inputs import check_inputs
+from abnn.scores import find_score
 from abnn.store.folder import LEARNT, check_tensors, read_folder, write_folder
 from abnn.store.model import check_classes
 from abnn.store.saved import LOADERS
@@ -77,7 +78,8 @@ class Trained:
         device = next((parameter.device for parameter in self.network.parameters()), x.device)
         with torch.inference_mode(), evaluating(self.network):
             prediction = self.method.predict(self.network, x.to(device), draws, number)
-        prediction.score_by(shown)  # one that was never learnt is an error here, not later
+        if shown not in prediction.own:  # one that was never learnt is an error here, not later
+            find_score(shown, tuple(prediction.own), prediction.distribution).check(prediction)
         return replace(prediction.apply(Tensor.clone), default=shown)  # usable under autograd again
 
     def save(self, path: str | Path) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -59,12 +59,13 @@ def open_source(text: str) -> Source:
     """
     path = Path(text)
     if path.is_dir():
-        first = next(_below(path), None)
+        found = _below(path)
+        first = next(found, None)
         if first is None:
             accepted = f"images ({', '.join(sorted(EXTENSIONS))}) or Parquet files in it"
             raise InputError(explain("INPUT", f"{text}, a folder without images", accepted))
         kind = "parquet" if _is_parquet(first) else "files"
-        return Source(kind, str(path.absolute()), _of_one_kind(path, kind))
+        return Source(kind, str(path.absolute()), _of_one_kind(path, kind, chain([first], found)))
     if not path.is_file():
         accepted = "a folder, a Parquet file, or a text file with the name of an image in each line"
         raise InputError(explain("INPUT", f"{text}, which is no file and no folder", accepted))
@@ -113,8 +114,8 @@ def _below(folder: Path) -> Iterator[bytes]:
                 yield os.path.relpath(os.path.join(place, file), start)
 
 
-def _of_one_kind(folder: Path, kind: str) -> Iterator[bytes]:
-    for name in _below(folder):
+def _of_one_kind(folder: Path, kind: str, names: Iterable[bytes]) -> Iterator[bytes]:
+    for name in names:
         if _is_parquet(name) != (kind == "parquet"):
             fix = "Name a folder that holds the ones or the others, or list files in a text file."
             raise InputError(explain("INPUT", f"{folder}, with images and Parquet files", "one of the two", fix))

@@ -33,9 +33,13 @@ class Score:
     statistics: bool = False
     about: tuple[str, ...] = ALL
 
-    def __call__(self, prediction: Any) -> Tensor:
+    def check(self, prediction: Any) -> None:
+        """Raise an error where the prediction lacks what the score needs; nothing is computed."""
         if self.statistics and prediction.combined is None:
             raise without_statistics(self.name)
+
+    def __call__(self, prediction: Any) -> Tensor:
+        self.check(prediction)
         return self.formula(prediction)
 
 
