@@ -21,8 +21,8 @@ from abnn.model.evidence import Evidence
 from abnn.networks.by_name import PaperResNet
 from abnn.tasks.base import Usual
 from abnn.tasks.classification import (
+    PARTS,
     Classification,
-    divergence,
     draw_bce,
     draw_cross_entropy,
     graded_target,
@@ -30,6 +30,7 @@ from abnn.tasks.classification import (
     known_target,
     log_mean_prediction,
     mean_cross_entropy,
+    mean_logs,
 )
 from tests.conftest import generator
 
@@ -423,6 +424,12 @@ def test_divergence_keeps_its_digits_where_predictions_hardly_differ() -> None:
         other = first + step * torch.randn(50, 10, generator=draw)
         log_p, log_q = first.double().log_softmax(1), other.double().log_softmax(1)
         exact = (log_p.exp() * (log_p - log_q)).sum(1).float()
-        found = divergence(first.log_softmax(1), other.log_softmax(1))
-        torch.testing.assert_close(found, exact, rtol=1e-2, atol=1e-10)
-    assert torch.equal(divergence(log_p.float(), log_p.float()), torch.zeros(50))
+        same, apart = mean_logs(torch.stack([first, other]).double().log_softmax(2))[0]
+        torch.testing.assert_close((same - apart).float(), exact, rtol=1e-2, atol=1e-10)
+    same, apart = mean_logs(log_p.expand(2, -1, -1))[0]
+    assert torch.equal(same - apart, torch.zeros(50, dtype=torch.float64))
+    evidence = Evidence(first, first, None, None, None, torch.zeros(50, 1), torch.zeros(50, 2))
+    changed = TASK.parts(evidence, Usual(torch.zeros(1), torch.zeros(0), torch.zeros(())))[
+        :, PARTS.index("change of mind")
+    ]
+    torch.testing.assert_close(changed, torch.full((50,), math.log(1e-3)))

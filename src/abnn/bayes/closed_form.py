@@ -22,23 +22,45 @@ arXiv:2106.09022, at every place. Words, which have no features, are a place of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from abnn.bayes.derived import Derived
 from abnn.bayes.gaussians import Moments, shrinkage_of
-from abnn.bayes.witness import Witness
+from abnn.bayes.witness import KINDS, Witness, kind_sums
 from abnn.bayes.words import WordCounts, Words
 
-TINY = 1e-9
 LARGEST = 80.0  # of ln v: float32 ends at 88
 MOST_CLASSES = 200
 PER_CLASS = 20  # inputs, on average; with fewer, means of classes are noise
 NOWHERE = 1e3  # where the mean of a class without inputs lies, in units of the spread
 WORST = 1e6  # of r_c
 SMALLEST = -14.0  # of ln v: what lies below is rounding, of features that are flat on the data
+
+
+class Ready(NamedTuple):
+    """What a closed form computes with, in the type that it computes in.
+
+    means    of the features, [places, 1, width]
+    maps     from centred features to white ones, to those that are white within classes, and to -2 times the product of these
+             with every class's mean, [places, width, ...]
+    squares  of the sizes of these means, [places, 1, classes]
+    offset, scale, least, most  of each number that is said about an input: at every place, by the witness, of a class at every place
+    kinds    weights of the witness, [places, 2, width]
+    zeros    [1, width]
+    """
+
+    means: Tensor
+    maps: Tensor
+    squares: Tensor
+    offset: Tensor
+    scale: Tensor
+    least: Tensor
+    most: Tensor
+    kinds: Tensor
+    zeros: Tensor
 
 
 class ClosedForm(nn.Module):
@@ -64,53 +86,95 @@ class ClosedForm(nn.Module):
             self.within = nn.Buffer(torch.zeros_like(self.whitenings), persistent=False)
             self.centres = nn.Buffer(torch.zeros(len(self.widths), classes, self.most), persistent=False)
             self.told = nn.Buffer(torch.zeros((), dtype=torch.bool))
+        self._derived: Derived[Ready] = Derived()
 
     @property
     def sizes(self) -> list[int]:
         """How many numbers a linear attachment learns at each place."""
         return self.widths if self.words is None else [int(self.words.different), *self.widths]
 
-    def forward(self, features: Sequence[Tensor]) -> Tensor:
+    def forward(self, features: Sequence[Tensor], nearest: bool = False) -> Tensor:
         """ln v at every place, what the witness says, then r_c of every class at every place; never in half precision.
 
         [B, places + 2 + places · classes]
 
         features  of every place, [B, width]; those of words are tokens, [B, L], negative where there is no word
+        nearest   return of all classes the smallest r_c alone, as if there were one class
         """
         with torch.autocast(features[0].device.type, enabled=False):
+            ready = self.ready()
+            centred = (self._stacked(features) - ready.means).to(ready.maps.dtype)
+            said = torch.bmm(centred, ready.maps)  # [places, B, width · 1 or 2 + classes]
+            white = said[..., : self.most]
+            whites = said[..., : 2 * self.most].unflatten(2, (-1, self.most))  # of all data together, within classes
             # In float64, where there is one: the square of what is far away is more than float32 holds.
-            wide = torch.float32 if features[0].device.type == "mps" else torch.float64
-            # Classes need differences of large numbers: in float32 they would depend on the batch.
-            centred = self._centred(features).to(wide if self.classes else torch.float32)
-            white = torch.bmm(centred, self.whitenings.to(centred).mT)
-            sizes = torch.linalg.vector_norm(white, dim=2, dtype=wide).T
-            logs = 2 * sizes.clamp_min(TINY).log() - self.log_widths
-            logs = logs.float().nan_to_num(nan=LARGEST).clamp(SMALLEST, LARGEST)
-            classes = [self._relative(centred, sizes).flatten(1)] if self.classes else []
-            if self.words is not None:
-                variance, own = self.words(features[0])
-                logs = torch.cat([variance.log()[:, None], logs], dim=1)
-                classes[:0] = [] if own is None else [torch.where(self.told, own, 0.0)]
-            return torch.cat([logs, self.witness(white), *classes], dim=1)
+            size, *within = torch.linalg.vector_norm(whites, dim=3, dtype=ready.scale.dtype).unbind(2)
+            rows = [size.log(), kind_sums(white, ready.kinds)]
+            if self.classes:
+                beyond = said[..., 2 * self.most :] + ready.squares
+                beyond = beyond.amin(2, keepdim=True) if nearest else beyond
+                beyond = torch.addcmul(beyond, *[within[0][..., None]] * 2)
+                rows.append(torch.addcmul(beyond, *[size[..., None]] * 2, value=-1).mT.flatten(0, 1))
+            offset, scale, least, most = self._of_rows(ready, len(rows[2]) // len(self.widths) if self.classes else 0)
+            said = torch.addcmul(offset, torch.cat(rows), scale).nan_to_num(nan=WORST).clamp(least, most).T.float()
+            return said if self.words is None else self._with_words(said, features[0], nearest)
 
     def whiten(self, features: Sequence[Tensor]) -> Tensor:
         """The features of every place but words around their means, uncorrelated and of unit spread on the data, [places, B, width]."""
-        return torch.bmm(self._centred(features), self.whitenings.mT)
+        return torch.bmm(self._stacked(features).float() - self.means, self.whitenings.mT)
 
-    def _centred(self, features: Sequence[Tensor]) -> Tensor:
-        own = features if self.words is None else features[1:]
-        missing = [self.most - part.shape[1] for part in own]
-        padded = [F.pad(part, (0, count)) if count else part for part, count in zip(own, missing)]
-        return torch.stack(padded).float() - self.means
+    def ready(self) -> Ready:
+        """What follows from the buffers, see :class:`abnn.bayes.derived.Derived`."""
+        names = ("means", "whitenings", "log_widths", *(("within", "centres", "told") if self.classes else ()))
+        return self._derived.get([*map(self._buffers.__getitem__, names), *self.witness.buffers()], self._make_ready)  # type: ignore[list-item]
 
-    def _relative(self, centred: Tensor, sizes: Tensor) -> Tensor:
-        """r_c, [B, places, classes]; zero where the data were too few."""
-        centres = self.centres.to(centred)
-        white = torch.bmm(centred, self.within.to(centred).mT)
-        squares = white.square().sum(2, keepdim=True) + centres.square().sum(2)[:, None]
-        squares = squares - 2 * torch.bmm(white, centres.mT) - sizes.T[..., None].square()
-        beyond = squares.transpose(0, 1) / self.log_widths.exp()[:, None]
-        return torch.where(self.told, beyond.nan_to_num(nan=WORST).clamp(-WORST, WORST).float(), 0.0)
+    def _make_ready(self) -> Ready:
+        # In float64, where there is one: differences of large numbers, which classes need, would in float32 depend on the batch.
+        wide = torch.float32 if self.means.device.type == "mps" else torch.float64
+        maps, squares, widths = [self.whitenings.mT.to(wide)], self.means.to(wide), self.log_widths.to(wide)
+        two, one, told = torch.full_like(widths, 2), torch.ones(len(KINDS)).to(widths), torch.ones_like(widths)
+        if self.classes:
+            within, centres = self.within.mT.to(wide), self.centres.mT.to(wide)
+            maps += [within, -2 * within @ centres]
+            squares, told = centres.square().sum(1, keepdim=True), told * self.told
+        of_kinds, of_classes = one * torch.finfo(wide).max, WORST * told
+        return Ready(
+            self.means.to(wide if self.classes else torch.float32),
+            torch.cat(maps, dim=2).to(wide if self.classes else torch.float32),
+            squares,
+            torch.cat([-widths, self.witness.bias.to(wide), 0 * widths])[:, None],
+            torch.cat([two, one, (-widths).exp()])[:, None],
+            torch.cat([SMALLEST * torch.ones_like(widths), -of_kinds, -of_classes])[:, None],
+            torch.cat([LARGEST * torch.ones_like(widths), of_kinds, of_classes])[:, None],
+            self.witness.weight.mT.to(wide if self.classes else torch.float32),
+            torch.zeros_like(self.means[0]),
+        )
+
+    def _of_rows(self, ready: Ready, classes: int) -> list[Tensor]:
+        """Offset, scale and bounds of what is said at every place, by the witness, and of so many classes at every place."""
+        count = len(self.widths) + len(KINDS)
+        constants = [ready.offset, ready.scale, ready.least, ready.most]
+        if classes > 1:
+            return [torch.cat([each[:count], each[count:].repeat_interleave(classes, dim=0)]) for each in constants]
+        return constants if classes else [each[:count] for each in constants]
+
+    def _with_words(self, said: Tensor, tokens: Tensor, nearest: bool) -> Tensor:
+        """What is said about places and classes, with that about words in front of each."""
+        assert self.words is not None
+        variance, own = self.words(tokens)
+        before = [] if own is None else [torch.where(self.told, own.amin(1, keepdim=True) if nearest else own, 0.0)]
+        first, rest = said.split((len(self.widths) + len(KINDS), said.shape[1] - len(self.widths) - len(KINDS)), dim=1)
+        return torch.cat([variance.log()[:, None], first, *before, rest], dim=1)
+
+    def _stacked(self, features: Sequence[Tensor]) -> Tensor:
+        """The features of every place but words, [places, B, width], zero where a place has fewer than the widest."""
+        zeros = self.ready().zeros
+        padded = []
+        for part in features if self.words is None else features[1:]:
+            padded.append(part)
+            if missing := self.most - part.shape[1]:
+                padded.append(zeros[:, :missing].expand(part.shape[0], missing))
+        return torch.cat(padded, dim=1).unflatten(1, (-1, self.most)).transpose(0, 1)
 
     def gatherers(self) -> list[Moments | WordCounts]:
         """What features of every place, and classes, are to be added to: one for each place; without classes all are of class 0."""

@@ -35,8 +35,7 @@ class Witness(nn.Module):
 
     def forward(self, white: Tensor) -> Tensor:
         """z of both kinds, [B, 2], from whitened features, [places, B, width]; zero for a kind that was not learnt."""
-        x = cut(white)
-        return torch.bmm(x, self.weight.to(x)).sum(0).float() + self.bias
+        return kind_sums(white, self.weight.mT.to(white)).T.float() + self.bias
 
     @torch.no_grad()
     def learn(self, kinds: Sequence[Tensor]) -> None:
@@ -63,3 +62,8 @@ class Witness(nn.Module):
 def cut(white: Tensor) -> Tensor:
     """Whitened features between -8 and 8; what is no number counts as 8."""
     return white.nan_to_num(nan=CUT).clamp(-CUT, CUT)
+
+
+def kind_sums(white: Tensor, weight: Tensor) -> Tensor:
+    """u_k' x of every kind, [kinds, B], from whitened features, [places, B, width], and weights, [places, kinds, width]."""
+    return torch.bmm(weight, cut(white).mT).sum(0)

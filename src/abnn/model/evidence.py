@@ -18,7 +18,7 @@ class Evidence(NamedTuple):
     bias       of that layer, [K], likewise
     variances  ln v at every place, see :mod:`abnn.bayes.closed_form`, [B, P]
     kinds      how much it looks changed and destroyed, see :mod:`abnn.bayes.witness`, [B, 2]
-    classes    r_c of every class at every place, likewise, [B, P, C]; None: classes are not told apart
+    classes    r_c of every class at every place, likewise, [B, P, C], or of the nearest alone, [B, P, 1]; None: classes are not told apart
     words      tokens, negative where there is no word, [B, L]; None: the closed form reads no words, or they were not kept
     """
 

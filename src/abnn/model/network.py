@@ -246,11 +246,23 @@ class AttachedNetwork(nn.Module):
         self.check_attached()
         return run_draws(self.net, self.state, self.folds_at_input, _packed(x, args, kwargs)[0])[0]
 
-    def gather(self, run: Pass, outputs: Tensor) -> Evidence:
-        """What a pass that noted everything said, from its outputs [S, B, K], the plain network's first."""
+    def get_ready(self) -> None:
+        """Make what the learnt score is computed with, where anything that it follows from has changed.
+
+        To be called before passes that run none of Python: captured, compiled or exported ones.
+        """
+        if self.closed_form is not None and self.combined is not None:
+            self.closed_form.ready()
+            self.combined.ready()
+
+    def gather(self, run: Pass, outputs: Tensor, nearest: bool = False) -> Evidence:
+        """What a pass that noted everything said, from its outputs [S, B, K], the plain network's first.
+
+        nearest  whether the nearest class is enough: less to compute where none is hidden
+        """
         assert self.closed_form is not None
         features, last = run.take_features()
-        found = self.evidence(outputs, last, self.closed_form([condense(part) for part in features]))
+        found = self.evidence(outputs, last, self.closed_form([condense(part) for part in features], nearest))
         return found if self.closed_form.words is None else found._replace(words=features[0])
 
     def evidence(self, outputs: Tensor, last: Tensor | None, statistics: Tensor) -> Evidence:

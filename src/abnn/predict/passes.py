@@ -27,7 +27,7 @@ WANTED = {
     "samples": "nothing more",
     "score": "the learnt score, its parts, and widths or the share of attachments, [B, 1 + parts + ...]",
     "outputs": "the network's outputs, [S, B, K]",
-    "evidence": "the network's outputs, [S, B, K]; statistics of all places, [B, P + 2 + P C]; what went into its last layer, [B, F], or None",
+    "evidence": "the network's outputs, [S, B, K]; statistics of all places, [B, P + 2 + P]; what went into its last layer, [B, F], or None",
 }
 """What a pass returns beside the predictive distributions."""
 
@@ -69,7 +69,7 @@ class PredictionPass:
             return (samples,)
         if self.wanted == "outputs":
             return samples, outputs
-        evidence = self.network.gather(self.run, outputs)
+        evidence = self.network.gather(self.run, outputs, nearest=True)
         if self.wanted == "evidence":
             return samples, outputs, evidence.statistics, evidence.last
         return samples, judge(self.network, evidence)
@@ -77,9 +77,9 @@ class PredictionPass:
 
 def judge(network: AttachedNetwork, evidence: Evidence) -> Tensor:
     """Return the learnt score, its parts, and widths where the task has them, else the share of attachments, [B, 1 + parts + ...]."""
-    value, parts = network.combined(evidence)
+    value, parts, share = network.combined.judge(evidence)
     spread = network.combined.widths
-    rest = network.combined.share(parts)[:, None] if spread is None else spread(evidence)
+    rest = share[:, None] if spread is None else spread(evidence)
     return torch.cat([value[:, None], parts, rest], dim=1)
 
 

@@ -57,6 +57,8 @@ def predict(
     samples: Tensor | None = None
     judgement = Judgement(model, chunks, first) if judged else None
     with torch.inference_mode(), runtime.turn(device):
+        if judged:
+            model.get_ready()
         for numbers in chunks.draws:
             wanted = judgement.wanted(numbers) if judgement else "samples"
             if draws:

@@ -18,11 +18,12 @@ inputs have no other bounds, the 95 % quantile of ordinary ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from abnn.bayes.derived import Derived
 from abnn.bayes.witness import KINDS
 from abnn.model.evidence import Evidence
 from abnn.scores.registry import score
@@ -41,6 +42,33 @@ def say(x: Tensor, linear: Tensor, inner: Tensor, offset: Tensor, outer: Tensor)
     """s_m(x) of every small network, [members, B]; ``x``: [B, parts], or [members, B, parts] with inputs of their own."""
     hidden = torch.tanh(torch.matmul(x, inner) + offset)
     return (torch.matmul(x, linear) + torch.matmul(hidden, outer)).squeeze(-1)
+
+
+class Ready(NamedTuple):
+    """What the score is computed with, made from what was learnt.
+
+    The parts and, behind them, ln v_k are looked at in four ways, [4, parts + places]: cut for the small networks; cut below for the
+    energies; how far they are beyond what can be read; and how far beyond ``familiar`` (of how changed it looks) and beyond Q_k (of ln v_k). Of the last
+    way, one further place is always 1.
+
+    centre, unit      of what is looked at, [parts + places]
+    shift, low, high  of each way: max(low, min(high, x - shift))
+    weight            of everything that is summed up, the small networks' linear parts and offsets among it, [4 (parts + places)]
+    inner, offset     of all small networks, side by side, [parts, members · hidden] and [members · hidden]
+    outer             [members · hidden]
+    least             the shortest distance of the last features from their mean that has a direction
+    """
+
+    centre: Tensor
+    unit: Tensor
+    shift: Tensor
+    low: Tensor
+    high: Tensor
+    weight: Tensor
+    inner: Tensor
+    offset: Tensor
+    outer: Tensor
+    least: Tensor
 
 
 class Combined(nn.Module):
@@ -70,6 +98,7 @@ class Combined(nn.Module):
             self.register_buffer(name, torch.zeros(size))
         self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
         self.widths = task.spread
+        self._derived: Derived[Ready] = Derived()
 
     def is_ready(self) -> bool:
         """Whether a fit has learnt it. Remembered until that changes: reading a value makes the host wait for the device."""
@@ -87,14 +116,47 @@ class Combined(nn.Module):
 
     @property
     def usual(self) -> Usual:
-        return Usual(self.usual_variances, self.usual_last, self.ceiling)  # type: ignore[arg-type]
+        return Usual(self.usual_variances, self.usual_last, self.ceiling, self.ready().least)  # type: ignore[arg-type]
+
+    def ready(self) -> Ready:
+        """What follows from the buffers, see :class:`abnn.bayes.derived.Derived`."""
+        return self._derived.get([*self._buffers.values()], self._make_ready)  # type: ignore[list-item]
+
+    def _make_ready(self) -> Ready:
+        b: Any = self
+        parts, places, changed = len(self.names), len(b.bounds), self.names.index(CHANGED)
+        share = (1 / (MEMBERS * b.spread.double())).unsqueeze(2)  # of each member
+        ways = torch.zeros(3, 4, parts + places).to(b.centre)
+        shift, low, high = ways
+        infinite = torch.finfo(low.dtype).max
+        low[0, :parts], high[0, :parts] = -CUT, CUT
+        low[1, :parts], high[1, :parts] = LOWEST, infinite
+        shift[2, :parts], high[2, :parts] = b.readable, infinite
+        low[3, :parts] = high[3, :parts] = 1
+        shift[3, changed], low[3, changed] = b.familiar, 0
+        high[3, parts:] = LARGEST
+        weight = torch.zeros_like(low, dtype=torch.float64)
+        weight[0, :parts] = (b.linear * share).sum((0, 2))
+        weight[1, :parts], weight[2, :parts] = b.anchor, 1
+        weight[3, self.names.index(DESTROYED)] = -(b.mean * share[..., 0]).sum()
+        return Ready(
+            torch.cat([b.centre, b.bounds]),
+            torch.cat([b.unit, torch.ones_like(b.bounds)]),
+            shift, low, high, weight.flatten().to(low),
+            b.inner.transpose(0, 1).flatten(1).clone(), b.offset.flatten().clone(), (b.outer * share).flatten().to(low),
+            1e-3 * b.usual_last.norm().clamp_min(1e-9),
+        )  # fmt: skip
 
     def raw_parts(self, evidence: Evidence, visible: Tensor | None = None) -> Tensor:
         """[B, parts], in units of their own."""
+        return torch.cat(self._raw(evidence, visible), dim=1)
+
+    def _raw(self, evidence: Evidence, visible: Tensor | None = None) -> list[Tensor]:
         parts = [self.task.parts(evidence, self.usual, visible), evidence.variances, evidence.kinds]
         if evidence.classes is not None:
-            parts.append((evidence.classes if visible is None else evidence.classes[:, :, visible]).amin(2))
-        return torch.cat(parts, dim=1)
+            of_classes = evidence.classes if visible is None else evidence.classes[:, :, visible]
+            parts.append(of_classes[:, :, 0] if of_classes.shape[2] == 1 else of_classes.amin(2))
+        return parts
 
     def in_units(self, raw: Tensor) -> Tensor:
         """In units of what is usual, [B, parts]."""
@@ -106,27 +168,32 @@ class Combined(nn.Module):
 
     def far(self, variances: Tensor) -> Tensor:
         """T of the module's formula."""
-        beyond = (variances - self.bounds).amax(1).clamp(max=LARGEST)  # type: ignore[operator]
-        return STEEPNESS * beyond.clamp_min(0).expm1()
+        beyond = (variances - self.bounds).amax(1).clamp(0, LARGEST)  # type: ignore[operator]
+        return STEEPNESS * beyond.expm1()
 
     def destroyed(self, x: Tensor) -> Tensor:
         """D of the module's formula, [B]; ``readable`` has q at the place of its part, and :data:`NEVER` at all others."""
         return (x - self.readable).clamp_min(0).sum(1)  # type: ignore[operator]
 
-    def share(self, x: Tensor) -> Tensor:
-        """How much attachments count in the prediction for each input, 0 to 1, [B], see :attr:`Prediction.probs`.
+    def forward(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
+        """The score of each input, [B], and its parts in units of what is usual, [B, parts]; never in half precision."""
+        return self.judge(evidence)[:2]
+
+    def judge(self, evidence: Evidence) -> tuple[Tensor, Tensor, Tensor]:
+        """The same, and how much attachments count in the prediction for each input, 0 to 1, [B], see :attr:`Prediction.probs`.
 
         Nothing up to ``familiar`` units of how changed ordinary inputs look, all from one unit more on.
         """
-        return (x[:, self.names.index(CHANGED)] - self.familiar).clamp(0, 1)  # type: ignore[operator]
-
-    def forward(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
-        """The score of each input, [B], and its parts in units of what is usual, [B, parts]; never in half precision."""
         with torch.autocast(evidence.plain.device.type, enabled=False):
-            x = self.in_units(self.raw_parts(evidence))
-            learnt = ((self.members(x) - self.mean) / self.spread).mean(0)  # type: ignore[operator]
-            energies = x.clamp_min(LOWEST) @ self.anchor  # type: ignore[operator]
-            return learnt + energies + self.destroyed(x) + self.far(evidence.variances), x
+            ready, count = self.ready(), len(self.names)
+            raw = torch.cat([*self._raw(evidence), evidence.variances], dim=1)
+            x = ((raw - ready.centre) / ready.unit).nan_to_num(nan=CUT)
+            ways = (x[:, None] - ready.shift).clamp(ready.low, ready.high)
+            hidden = torch.addmm(ready.offset, ways[:, 0, :count], ready.inner).tanh()
+            near = ways.flatten(1) @ ready.weight + hidden @ ready.outer
+            far = ways[:, 3, count:].amax(1).expm1()
+            share = ways[:, 3, self.names.index(CHANGED)]
+            return near.add(far, alpha=STEEPNESS), x[:, :count], share
 
 
 @score("combined", statistics=True)

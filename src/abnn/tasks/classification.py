@@ -43,16 +43,12 @@ PARTS = [
 READOUT_PARTS = ["misfit", "smallness", "clipped energy"]
 
 
-def energy(logits: Tensor) -> Tensor:
-    """-ln sum_k exp z_k (Liu et al. 2020, arXiv:2010.03759) over the last dimension, as ln p - z of the best class: few kernels."""
-    return logits.log_softmax(-1).amax(-1) - logits.amax(-1)
+def mean_logs(logs: Tensor) -> Tensor:
+    """sum_k p_k ln q_k of every pair p, q of some distributions, [D, D, B], from the logarithms of these, [D, B, K].
 
-
-def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL[p || q] = sum_k p_k (q_k / p_k - 1 - ln q_k / p_k): no term is negative, so where p and q hardly differ none cancels another."""
-    step = log_q - log_p
-    near, p = step.clamp(-1, 1), log_p.exp()
-    return torch.where(step.abs() < 1, p * (near.expm1() - near), log_q.exp() - p - p * step).sum(1).clamp_min(0)
+    Minus an entropy where p is q. KL[p || q] is the difference of two of them, which float64 leaves digits of where p and q hardly differ.
+    """
+    return (logs[:, None].exp() * logs).sum(3)
 
 
 def log_mean_prediction(draw_logits: Tensor) -> Tensor:
@@ -151,28 +147,33 @@ class Classification(Task):
             plain, attached = plain[:, visible], attached[:, visible]
             weight, bias = (None if each is None else each[visible] for each in (weight, bias))
         both = torch.stack([plain, attached])
-        logs = both.log_softmax(2)
         best, place = both.max(2, keepdim=True)
-        others = both.scatter(2, place, float("-inf"))
         mean = both.mean(2, keepdim=True)
         wide = (1 + (evidence.variances - usual.variances).clamp(max=MOST_LOG).exp().mean(1, keepdim=True)).sqrt()
-        energies = [both, others, (both - mean) / wide]
+        logits = [both, both, (both - mean) / wide]
         last = evidence.last
         if last is not None and weight is not None:
             clipped = F.linear(last.minimum(usual.ceiling), weight.float(), None if bias is None else bias.float())
-            energies.append(clipped[None])
-        own, rest, widened, *more = energy(torch.cat(energies)).split(2)
-        odds = -rest - best[..., 0]
-        entropies = (SMALL - (logs.exp() * logs).sum(2)).log()
-        widened = widened - mean[..., 0]
+            logits.append(clipped[None])
+        # In float64, where there is one, see mean_logs.
+        wider = torch.float32 if plain.device.type == "mps" else torch.float64
+        every = torch.cat(logits).to(wider)
+        every[2:4].scatter_(2, place, float("-inf"))  # the others than the best
+        logs = every.log_softmax(2)
+        # Energies -ln sum_k exp z_k (Liu et al. 2020, arXiv:2010.03759), as ln p - z of the best class: few kernels.
+        own, rest, widened, *more = (logs.amax(2) - every.amax(2)).split(2)
+        means = mean_logs(logs[:2])
+        uncertain = torch.stack([means[0, 0], means[1, 1], means[0, 1] - means[0, 0]])
+        *entropies, changed = (SMALL - uncertain).log()
+        odds, widened = -(rest + best[..., 0]), widened - mean[..., 0]
         columns = [column for triple in zip(own, odds, entropies) for column in triple]
-        columns += [(divergence(*logs) + SMALL).log(), *widened]
+        columns += [changed, *widened]
         if last is not None and weight is not None:
-            centred = last - usual.last
-            least = 1e-3 * usual.last.norm().clamp_min(1e-9)  # where features are as usual, their direction is rounding
-            along = (weight[place[0, :, 0]] * centred).sum(1) / centred.norm(dim=1).maximum(least)
-            columns += [-along, -(last.abs().sum(1) + 1e-6).log(), more[0][0]]
-        return torch.stack(columns, dim=1)
+            away = usual.last - last
+            length = torch.linalg.vector_norm(away, dim=1, dtype=wider).clamp_min(usual.least)  # less is rounding
+            size = torch.linalg.vector_norm(last, 1, dim=1, dtype=wider)
+            columns += [(weight[place[0, :, 0]] * away).sum(1) / length, -(size + 1e-6).log(), more[0][0]]
+        return torch.stack(columns, dim=1).float()
 
     def told_classes(self, outputs: int) -> int:
         return outputs

@@ -1,0 +1,63 @@
+"""Constants that follow from buffers: made once, and again after every kind of change."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from abnn.bayes.derived import Derived
+
+
+class Doubled(NamedTuple):
+    value: Tensor
+
+
+class Module(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = nn.Buffer(torch.ones(3))
+        self.made = 0
+        self._derived: Derived[Doubled] = Derived()
+
+    def ready(self) -> Tensor:
+        return self._derived.get([self.own], self._make).value
+
+    def _make(self) -> Doubled:
+        self.made += 1
+        return Doubled(2 * self.own)
+
+
+def test_is_made_once() -> None:
+    module = Module()
+    assert torch.equal(module.ready(), torch.full((3,), 2.0))
+    module.ready()
+    assert module.made == 1
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_every_change_is_seen(inference: bool) -> None:
+    module = Module()
+    module.ready()
+    with torch.inference_mode(inference):
+        module.own.fill_(3)
+        assert torch.equal(module.ready(), torch.full((3,), 6.0))
+        module.load_state_dict({"own": torch.full((3,), 4.0)})
+        assert torch.equal(module.ready(), torch.full((3,), 8.0))
+        module.own = torch.full((3,), 5.0)
+        assert torch.equal(module.ready(), torch.full((3,), 10.0))
+        module.own += 1
+        assert torch.equal(module.ready(), torch.full((3,), 12.0))
+    assert not module.ready().is_inference()
+
+
+def test_a_copy_has_its_own() -> None:
+    module = Module()
+    module.ready()
+    other = copy.deepcopy(module)
+    other.own.fill_(0)
+    assert not other.ready().any() and module.ready().all()
+    assert torch.equal(module.double().ready(), torch.full((3,), 2.0, dtype=torch.float64))
