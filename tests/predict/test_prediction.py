@@ -24,7 +24,6 @@ from abnn.networks.by_name import PaperResNet
 from abnn.predict import Plain, Prediction, chunks, concatenate
 from abnn.scores import SAMPLE_SCORES, SCORES
 from abnn.scores.probability import ONE_DRAW_SCORES
-from abnn.train.combine.learn import FAMILIAR
 from abnn.triage.thresholds import lift
 from tests.conftest import generator, mlp, random_head, randomise_attachments, with_score
 
@@ -111,11 +110,12 @@ def test_attachments_count_where_an_input_looks_changed(fitted: Attached, images
     prediction = fitted.predict(images)
     assert prediction.parts is not None
     looks = prediction.parts["looks changed"]
-    assert prediction.share is not None and torch.equal(prediction.share, (looks - FAMILIAR).clamp(0, 1))
+    share = fitted.combined.trust * (looks - fitted.combined.familiar).clamp(0, 1)
+    assert prediction.share is not None and torch.equal(prediction.share, share)
     share = torch.tensor([0.0, 0.25, 0.5, 1.0, 0.0])
     plain, attached = replace(prediction, share=share).samples
     torch.testing.assert_close(
-        replace(prediction, share=share).probs, (1 - share[:, None] / 2) * plain + share[:, None] / 2 * attached
+        replace(prediction, share=share).probs, (1 - share[:, None]) * plain + share[:, None] * attached
     )
     drawn = fitted.predict(images, draws=3)
     assert torch.equal(drawn.probs, drawn.samples.mean(0))

@@ -336,7 +336,7 @@ def test_models_of_the_earlier_method_say_what_to_do(fitted: abnn.Attached, tmp_
     """One error, whatever else they hold: kinds and tensors that there no longer are."""
     path = fitted.save(tmp_path / "model")
     spec = {**json.loads((path / "abnn.json").read_text())["spec"], "kind": "conv"}
-    words = rf"format {version}, by abnn 0\.0\.1.*reads formats from 7 to 9.*earlier version.*another method.*fit again.*abnn\.fit"
+    words = rf"format {version}, by abnn 0\.0\.1.*reads formats from 7 to 10.*earlier version.*another method.*fit again.*abnn\.fit"
     for change in (alter, without_checksums):
         with pytest.raises(FileFormatError, match=words):
             abnn.load(change(path, version=version, abnn="0.0.1", spec=spec, score="gated"), backbone())
@@ -353,7 +353,7 @@ def test_models_without_a_witness_say_what_they_said(tmp_path: Path) -> None:
     names = model.combined.names
     old = torch.tensor([place for place, name in enumerate(names) if not name.startswith("looks ")])
     tensors = safetensors.torch.load(weights.read_bytes())
-    later = ("combined.readable", "combined.familiar")
+    later = ("combined.readable", "combined.familiar", "combined.trust")
     kept = {name: value for name, value in tensors.items() if "witness" not in name and name not in later}
     for name, dimension in PARTS_AT.items():
         kept[f"combined.{name}"] = kept[f"combined.{name}"].index_select(dimension, old).contiguous()
@@ -361,7 +361,9 @@ def test_models_without_a_witness_say_what_they_said(tmp_path: Path) -> None:
     loaded = abnn.load(alter(path, version=7), backbone())
     assert torch.equal(loaded.predict(x).score, model.predict(x).score)
     assert loaded.predict(x).parts is not None and not loaded.predict(x).parts["looks destroyed"].any()  # type: ignore[index]
-    assert torch.equal(loaded.predict(x).probs, model.predict(x).samples.mean(0))  # whatever an input looks like
+    torch.testing.assert_close(
+        loaded.predict(x).probs, model.predict(x).samples.mean(0)
+    )  # whatever an input looks like
     weights.write_bytes(safetensors.torch.save({**kept, "combined.centre": torch.zeros(3)}))
     with pytest.raises(FileFormatError, match=r"combined\.centre"):
         abnn.load(alter(path, version=7), backbone())
@@ -374,10 +376,15 @@ def test_models_whose_attachments_always_count_say_what_they_said(fitted: abnn.A
     path = fitted.save(tmp_path / "model")
     weights = path / "attachments.safetensors"
     tensors = safetensors.torch.load(weights.read_bytes())
+    del tensors["combined.trust"]
+    weights.write_bytes(safetensors.torch.save(tensors))
+    prediction, said = abnn.load(alter(path, version=9), backbone()).predict(X), fitted.predict(X)
+    assert said.share is not None and prediction.share is not None  # of format 9: half at most
+    torch.testing.assert_close(prediction.share, 0.5 * said.share / fitted.combined.trust)
     del tensors["combined.familiar"]
     weights.write_bytes(safetensors.torch.save(tensors))
     prediction = abnn.load(alter(path, version=8), backbone()).predict(X)
-    assert torch.equal(prediction.probs, fitted.predict(X).samples.mean(0))
+    torch.testing.assert_close(prediction.probs, said.samples.mean(0))
     with pytest.raises(FileFormatError, match="missing or not expected"):
         abnn.load(alter(path, version=9), backbone())
 

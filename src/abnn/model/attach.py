@@ -21,9 +21,10 @@ from abnn.model.network import AttachedNetwork
 
 SHARE = 0.05
 """The most numbers that the default's attachments learn, as a share of the backbone's weights."""
-MOST_BLOCKS = 6
-COSTS = 0.1
-"""What follows the first attachment is computed once with and once without; at most this share of all multiplications."""
+MOST_BLOCKS, FEW_BLOCKS = 6, 3
+COSTS, COSTS_OF_FEW = 0.1, 0.2
+"""What follows the first attachment is computed once with and once without: at most this share of all multiplications, or the second one for the
+last three blocks."""
 
 
 def check_backbone(backbone: object) -> nn.Module:
@@ -67,8 +68,8 @@ def choose_blocks(
         blocks = blocks[-last:]
     elif at is None and bounded:
         shares = structure.shares_after(blocks, example)
-        cheap = [block for block, share in zip(blocks, shares) if share <= COSTS]
-        blocks = cheap[-MOST_BLOCKS:] or blocks[-1:]
+        cheap, few = ([b for b, share in zip(blocks, shares) if share <= most] for most in (COSTS, COSTS_OF_FEW))
+        blocks = max(cheap[-MOST_BLOCKS:], few[-FEW_BLOCKS:], key=len) or blocks[-1:]
     if budget is None and not bounded:
         return blocks, spec
     if budget is None and spec.width is not None:

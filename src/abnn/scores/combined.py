@@ -92,7 +92,7 @@ class Combined(nn.Module):
             "usual_variances": (len(places),), "usual_last": (readout or 0,), "ceiling": (),
             "centre": (parts,), "unit": (parts,), "bounds": (len(places),), "anchor": (parts,), "readable": (parts,),
             "linear": (MEMBERS, parts, 1), "inner": (MEMBERS, parts, HIDDEN), "offset": (MEMBERS, 1, HIDDEN),
-            "outer": (MEMBERS, HIDDEN, 1), "mean": (MEMBERS, 1), "spread": (MEMBERS, 1), "familiar": (),
+            "outer": (MEMBERS, HIDDEN, 1), "mean": (MEMBERS, 1), "spread": (MEMBERS, 1), "familiar": (), "trust": (),
         }  # fmt: skip
         for name, size in sizes.items():
             self.register_buffer(name, torch.zeros(size))
@@ -182,7 +182,8 @@ class Combined(nn.Module):
     def judge(self, evidence: Evidence) -> tuple[Tensor, Tensor, Tensor]:
         """The same, and how much attachments count in the prediction for each input, 0 to 1, [B], see :attr:`Prediction.probs`.
 
-        Nothing up to ``familiar`` units of how changed ordinary inputs look, all from one unit more on.
+        Nothing up to ``familiar`` units of how changed ordinary inputs look, ``trust`` from one unit more on; see
+        :mod:`abnn.train.combine.trust`.
         """
         with torch.autocast(evidence.plain.device.type, enabled=False):
             ready, count = self.ready(), len(self.names)
@@ -192,7 +193,7 @@ class Combined(nn.Module):
             hidden = torch.addmm(ready.offset, ways[:, 0, :count], ready.inner).tanh()
             near = ways.flatten(1) @ ready.weight + hidden @ ready.outer
             far = ways[:, 3, count:].amax(1).expm1()
-            share = ways[:, 3, self.names.index(CHANGED)]
+            share = ways[:, 3, self.names.index(CHANGED)] * self.trust  # type: ignore[operator]
             return near.add(far, alpha=STEEPNESS), x[:, :count], share
 
 

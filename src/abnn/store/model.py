@@ -239,12 +239,15 @@ def _of_earlier(version: int, path: Path, model: AttachedNetwork, tensors: dict[
     """Return the tensors of a model of some version as this version reads them.
 
     Format 7 had no witness (:mod:`abnn.bayes.witness`). With one that says nothing, and nothing of it in the score, such a model says
-    what it said. Models of words are refused: their closed form had other places. Up to format 8 attachments counted for every input.
+    what it said. Models of words are refused: their closed form had other places. Up to format 8 attachments counted for every input,
+    and up to format 9 as much as the plain network at most.
     """
     if version == 7:
         tensors = _with_silent_witness(path, model, tensors)
     if version <= 8 and "combined.centre" in tensors:
         tensors = {**tensors, "combined.familiar": torch.tensor(-NEVER)}
+    if version <= 9 and "combined.centre" in tensors:
+        tensors = {**tensors, "combined.trust": torch.tensor(0.5)}
     return tensors
 
 

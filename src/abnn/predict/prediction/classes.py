@@ -32,7 +32,7 @@ class Prediction:
     combined  the learnt score, [B], if a fit has learnt it
     parts     what it is made of, by name, each [B]: 0 is usual, 1 as far above that as one ordinary input in six
     default   the name of the score that ``score`` shows
-    share     how much attachments count in ``probs`` where there is one draw or mean weights, 0 to 1, [B]; None: wholly
+    share     how much of ``probs`` is the attached prediction where there is one draw or mean weights, 0 to 1, [B]; None: all draws count alike
     own       scores that only the method at hand can give, by name, each [B], larger = more uncertain
     views     how many views of each image the draws looked at; None: not known
     triage    the thresholds that are about predictions of this kind, if the model was calibrated
@@ -68,14 +68,12 @@ class Prediction:
     def probs(self) -> Tensor:
         """The prediction, [B, K]: the mean over the draws.
 
-        With one draw, or mean weights, the plain network alone decides where an input looks as ordinary ones do, see ``share``.
+        With one draw, or mean weights, ``share`` of each input says how much of it is the attached prediction: nothing where an input
+        looks as ordinary ones do.
         """
-        mean = self.samples.mean(0)
-        return (
-            mean
-            if self.share is None or len(self.samples) != 2
-            else torch.lerp(self.samples[0], mean, self.share[:, None])
-        )
+        if self.share is None or len(self.samples) != 2:
+            return self.samples.mean(0)
+        return torch.lerp(*self.samples, self.share[:, None])
 
     @property
     def plain(self) -> Tensor:

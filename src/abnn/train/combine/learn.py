@@ -27,13 +27,11 @@ from abnn.train.combine.gather import (
 )
 from abnn.train.combine.hidden_words import HiddenWords
 from abnn.train.combine.members import Seen, choose_anchor, fit_members, groups_of, unit_of
+from abnn.train.combine.trust import learn_trust
 
 MOMENTS, MOST_WITHOUT = 10_000, 2000  # inputs of the closed form over all processes, at most; where nothing is held out
 SMALLEST = 1e-2  # spread of what a member says: where all say the same, the rest is rounding
 CLIPPED = 0.95  # quantile of the last features at which they are clipped
-FAMILIAR = (
-    1.0  # units of how changed an input looks, up to which the network's own prediction stands: 5 in 6 ordinary inputs
-)
 READABLE = 0.95  # quantile of how destroyed changed inputs look, up to which that counts nothing by itself
 
 
@@ -84,7 +82,9 @@ def learn_score(
         combined.centre.copy_(raw.median(0).values)
         combined.unit.copy_(unit_of(raw))
         _set_readable(combined, raw, changed)
-        combined.familiar.fill_(FAMILIAR)
+        trust, familiar = learn_trust(model, ordinary, torch.cat(labels), changed)
+        combined.trust.fill_(trust)
+        combined.familiar.fill_(familiar)
     fit_members(combined, groups, generator)
     with torch.no_grad():
         said = combined.members(combined.in_units(raw))

@@ -34,6 +34,9 @@ WEIGHTS = {
     ("ordinary", "changed"): 0.5,
 }
 """How much each pair counts; the first of a pair is to be less uncertain."""
+KNOWN, WELL_KNOWN, MISTAKEN = 0.95, 0.99, 3.0
+"""AUROCs of near inputs by the network's own energy between which the weight of the pair near, destroyed rises to the third number; see
+:func:`weights_of`."""
 ENERGIES = (["energy"], ["energy", "attached energy"], ["widened energy", "widened attached energy"])
 AS_THEY_ARE, WIDENED, TOLERANCE = 0.25, 0.5, 0.01
 """How much energies count beside what was learnt, and what widening may cost in the AUROC of near inputs."""
@@ -109,7 +112,9 @@ def _round(model: AttachedNetwork, seen: Seen, hidden: Tensor) -> Groups:
 def fit_members(combined: Any, groups: Groups, generator: torch.Generator) -> None:
     """Fit the small networks to all pairs that occur; without any, they say nothing."""
     names = ("linear", "inner", "offset", "outer")
-    pairs = [(less, more, weight) for (less, more), weight in WEIGHTS.items() if _has_both_halves(groups, less, more)]
+    pairs = [
+        (*pair, weight) for pair, weight in weights_of(combined, groups).items() if _has_both_halves(groups, *pair)
+    ]
     if not pairs:
         for name in names:
             getattr(combined, name).zero_()
@@ -147,6 +152,21 @@ def fit_members(combined: Any, groups: Groups, generator: torch.Generator) -> No
     with torch.no_grad():
         for name, value in values.items():
             getattr(combined, name).copy_(value)
+
+
+def weights_of(combined: Any, groups: Groups) -> dict[tuple[str, str], float]:
+    """How much each pair counts for this network.
+
+    Where its own energy finds nearly all near inputs, it has learnt from this data itself. Then mistakes hardly occur among ordinary inputs,
+    as they will among new ones, and near inputs are what is most like them: destroyed ones have to lie above these.
+    """
+    weights = dict(WEIGHTS)
+    if {"ordinary", "near"} <= groups.keys() and len(groups["near"][0]):
+        own, least = _mean_of(combined, ENERGIES[0]), weights["near", "destroyed"]
+        known = auroc(groups["ordinary"][0] @ own, groups["near"][0] @ own)
+        sure = min(1.0, max(0.0, (known - KNOWN) / (WELL_KNOWN - KNOWN)))
+        weights["near", "destroyed"] = least + sure * (MISTAKEN - least)
+    return weights
 
 
 def _has_both_halves(groups: Groups, *names: str) -> bool:

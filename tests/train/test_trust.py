@@ -1,0 +1,78 @@
+"""How much attachments count in a prediction: as much as held-out data allow, and where these allow it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from abnn.model.evidence import Evidence
+from abnn.scores.combined import NEVER
+from abnn.tasks.classification import Classification
+from abnn.train.combine import members
+from abnn.train.combine.trust import learn_trust
+
+
+def model(distribution: str = "classes") -> Any:
+    """A network of two classes whose only part is how changed an input looks, in units of what is usual."""
+    combined = SimpleNamespace(names=["looks changed"], raw_parts=lambda said: said.kinds, in_units=lambda raw: raw)
+    task = SimpleNamespace(distribution=distribution, samples=Classification().samples)
+    return SimpleNamespace(combined=combined, task=task)
+
+
+def said(looks: list[float], plain: list[float], attached: list[float]) -> Evidence:
+    """Evidence of inputs whose first class gets the probabilities that are given."""
+
+    def logits(probabilities: list[float]) -> Tensor:
+        p = torch.tensor(probabilities)
+        return torch.stack([p, 1 - p], 1).log()
+
+    none = torch.zeros(len(looks), 0)
+    return Evidence(logits(plain), logits(attached), None, None, None, none, torch.tensor(looks)[:, None])
+
+
+ORDINARY = said([0.0] * 1000, [0.9] * 1000, [0.1] * 1000), torch.zeros(1000, dtype=torch.int64)
+"""Attachments are wrong about all of them, but they look ordinary."""
+
+
+@pytest.mark.parametrize(("attached", "trust"), [(0.6, 1.0), (0.9, 0.5), (0.1, 0.5)])
+def test_attachments_count_alone_where_that_reads_more(attached: float, trust: float) -> None:
+    """Changed inputs that the plain network gets wrong with 0.3: of 0.6 only the whole says so, of 0.9 the half does, and 0.1 never."""
+    count = 50
+    numbers = torch.arange(count)
+    changed = said([5.0] * count, [0.3] * count, [attached] * count), torch.zeros(count, dtype=torch.int64), numbers
+    assert learn_trust(model(), *ORDINARY, changed) == (trust, 1.0)
+
+
+def test_the_network_stands_alone_as_far_as_ordinary_inputs_need_it() -> None:
+    """Of 1,000 one may become wrong, if another one becomes right."""
+    labels = torch.zeros(1000, dtype=torch.int64)
+    usual, plain = [0.0] * 997, [0.9] * 997
+    one = said([*usual, 2.5, 2.5, 0.0], [*plain, 0.6, 0.4, 0.6], [*plain, 0.1, 0.9, 0.1])
+    assert learn_trust(model(), one, labels, None) == (0.5, 1.0)
+    none_learnt = said([*usual, 2.5, 2.5, 0.0], [*plain, 0.6, 0.9, 0.6], [*plain, 0.1, 0.9, 0.1])
+    assert learn_trust(model(), none_learnt, labels, None)[1] == 3.0
+    two = said([*usual, 5.0, 5.0, 20.0], [*plain, 0.6, 0.6, 0.4], [*plain, 0.1, 0.1, 0.9])
+    assert learn_trust(model(), two, labels, None)[1] == 6.0
+    far = said([*usual, 20.0, 0.0, 0.0], [*plain, 0.6, 0.9, 0.9], [*plain, 0.1, 0.1, 0.1])
+    assert learn_trust(model(), far, labels, None)[1] == NEVER
+
+
+def test_predictions_that_are_no_class_have_the_usual_share() -> None:
+    assert learn_trust(model("labels"), *ORDINARY, None) == (0.5, 1.0)
+
+
+@pytest.mark.parametrize(("gap", "weight"), [(0.0, 0.3), (1.0, 0.3), (9.0, 3.0)])
+def test_destroyed_inputs_count_above_near_ones_where_these_are_found_at_once(gap: float, weight: float) -> None:
+    """Gaussian energies whose means are 0, 1 and 9 apart: AUROCs of 0.5, 0.76 and 1."""
+    combined = SimpleNamespace(names=["energy"], centre=torch.zeros(1))
+    generator = torch.Generator().manual_seed(0)
+    rows, half = torch.randn(2, 4000, 1, generator=generator), torch.arange(4000) % 2
+    groups = {"ordinary": (rows[0], half), "near": (rows[1] + gap, half)}
+    found = members.weights_of(combined, groups)
+    assert found["near", "destroyed"] == pytest.approx(weight)
+    assert {**found, ("near", "destroyed"): 0.3} == members.WEIGHTS
+    assert members.weights_of(combined, {}) == members.WEIGHTS
