@@ -17,10 +17,12 @@ from abnn.config import preset as choose_preset
 from abnn.errors import AttachError, FileFormatError, InputError, explain, not_negative
 from abnn.files import write_text
 from abnn.model.attach import check_backbone, choose_blocks, watched_blocks
+from abnn.model.beside import changes_outputs
 from abnn.model.blocks import check_example, probe
 from abnn.model.folding import choose_fold
 from abnn.model.inputs import Inputs
 from abnn.model.network import AttachedNetwork
+from abnn.model.passes import Pass
 from abnn.model.views import check_views
 from abnn.predict import Prediction, concatenate
 from abnn.predict import predict as predict_batch
@@ -232,6 +234,9 @@ def attach(
         model.preset, model.score, model.views = preset, chosen.score, views
         model.usual_draws = chosen.draws or (0 if watched else DRAWS)
         choose_fold(model, example)
+        model.state.apart = bool(watched) and not changes_outputs(
+            Pass(model, noting=True), example[:1].to(model.device)
+        )
     model.resample(model.usual_draws if draws is None else not_negative("draws", draws), seed=seed)
     own_modules = set(backbone.modules())
     for module in model.modules():  # what is new starts in the backbone's mode

@@ -35,6 +35,8 @@ from abnn.bayes.words import WordCounts, Words
 LARGEST = 80.0  # of ln v: float32 ends at 88
 MOST_CLASSES = 200
 PER_CLASS = 20  # inputs, on average; with fewer, means of classes are noise
+BUFFERS = ("means", "whitenings", "log_widths")
+CLASS_BUFFERS = (*BUFFERS, "within", "centres", "told")
 NOWHERE = 1e3  # where the mean of a class without inputs lies, in units of the spread
 WORST = 1e6  # of r_c
 SMALLEST = -14.0  # of ln v: what lies below is rounding, of features that are flat on the data
@@ -125,8 +127,9 @@ class ClosedForm(nn.Module):
 
     def ready(self) -> Ready:
         """What follows from the buffers, see :class:`abnn.bayes.derived.Derived`."""
-        names = ("means", "whitenings", "log_widths", *(("within", "centres", "told") if self.classes else ()))
-        return self._derived.get([*map(self._buffers.__getitem__, names), *self.witness.buffers()], self._make_ready)  # type: ignore[list-item]
+        own, names = self._buffers, CLASS_BUFFERS if self.classes else BUFFERS
+        sources = [*map(own.__getitem__, names), *self.witness._buffers.values()]
+        return self._derived.get(sources, self._make_ready)  # type: ignore[arg-type]
 
     def _make_ready(self) -> Ready:
         # In float64, where there is one: differences of large numbers, which classes need, would in float32 depend on the batch.

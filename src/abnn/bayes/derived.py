@@ -45,9 +45,12 @@ class Derived(Generic[Values]):
         return self._values
 
     def _is_new(self, sources: Sequence[Tensor]) -> bool:
-        return len(sources) == len(self._sources) and all(
-            each is before and each._version == version for each, (before, version) in zip(sources, self._sources)
-        )
+        if len(sources) != len(self._sources):
+            return False
+        for each, (before, version) in zip(sources, self._sources):  # with every prediction: no generator
+            if each is not before or each._version != version:
+                return False
+        return True
 
 
 def _same_place(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from abnn.bayes.layers import MeanField, bayesian_layers
 from abnn.model.attachments import Attachment, current_thread
+from abnn.model.beside import beside
 from abnn.model.blocks import Block, first_tensor
 from abnn.model.bounded import Bounded
 from abnn.model.features import meaning, note
@@ -31,6 +32,8 @@ class PassState:
     mask      where tokens of the inputs are no padding, [B, L]; None: nothing is said about that
     features  what was noted of the input and the blocks, for the first of the draws; None: nothing is noted
     last      what went into the last linear layer, likewise
+    apart     whether features are noted beside the pass, see :mod:`abnn.model.beside`
+    read      what was noted, and how often it had been written to by then, for who wants to know; None: nobody
     """
 
     def __init__(
@@ -42,6 +45,8 @@ class PassState:
         self.twice = Twice()
         self.features: list[Tensor] | None = [] if noting else None
         self.last: Tensor | None = None
+        self.apart = False
+        self.read: list[tuple[Tensor, int]] | None = None
         self._masks: dict[int, Tensor] = {}  # by the thread whose pass it is
 
     @property
@@ -64,16 +69,20 @@ class PassState:
 
     def note(self, tensor: Tensor, layout: str) -> None:
         if self.features is not None and self.twice.outputs is None:
-            self.features.append(note(tensor[: self.rows], layout, self.mask))
+            if self.read is not None:
+                self.read.append((tensor, tensor._version))
+            with beside(tensor.device, self.apart, tensor):
+                self.features.append(note(tensor[: self.rows], layout, self.mask))
 
     def note_words(self, tokens: Tensor) -> None:
         """Note tokens, [B, L], with -1 for padding, and the direction of their mean embedding, [B, E]."""
         if self.table is not None and self.features is not None and self.twice.outputs is None:
-            words = tokens[: self.rows].long()
-            if self.table.padding_idx is not None:
-                words = words.masked_fill(words == self.table.padding_idx, -1)
-            words = words if self.mask is None else words.masked_fill(~self.mask, -1)
-            self.features += [words, meaning(words, self.table.weight)]
+            with beside(tokens.device, self.apart, tokens):
+                words = tokens[: self.rows].long()
+                if self.table.padding_idx is not None:
+                    words = words.masked_fill(words == self.table.padding_idx, -1)
+                words = words if self.mask is None else words.masked_fill(~self.mask, -1)
+                self.features += [words, meaning(words, self.table.weight)]
 
 
 class Twice:
@@ -135,8 +144,10 @@ class WatchedBlock(StandIn):
         output = self._output(x, args, kwargs)
         main = first_tensor(output)
         assert main is not None
+        if self.noted and self.state.plain:  # whose rows come first and get no addition: the next ones need not wait
+            self.state.note(main, self.layout)
         added = self._add(x, main)
-        if self.noted:
+        if self.noted and not self.state.plain:
             self.state.note(added, self.layout)
         if isinstance(output, tuple | list):
             items = (added, *output[1:])

@@ -17,6 +17,7 @@ from abnn.config import Objective, Spec
 from abnn.errors import AttachError, InputError, at_least_one, explain
 from abnn.model.attached_blocks import AttachedBlock, PassState, Readout, ReplacedBlock, WatchedBlock
 from abnn.model.attachments import build_attachments
+from abnn.model.beside import beside, join
 from abnn.model.blocks import Block, Probe, find_readout
 from abnn.model.evidence import Evidence
 from abnn.model.features import condense, condensed_width
@@ -239,7 +240,8 @@ class AttachedNetwork(nn.Module):
     @property
     def folds_at_input(self) -> bool:
         """Whether draws are folded at the network's input, because its structure leaves no later place."""
-        return not any(block.unfolds for block in self.attached_blocks)
+        # One after the other: it is asked for with every prediction, and mostly the first says it.
+        return not any(self.net.get_submodule(name).unfolds for name in self.block_names)
 
     def draw_logits(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:
         """The network's output for every held draw, [S, B, classes, ...]."""
@@ -261,8 +263,11 @@ class AttachedNetwork(nn.Module):
         nearest  whether the nearest class is enough: less to compute where none is hidden
         """
         assert self.closed_form is not None
-        features, last = run.take_features()
-        found = self.evidence(outputs, last, self.closed_form([condense(part) for part in features], nearest))
+        features, last = run.take_features(wait=False)
+        with beside(outputs.device, run.state.apart):
+            statistics = self.closed_form([condense(part) for part in features], nearest)
+        join([statistics, features[0]], run.state.apart)
+        found = self.evidence(outputs, last, statistics)
         return found if self.closed_form.words is None else found._replace(words=features[0])
 
     def evidence(self, outputs: Tensor, last: Tensor | None, statistics: Tensor) -> Evidence:

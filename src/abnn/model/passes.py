@@ -13,6 +13,7 @@ from abnn.bayes.noise import Noise, hold, no_noise
 from abnn.errors import InputError, explain
 from abnn.model.attached_blocks import PassState
 from abnn.model.attachments import ChainLink, Stream
+from abnn.model.beside import join
 from abnn.model.blocks import logits_of
 from abnn.model.inputs import Batch, Inputs, call, measured, rows_of
 from abnn.model.shadow import shadow
@@ -47,7 +48,7 @@ class Pass:
         streams = {id(part.stream): Stream() for part in root.modules() if isinstance(part, ChainLink)}
         first = network.layers[0]
         state = PassState(first, views, noting, network.state.plain if plain is None else plain)
-        state.table = network.state.table
+        state.table, state.apart = network.state.table, network.state.apart
         twins = self.twins = shadow(root, {id(network.state): state, **streams})
         state.layer = twins[id(first)]  # type: ignore[assignment]
         self.net, self.state = twins[id(root)], state
@@ -66,11 +67,16 @@ class Pass:
         """Return the network's output for every draw, [S, B, ...]."""
         return run_draws(self.net, self.state, self.folds_at_input, x)[0]
 
-    def take_features(self) -> tuple[list[Tensor], Tensor | None]:
-        """Return what was noted since the last time: of the input and every block, and what went into the last layer."""
+    def take_features(self, wait: bool = True) -> tuple[list[Tensor], Tensor | None]:
+        """Return what was noted since the last time: of the input and every block, and what went into the last layer.
+
+        wait  whether what follows waits for the features; else it must run beside, see :mod:`abnn.model.beside`
+        """
         features, last = self.state.features, self.state.last
         assert features is not None
         self.state.features, self.state.last = [], None
+        if wait:
+            join(features, self.state.apart)
         return features, last
 
 

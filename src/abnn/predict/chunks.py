@@ -15,6 +15,7 @@ on. From this:
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from numbers import Real
 
@@ -76,6 +77,7 @@ def plan(
     return Chunks(draw_ranges, [slice(first, first + size) for first in starts(len(x), size)])
 
 
+@functools.cache
 def default_limit(device: torch.device) -> int:
     """A fixed number for each device: passes of other sizes round otherwise, and cannot be replayed."""
     if device.type == "cuda":

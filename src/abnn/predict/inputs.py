@@ -85,7 +85,10 @@ def _check_tensor(argument: Name, x: Any, expected: tuple[int, ...], dtype: torc
 
 def check_values(x: Tensor, name: str = "x") -> None:
     """Raise an error for NaN and infinite values."""
-    if x.is_floating_point() and not torch.isfinite(x).all():
+    if not x.is_floating_point() or x.numel() == 0:
+        return
+    # Both are NaN if any value is. One look at all values where nothing is wrong.
+    if not all(math.isfinite(each) for each in torch.stack(torch.aminmax(x)).tolist()):
         bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
         rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
         raise InputError(explain(name, f"NaN or infinite values in rows {rows}", "finite values", "Clean the input."))

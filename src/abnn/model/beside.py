@@ -1,0 +1,67 @@
+"""A second CUDA stream for what a pass reads on the way: the statistics of one block run beside the next block.
+
+Their kernels are small and leave most of the device idle. In a CUDA graph they become a branch of their own. A network that changes in place what its
+blocks have said, as :func:`changes_outputs` finds out, has one stream for all; so has everything that is not on CUDA, wants gradients or is
+compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from abnn.model.inputs import Batch
+
+if TYPE_CHECKING:
+    from abnn.model.passes import Pass
+
+
+@contextlib.contextmanager
+def beside(device: torch.device, apart: bool, read: Tensor | None = None) -> Iterator[None]:
+    """Inside, kernels run on the second stream, after those that have made ``read``; None: they read what was made there alone.
+
+    apart  whether there shall be a second stream
+    """
+    if not (apart and _is_possible(device)):
+        yield
+        return
+    side = _stream(device)
+    if read is not None:
+        side.wait_stream(torch.cuda.current_stream(device))
+        read.record_stream(side)  # its memory is not given to others before it has been read
+    with torch.cuda.stream(side):
+        yield
+
+
+def join(made: Sequence[Tensor], apart: bool) -> None:
+    """Let what follows wait for everything on the second stream, where these tensors were made."""
+    if apart and made and _is_possible(made[0].device):
+        current = torch.cuda.current_stream(made[0].device)
+        current.wait_stream(_stream(made[0].device))
+        for each in made:
+            each.record_stream(current)
+
+
+def changes_outputs(run: Pass, x: Batch) -> bool:
+    """Whether the network changes, later in a pass, what its noted blocks have said, or what came in."""
+    read: list[tuple[Tensor, int]] = []
+    run.state.read = read
+    with torch.inference_mode(False), torch.no_grad():  # elsewhere tensors do not count how often they are written to
+        run(x.clone())
+    run.take_features()
+    run.state.read = None
+    return any(tensor._version != version for tensor, version in read)
+
+
+def _is_possible(device: torch.device) -> bool:
+    return device.type == "cuda" and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+
+
+@functools.cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
