@@ -59,14 +59,14 @@ def agrees(model: Attached, x: Tensor, tolerance: float = 1e-4) -> bool:
 @pytest.mark.parametrize(
     ("options", "size"),
     [
-        ({}, 2 * 4518),
+        ({}, 3 * 4518),
         ({"kind": "chain"}, 295_936),
         ({"preset": "authors"}, 295_936),
         ({"kind": "chain", "share": False}, 887_808),
         ({"preset": "paper"}, 887_808),
-        ({"width": 16}, 2 * (2 * 64 * 16 + 64 + 11 * 16 + 6)),
+        ({"width": 16}, 3 * (2 * 64 * 16 + 64 + 11 * 16 + 6)),
         ({"last": 2}, 2 * 4518),
-        ({"budget": 200_000}, 2 * 4518),
+        ({"budget": 200_000}, 3 * 4518),
         ({"at": "blocks.[35]"}, 2 * 4518),
     ],
 )

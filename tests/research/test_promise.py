@@ -9,6 +9,7 @@ import pytest
 
 from abnn.triage import drift
 from abnn.triage.drift import DriftMonitor
+from abnn.triage.thresholds import LEARNT
 from research import promise
 from research.drift import peaks_of, peaks_without_drift
 from research.promise import KINDS, check_split_scores, promise_table
@@ -24,7 +25,7 @@ def test_the_promise_holds_in_batches_of_any_size(name: str) -> None:
     assert max(np.abs(alone - many).max(), np.abs(seven - many).max()) < 1e-4
     for chosen in scores.values():
         for counted in scores.values():
-            assert check_split_scores(chosen, counted, 0.05, 200, 0)["holds"]
+            assert check_split_scores(chosen, counted, 0.05, 200, 0, LEARNT)["holds"]
 
 
 def test_rounding_that_decides_is_found() -> None:
