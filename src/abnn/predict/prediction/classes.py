@@ -73,7 +73,8 @@ class Prediction:
         """
         if self.share is None or len(self.samples) != 2:
             return self.samples.mean(0)
-        return torch.lerp(*self.samples, self.share[:, None])
+        plain, attached = self.samples
+        return torch.lerp(plain, attached, self.share[:, None])
 
     @property
     def plain(self) -> Tensor:
