@@ -141,7 +141,7 @@ def test_samples_have_the_names_of_what_they_are() -> None:
     assert voters(pair, [True, True]) == "the network with and without attachments says"
     assert voters(pair, [True, False]) == "the network without attachments, but not with, says"
     assert voters(pair, [False, True]) == "the network with attachments, but not without, says"
-    assert voters(pair, [False, False]) == "only the mean of both answers says"
+    assert voters(pair, [False, False]) == "only both answers together say"
     assert voters(["draw 1", "draw 2"], [True, True]) == "all 2 draws say"
     assert voters(["without attachments", "draw 1", "draw 2"], [True, False, True]) == "2 of 3 samples say"
     assert voters(["the model"], [True]) == "the model says"

@@ -42,7 +42,7 @@ WORST = 1e6  # of r_c
 SMALLEST = -14.0  # of ln v: what lies below is rounding, of features that are flat on the data
 
 
-class Ready(NamedTuple):
+class Constants(NamedTuple):
     """What a closed form computes with, in the type that it computes in.
 
     means    of the features, [places, 1, width]
@@ -88,7 +88,7 @@ class ClosedForm(nn.Module):
             self.within = nn.Buffer(torch.zeros_like(self.whitenings), persistent=False)
             self.centres = nn.Buffer(torch.zeros(len(self.widths), classes, self.most), persistent=False)
             self.told = nn.Buffer(torch.zeros((), dtype=torch.bool))
-        self._derived: Derived[Ready] = Derived()
+        self._derived: Derived[Constants] = Derived()
 
     @property
     def sizes(self) -> list[int]:
@@ -104,7 +104,7 @@ class ClosedForm(nn.Module):
         nearest   return of all classes the smallest r_c alone, as if there were one class
         """
         with torch.autocast(features[0].device.type, enabled=False):
-            ready = self.ready()
+            ready = self.constants()
             centred = (self._stacked(features) - ready.means).to(ready.maps.dtype)
             said = torch.bmm(centred, ready.maps)  # [places, B, width · 1 or 2 + classes]
             white = said[..., : self.most]
@@ -125,23 +125,23 @@ class ClosedForm(nn.Module):
         """The features of every place but words around their means, uncorrelated and of unit spread on the data, [places, B, width]."""
         return torch.bmm(self._stacked(features).float() - self.means, self.whitenings.mT)
 
-    def ready(self) -> Ready:
+    def constants(self) -> Constants:
         """What follows from the buffers, see :class:`abnn.bayes.derived.Derived`."""
         own, names = self._buffers, CLASS_BUFFERS if self.classes else BUFFERS
         sources = [*map(own.__getitem__, names), *self.witness._buffers.values()]
-        return self._derived.get(sources, self._make_ready)  # type: ignore[arg-type]
+        return self._derived.get(sources, self._make_constants)  # type: ignore[arg-type]
 
-    def _make_ready(self) -> Ready:
+    def _make_constants(self) -> Constants:
         # In float64, where there is one: differences of large numbers, which classes need, would in float32 depend on the batch.
         wide = torch.float32 if self.means.device.type == "mps" else torch.float64
         maps, squares, widths = [self.whitenings.mT.to(wide)], self.means.to(wide), self.log_widths.to(wide)
-        two, one, told = torch.full_like(widths, 2), torch.ones(len(KINDS)).to(widths), torch.ones_like(widths)
+        two, one, told = torch.full_like(widths, 2), widths.new_ones(len(KINDS)), torch.ones_like(widths)
         if self.classes:
             within, centres = self.within.mT.to(wide), self.centres.mT.to(wide)
             maps += [within, -2 * within @ centres]
             squares, told = centres.square().sum(1, keepdim=True), told * self.told
         of_kinds, of_classes = one * torch.finfo(wide).max, WORST * told
-        return Ready(
+        return Constants(
             self.means.to(wide if self.classes else torch.float32),
             torch.cat(maps, dim=2).to(wide if self.classes else torch.float32),
             squares,
@@ -153,7 +153,7 @@ class ClosedForm(nn.Module):
             torch.zeros_like(self.means[0]),
         )
 
-    def _of_rows(self, ready: Ready, classes: int) -> list[Tensor]:
+    def _of_rows(self, ready: Constants, classes: int) -> list[Tensor]:
         """Offset, scale and bounds of what is said at every place, by the witness, and of so many classes at every place."""
         count = len(self.widths) + len(KINDS)
         constants = [ready.offset, ready.scale, ready.least, ready.most]
@@ -171,7 +171,7 @@ class ClosedForm(nn.Module):
 
     def _stacked(self, features: Sequence[Tensor]) -> Tensor:
         """The features of every place but words, [places, B, width], zero where a place has fewer than the widest."""
-        zeros = self.ready().zeros
+        zeros = self.constants().zeros
         padded = []
         for part in features if self.words is None else features[1:]:
             padded.append(part)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 Values = TypeVar("Values", bound=NamedTuple)
+Versions = list[tuple[Tensor, int]]
 
 
 class Derived(Generic[Values]):
@@ -22,38 +23,40 @@ class Derived(Generic[Values]):
     """
 
     def __init__(self) -> None:
-        self._values: Values | None = None
-        self._sources: list[tuple[Tensor, int]] = []
+        self._held: tuple[Values, Versions] | None = None  # one assignment: other threads see both or neither
 
     def __reduce__(self) -> Any:  # a copy of the module has buffers of its own
         return Derived, ()
 
     def get(self, sources: Sequence[Tensor], make: Callable[[], Values]) -> Values:
         """Return what ``make`` returns for these buffers."""
-        if self._values is None or not (torch.compiler.is_compiling() or self._is_new(sources)):
-            with torch.inference_mode(False), torch.no_grad():
-                made = make()
-                if self._values is None or not _same_place(self._values, made):
-                    self._values = made
-                else:
-                    for old, new in zip(self._values, made):
-                        old.copy_(new)
-            counted = not any(
-                each.is_inference() for each in sources
-            )  # these do not count how often they were written to
-            self._sources = [(each, each._version) for each in sources] if counted else []
-        return self._values
+        held = self._held
+        if held is not None and (torch.compiler.is_compiling() or _are_current(held[1], sources)):
+            return held[0]
+        # Before they are read: what is written meanwhile has a later version. Inference tensors do not count how often they were written to.
+        countable = not any(each.is_inference() for each in sources)
+        versions = [(each, each._version) for each in sources] if countable else []
+        with torch.inference_mode(False), torch.no_grad():
+            made = make()
+            if held is not None and _lie_alike(held[0], made):
+                for old, new in zip(held[0], made):
+                    old.copy_(new)
+                made = held[0]
+        self._held = made, versions
+        return made
 
-    def _is_new(self, sources: Sequence[Tensor]) -> bool:
-        if len(sources) != len(self._sources):
+
+def _are_current(versions: Versions, sources: Sequence[Tensor]) -> bool:
+    """Whether these are the buffers that values were made from, and none was written to since."""
+    if len(sources) != len(versions):
+        return False
+    for each, (before, version) in zip(sources, versions):  # with every prediction: no generator
+        if each is not before or each._version != version:
             return False
-        for each, (before, version) in zip(sources, self._sources):  # with every prediction: no generator
-            if each is not before or each._version != version:
-                return False
-        return True
+    return True
 
 
-def _same_place(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
+def _lie_alike(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
     """Whether all lie on one CUDA device in one form. Elsewhere other threads may read what is there."""
     return all(
         one.is_cuda and (one.device, one.dtype, one.shape) == (two.device, two.dtype, two.shape)

@@ -36,7 +36,7 @@ class Graph(nn.Module):
         self.run = PredictionPass(model, noise, wanted, views_of(range(draws or views), views))
         with torch.no_grad():
             self.run.run.keep_weights()
-        model.get_ready()
+        model.make_constants()
         self.net, self.closed_form, self.combined = self.run.run.net, model.closed_form, model.combined
         self.draws, self.seed, self.inputs = draws, seed, model.input_forms and list(model.input_forms)
         self.score, self.triage, self.parts = example.default, example.triage, list(example.parts or ())

@@ -23,8 +23,8 @@ SHARE = 0.05
 """The most numbers that the default's attachments learn, as a share of the backbone's weights."""
 MOST_BLOCKS, FEW_BLOCKS = 6, 3
 COSTS, COSTS_OF_FEW = 0.1, 0.2
-"""What follows the first attachment is computed once with and once without: at most this share of all multiplications, or the second one for the
-last three blocks."""
+"""What follows the first attachment is computed once with and once without. At most this share of all multiplications lies there, or the
+second one where up to three blocks have attachments."""
 
 
 def check_backbone(backbone: object) -> nn.Module:

@@ -32,8 +32,9 @@ class PassState:
     mask      where tokens of the inputs are no padding, [B, L]; None: nothing is said about that
     features  what was noted of the input and the blocks, for the first of the draws; None: nothing is noted
     last      what went into the last linear layer, likewise
-    apart     whether features are noted beside the pass, see :mod:`abnn.model.beside`
-    read      what was noted, and how often it had been written to by then, for who wants to know; None: nobody
+    apart     whether features may be noted beside the pass, see :mod:`abnn.model.beside`
+    beside    whether they are: decided when a pass begins
+    read      what was noted, and how often it had been written to by then; only ``changes_outputs`` asks for it, else None
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class PassState:
         self.twice = Twice()
         self.features: list[Tensor] | None = [] if noting else None
         self.last: Tensor | None = None
-        self.apart = False
+        self.apart = self.beside = False
         self.read: list[tuple[Tensor, int]] | None = None
         self._masks: dict[int, Tensor] = {}  # by the thread whose pass it is
 
@@ -71,13 +72,13 @@ class PassState:
         if self.features is not None and self.twice.outputs is None:
             if self.read is not None:
                 self.read.append((tensor, tensor._version))
-            with beside(tensor.device, self.apart, tensor):
+            with beside(tensor.device, self.beside, tensor, self.mask):
                 self.features.append(note(tensor[: self.rows], layout, self.mask))
 
     def note_words(self, tokens: Tensor) -> None:
         """Note tokens, [B, L], with -1 for padding, and the direction of their mean embedding, [B, E]."""
         if self.table is not None and self.features is not None and self.twice.outputs is None:
-            with beside(tokens.device, self.apart, tokens):
+            with beside(tokens.device, self.beside, tokens, self.mask):
                 words = tokens[: self.rows].long()
                 if self.table.padding_idx is not None:
                     words = words.masked_fill(words == self.table.padding_idx, -1)

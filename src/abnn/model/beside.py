@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,27 +23,29 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def beside(device: torch.device, apart: bool, read: Tensor | None = None) -> Iterator[None]:
-    """Inside, kernels run on the second stream, after those that have made ``read``; None: they read what was made there alone.
+def beside(device: torch.device, on: bool, *read: Tensor | None) -> Iterator[None]:
+    """Inside, kernels run on the second stream, after those that have made ``read``; without any they read what was made there alone.
 
-    apart  whether there shall be a second stream
+    on  whether this pass has a second stream
     """
-    if not (apart and _is_possible(device)):
+    if not on:
         yield
         return
-    side = _stream(device)
-    if read is not None:
+    side = _stream(device, threading.get_ident())
+    if read:
         side.wait_stream(torch.cuda.current_stream(device))
-        read.record_stream(side)  # its memory is not given to others before it has been read
+    for each in read:
+        if each is not None:
+            each.record_stream(side)  # its memory is not given to others before it has been read
     with torch.cuda.stream(side):
         yield
 
 
-def join(made: Sequence[Tensor], apart: bool) -> None:
+def join(made: Sequence[Tensor], on: bool) -> None:
     """Let what follows wait for everything on the second stream, where these tensors were made."""
-    if apart and made and _is_possible(made[0].device):
+    if on and made:
         current = torch.cuda.current_stream(made[0].device)
-        current.wait_stream(_stream(made[0].device))
+        current.wait_stream(_stream(made[0].device, threading.get_ident()))
         for each in made:
             each.record_stream(current)
 
@@ -58,10 +61,12 @@ def changes_outputs(run: Pass, x: Batch) -> bool:
     return any(tensor._version != version for tensor, version in read)
 
 
-def _is_possible(device: torch.device) -> bool:
+def is_possible(device: torch.device) -> bool:
+    """Whether a pass that begins now can have a second stream."""
     return device.type == "cuda" and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
 
 
 @functools.cache
-def _stream(device: torch.device) -> torch.cuda.Stream:
+def _stream(device: torch.device, thread: int) -> torch.cuda.Stream:
+    """Each thread has its own: while one captures a graph, its streams take nothing else."""
     return torch.cuda.Stream(device)

@@ -248,14 +248,14 @@ class AttachedNetwork(nn.Module):
         self.check_attached()
         return run_draws(self.net, self.state, self.folds_at_input, _packed(x, args, kwargs)[0])[0]
 
-    def get_ready(self) -> None:
+    def make_constants(self) -> None:
         """Make what the learnt score is computed with, where anything that it follows from has changed.
 
         To be called before passes that run none of Python: captured, compiled or exported ones.
         """
         if self.closed_form is not None and self.combined is not None:
-            self.closed_form.ready()
-            self.combined.ready()
+            self.closed_form.constants()
+            self.combined.constants()
 
     def gather(self, run: Pass, outputs: Tensor, nearest: bool = False) -> Evidence:
         """What a pass that noted everything said, from its outputs [S, B, K], the plain network's first.
@@ -264,9 +264,9 @@ class AttachedNetwork(nn.Module):
         """
         assert self.closed_form is not None
         features, last = run.take_features(wait=False)
-        with beside(outputs.device, run.state.apart):
+        with beside(outputs.device, run.state.beside):
             statistics = self.closed_form([condense(part) for part in features], nearest)
-        join([statistics, features[0]], run.state.apart)
+        join([statistics, features[0]], run.state.beside)
         found = self.evidence(outputs, last, statistics)
         return found if self.closed_form.words is None else found._replace(words=features[0])
 

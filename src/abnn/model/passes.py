@@ -13,7 +13,7 @@ from abnn.bayes.noise import Noise, hold, no_noise
 from abnn.errors import InputError, explain
 from abnn.model.attached_blocks import PassState
 from abnn.model.attachments import ChainLink, Stream
-from abnn.model.beside import join
+from abnn.model.beside import is_possible, join
 from abnn.model.blocks import logits_of
 from abnn.model.inputs import Batch, Inputs, call, measured, rows_of
 from abnn.model.shadow import shadow
@@ -76,7 +76,7 @@ class Pass:
         assert features is not None
         self.state.features, self.state.last = [], None
         if wait:
-            join(features, self.state.apart)
+            join(features, self.state.beside)
         return features, last
 
 
@@ -91,6 +91,7 @@ def run_draws(net: torch.nn.Module, state: PassState, folds_at_input: bool, x: B
     draws, batch = state.groups, x.shape[0] // state.batches
     if state.features is not None and not state.twice.running:
         state.rows = batch
+        state.beside = state.apart and is_possible(state.layer.weight_mean.device)
         if state.table is not None:
             state.note_words(x.first if isinstance(x, Inputs) else x)
         for _, value, layout in measured(x):

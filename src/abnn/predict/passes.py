@@ -27,7 +27,7 @@ WANTED = {
     "samples": "nothing more",
     "score": "the learnt score, its parts, and widths or the share of attachments, [B, 1 + parts + ...]",
     "outputs": "the network's outputs, [S, B, K]",
-    "evidence": "the network's outputs, [S, B, K]; statistics of all places, [B, P + 2 + P]; what went into its last layer, [B, F], or None",
+    "evidence": "the network's outputs, [S, B, K]; statistics of all places, [B, P + 2], and [B, P] more where classes are told apart; what went into its last layer, [B, F], or None",
 }
 """What a pass returns beside the predictive distributions."""
 

@@ -58,7 +58,7 @@ def predict(
     judgement = Judgement(model, chunks, first) if judged else None
     with torch.inference_mode(), runtime.turn(device):
         if judged:
-            model.get_ready()
+            model.make_constants()
         for numbers in chunks.draws:
             wanted = judgement.wanted(numbers) if judgement else "samples"
             if draws:

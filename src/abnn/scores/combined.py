@@ -44,12 +44,12 @@ def say(x: Tensor, linear: Tensor, inner: Tensor, offset: Tensor, outer: Tensor)
     return (torch.matmul(x, linear) + torch.matmul(hidden, outer)).squeeze(-1)
 
 
-class Ready(NamedTuple):
+class Constants(NamedTuple):
     """What the score is computed with, made from what was learnt.
 
     The parts and, behind them, ln v_k are looked at in four ways, [4, parts + places]: cut for the small networks; cut below for the
-    energies; how far they are beyond what can be read; and how far beyond ``familiar`` (of how changed it looks) and beyond Q_k (of ln v_k). Of the last
-    way, one further place is always 1.
+    energies; how far they are beyond what can be read; and how far beyond ``familiar`` (of how changed it looks) and beyond Q_k (of ln v_k). All other
+    parts are 1 in the last way; there the weight of "looks destroyed" is what the small networks' means take off.
 
     centre, unit      of what is looked at, [parts + places]
     shift, low, high  of each way: max(low, min(high, x - shift))
@@ -98,7 +98,7 @@ class Combined(nn.Module):
             self.register_buffer(name, torch.zeros(size))
         self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
         self.widths = task.spread
-        self._derived: Derived[Ready] = Derived()
+        self._derived: Derived[Constants] = Derived()
 
     def is_ready(self) -> bool:
         """Whether a fit has learnt it. Remembered until that changes: reading a value makes the host wait for the device."""
@@ -116,17 +116,18 @@ class Combined(nn.Module):
 
     @property
     def usual(self) -> Usual:
-        return Usual(self.usual_variances, self.usual_last, self.ceiling, self.ready().least)  # type: ignore[arg-type]
+        return Usual(self.usual_variances, self.usual_last, self.ceiling, self.constants().least)  # type: ignore[arg-type]
 
-    def ready(self) -> Ready:
+    def constants(self) -> Constants:
         """What follows from the buffers, see :class:`abnn.bayes.derived.Derived`."""
-        return self._derived.get([*self._buffers.values()], self._make_ready)  # type: ignore[list-item]
+        return self._derived.get([*self._buffers.values()], self._make_constants)  # type: ignore[list-item]
 
-    def _make_ready(self) -> Ready:
+    def _make_constants(self) -> Constants:
         b: Any = self
         parts, places, changed = len(self.names), len(b.bounds), self.names.index(CHANGED)
-        share = (1 / (MEMBERS * b.spread.double())).unsqueeze(2)  # of each member
-        ways = torch.zeros(3, 4, parts + places).to(b.centre)
+        wide = torch.float32 if b.centre.device.type == "mps" else torch.float64  # which MPS does not have
+        share = (1 / (MEMBERS * b.spread.to(wide))).unsqueeze(2)  # of each member
+        ways = b.centre.new_zeros(3, 4, parts + places)
         shift, low, high = ways
         infinite = torch.finfo(low.dtype).max
         low[0, :parts], high[0, :parts] = -CUT, CUT
@@ -135,11 +136,11 @@ class Combined(nn.Module):
         low[3, :parts] = high[3, :parts] = 1
         shift[3, changed], low[3, changed] = b.familiar, 0
         high[3, parts:] = LARGEST
-        weight = torch.zeros_like(low, dtype=torch.float64)
+        weight = torch.zeros_like(low, dtype=wide)
         weight[0, :parts] = (b.linear * share).sum((0, 2))
         weight[1, :parts], weight[2, :parts] = b.anchor, 1
         weight[3, self.names.index(DESTROYED)] = -(b.mean * share[..., 0]).sum()
-        return Ready(
+        return Constants(
             torch.cat([b.centre, b.bounds]),
             torch.cat([b.unit, torch.ones_like(b.bounds)]),
             shift, low, high, weight.flatten().to(low),
@@ -167,12 +168,12 @@ class Combined(nn.Module):
         return say(x.clamp(-CUT, CUT), self.linear, self.inner, self.offset, self.outer)  # type: ignore[arg-type]
 
     def far(self, variances: Tensor) -> Tensor:
-        """T of the module's formula."""
+        """T of the module's formula; :meth:`judge` computes the same with fewer kernels."""
         beyond = (variances - self.bounds).amax(1).clamp(0, LARGEST)  # type: ignore[operator]
         return STEEPNESS * beyond.expm1()
 
     def destroyed(self, x: Tensor) -> Tensor:
-        """D of the module's formula, [B]; ``readable`` has q at the place of its part, and :data:`NEVER` at all others."""
+        """D of the module's formula, [B], likewise; ``readable`` has q at the place of its part, and :data:`NEVER` at all others."""
         return (x - self.readable).clamp_min(0).sum(1)  # type: ignore[operator]
 
     def forward(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
@@ -180,13 +181,13 @@ class Combined(nn.Module):
         return self.judge(evidence)[:2]
 
     def judge(self, evidence: Evidence) -> tuple[Tensor, Tensor, Tensor]:
-        """The same, and how much attachments count in the prediction for each input, 0 to 1, [B], see :attr:`Prediction.probs`.
+        """Return the score, [B], its parts, [B, parts], and how much of :attr:`Prediction.probs` is the attached prediction, [B].
 
         Nothing up to ``familiar`` units of how changed ordinary inputs look, ``trust`` from one unit more on; see
         :mod:`abnn.train.combine.trust`.
         """
         with torch.autocast(evidence.plain.device.type, enabled=False):
-            ready, count = self.ready(), len(self.names)
+            ready, count = self.constants(), len(self.names)
             raw = torch.cat([*self._raw(evidence), evidence.variances], dim=1)
             x = ((raw - ready.centre) / ready.unit).nan_to_num(nan=CUT)
             ways = (x[:, None] - ready.shift).clamp(ready.low, ready.high)

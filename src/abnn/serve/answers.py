@@ -139,7 +139,7 @@ def voters(names: Sequence[str], agreeing: Sequence[bool]) -> str:
         if votes == 1:
             here, there = (PLAIN, "with") if agreeing[0] else (ATTACHED, "without")
             return f"the network {here}, but not {there}, says"
-        return "the network with and without attachments says" if votes else "only the mean of both answers says"
+        return "the network with and without attachments says" if votes else "only both answers together say"
     what = "samples" if PLAIN in names else "draws"
     return f"all {count} {what} say" if votes == count else f"{votes} of {count} {what} say"
 

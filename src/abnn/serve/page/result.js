@@ -182,7 +182,7 @@ function showSamples(answer, model) {
         ? "The model answers several times, each time with slightly different weights."
         : "The network answers without its attachments and with them.") +
     (names.length === 1 ? "" : " Answers that name different classes or give different probabilities are a sign of doubt.");
-  byId("samples-text").textContent += " The more an input looks changed, the more the prediction is their mean; else the network’s own answer stands. It is corrected so that it comes true on data like the calibration data.";
+  byId("samples-text").textContent += " The more an input looks changed, the more the answer with attachments counts; else the network’s own answer stands. It is corrected so that it comes true on data like the calibration data.";
   const caption = `${agreeing} of ${names.length} answers name “${answer.class_name}”. What each gives to it:`;
   byId("answers").replaceChildren(bars(caption, rows));
 }

@@ -157,8 +157,8 @@ def fit_members(combined: Any, groups: Groups, generator: torch.Generator) -> No
 def weights_of(combined: Any, groups: Groups) -> dict[tuple[str, str], float]:
     """How much each pair counts for this network.
 
-    Where its own energy finds nearly all near inputs, it has learnt from this data itself. Then mistakes hardly occur among ordinary inputs,
-    as they will among new ones, and near inputs are what is most like them: destroyed ones have to lie above these.
+    Where its own energy finds nearly all near inputs, the network has learnt from this data itself. Then it makes hardly any mistakes on
+    held-out data, though it will on new data. Near inputs are most like those mistakes, so destroyed inputs have to lie above near ones.
     """
     weights = dict(WEIGHTS)
     if {"ordinary", "near"} <= groups.keys() and len(groups["near"][0]):
@@ -203,4 +203,4 @@ def auroc(less: Tensor, more: Tensor) -> float:
     """P(more > less) + P(equal) / 2."""
     ordered, more = less.sort().values, more.contiguous()
     below = torch.searchsorted(ordered, more) + torch.searchsorted(ordered, more, right=True)
-    return float(below.double().mean()) / (2 * max(1, len(less)))
+    return float(below.cpu().double().mean()) / (2 * max(1, len(less)))

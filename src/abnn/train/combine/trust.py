@@ -5,10 +5,12 @@ With x how changed an input looks, in units of what is usual, p its plain and q 
     prediction = (1 - a) p + a q,    a = trust * min(1, max(0, x - familiar)).
 
 ``trust`` is the one of 1/2 and 1 with which more of the held-out inputs that were changed are read right. ``familiar`` is the smallest of
-some limits, from 1 on, up to which hardly any held-out ordinary input that is right becomes wrong, and no more than become right.
+a few limits, from 1 on, with which at most one in a thousand held-out ordinary inputs becomes wrong, and no more than become right.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +27,20 @@ FORGOTTEN = 1e-3
 """The largest share of ordinary inputs that may become wrong."""
 
 
+class Read(NamedTuple):
+    """What is said about labelled inputs: how changed they look, [B], and both predictions, [B, K]."""
+
+    looks: Tensor
+    plain: Tensor
+    attached: Tensor
+    labels: Tensor
+
+    def right(self, trust: float, familiar: float) -> Tensor:
+        """Return which inputs are predicted right with this trust and limit, as bools, [B]."""
+        share = trust * (self.looks - familiar).clamp(0, 1)
+        return torch.lerp(self.plain, self.attached, share[:, None]).argmax(1) == self.labels
+
+
 def learn_trust(
     model: AttachedNetwork, ordinary: Evidence, labels: Tensor, changed: Made | None
 ) -> tuple[float, float]:
@@ -33,21 +49,21 @@ def learn_trust(
     if model.task.distribution != "classes":
         return trust, familiar
     if changed is not None:
-        reads = {each: int(right(model, changed[0], changed[1], each, familiar).sum()) for each in TRUSTS}
-        trust = max(TRUSTS, key=lambda each: reads[each])  # the smaller one where they are equal
-    before = right(model, ordinary, labels, 0.0, familiar)
+        found = _read(model, changed[0], changed[1])
+        counts = {each: int(found.right(each, familiar).sum()) for each in TRUSTS}
+        trust = max(TRUSTS, key=lambda each: counts[each])  # the smaller one where they are equal
+    found = _read(model, ordinary, labels)
+    before = found.right(0.0, familiar)
     for familiar in LIMITS:
-        after = right(model, ordinary, labels, trust, familiar)
+        after = found.right(trust, familiar)
         forgotten, learnt = int((before & ~after).sum()), int((after & ~before).sum())
         if forgotten <= min(learnt, FORGOTTEN * len(labels)):
             break
     return trust, familiar
 
 
-def right(model: AttachedNetwork, evidence: Evidence, labels: Tensor, trust: float, familiar: float) -> Tensor:
-    """Return which inputs are predicted right with this trust and limit, as bools, [B]."""
+def _read(model: AttachedNetwork, evidence: Evidence, labels: Tensor) -> Read:
     combined = model.combined
     looks = combined.in_units(combined.raw_parts(evidence))[:, combined.names.index(CHANGED)]
-    share = trust * (looks - familiar).clamp(0, 1)
     plain, attached = model.task.samples(torch.stack([evidence.plain, evidence.attached]))
-    return torch.lerp(plain, attached, share[:, None]).argmax(1) == labels
+    return Read(looks, plain, attached, labels)
