@@ -61,3 +61,19 @@ def test_a_copy_has_its_own() -> None:
     other.own.fill_(0)
     assert not other.ready().any() and module.ready().all()
     assert torch.equal(module.double().ready(), torch.full((3,), 2.0, dtype=torch.float64))
+
+
+def test_what_is_written_while_values_are_made_is_seen_next_time() -> None:
+    """As by a fit in another thread: values of before must not pass for those of after."""
+
+    class Interrupted(Module):
+        def _make(self) -> Doubled:
+            made = super()._make()
+            if self.made == 1:
+                self.own.fill_(3)
+            return made
+
+    module = Interrupted()
+    assert torch.equal(module.ready(), torch.full((3,), 2.0))
+    assert torch.equal(module.ready(), torch.full((3,), 6.0))
+    assert module.made == 2
