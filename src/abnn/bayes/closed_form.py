@@ -104,26 +104,28 @@ class ClosedForm(nn.Module):
         nearest   return of all classes the smallest r_c alone, as if there were one class
         """
         with torch.autocast(features[0].device.type, enabled=False):
-            ready = self.constants()
-            centred = (self._stacked(features) - ready.means).to(ready.maps.dtype)
-            said = torch.bmm(centred, ready.maps)  # [places, B, width · 1 or 2 + classes]
+            constants = self.constants()
+            centred = (self._stacked(features, constants.zeros) - constants.means).to(constants.maps.dtype)
+            said = torch.bmm(centred, constants.maps)  # [places, B, width · 1 or 2 + classes]
             white = said[..., : self.most]
             whites = said[..., : 2 * self.most].unflatten(2, (-1, self.most))  # of all data together, within classes
             # In float64, where there is one: the square of what is far away is more than float32 holds.
-            size, *within = torch.linalg.vector_norm(whites, dim=3, dtype=ready.scale.dtype).unbind(2)
-            rows = [size.log(), kind_sums(white, ready.kinds)]
+            size, *within = torch.linalg.vector_norm(whites, dim=3, dtype=constants.scale.dtype).unbind(2)
+            rows = [size.log(), kind_sums(white, constants.kinds)]
             if self.classes:
-                beyond = said[..., 2 * self.most :] + ready.squares
+                beyond = said[..., 2 * self.most :] + constants.squares
                 beyond = beyond.amin(2, keepdim=True) if nearest else beyond
                 beyond = torch.addcmul(beyond, *[within[0][..., None]] * 2)
                 rows.append(torch.addcmul(beyond, *[size[..., None]] * 2, value=-1).mT.flatten(0, 1))
-            offset, scale, least, most = self._of_rows(ready, len(rows[2]) // len(self.widths) if self.classes else 0)
+            offset, scale, least, most = self._of_rows(
+                constants, len(rows[2]) // len(self.widths) if self.classes else 0
+            )
             said = torch.addcmul(offset, torch.cat(rows), scale).nan_to_num(nan=WORST).clamp(least, most).T.float()
             return said if self.words is None else self._with_words(said, features[0], nearest)
 
     def whiten(self, features: Sequence[Tensor]) -> Tensor:
         """The features of every place but words around their means, uncorrelated and of unit spread on the data, [places, B, width]."""
-        return torch.bmm(self._stacked(features).float() - self.means, self.whitenings.mT)
+        return torch.bmm(self._stacked(features, self.constants().zeros).float() - self.means, self.whitenings.mT)
 
     def constants(self) -> Constants:
         """What follows from the buffers, see :class:`abnn.bayes.derived.Derived`."""
@@ -153,13 +155,13 @@ class ClosedForm(nn.Module):
             torch.zeros_like(self.means[0]),
         )
 
-    def _of_rows(self, ready: Constants, classes: int) -> list[Tensor]:
+    def _of_rows(self, constants: Constants, classes: int) -> list[Tensor]:
         """Offset, scale and bounds of what is said at every place, by the witness, and of so many classes at every place."""
         count = len(self.widths) + len(KINDS)
-        constants = [ready.offset, ready.scale, ready.least, ready.most]
+        each_row = [constants.offset, constants.scale, constants.least, constants.most]
         if classes > 1:
-            return [torch.cat([each[:count], each[count:].repeat_interleave(classes, dim=0)]) for each in constants]
-        return constants if classes else [each[:count] for each in constants]
+            return [torch.cat([each[:count], each[count:].repeat_interleave(classes, dim=0)]) for each in each_row]
+        return each_row if classes else [each[:count] for each in each_row]
 
     def _with_words(self, said: Tensor, tokens: Tensor, nearest: bool) -> Tensor:
         """What is said about places and classes, with that about words in front of each."""
@@ -169,9 +171,8 @@ class ClosedForm(nn.Module):
         first, rest = said.split((len(self.widths) + len(KINDS), said.shape[1] - len(self.widths) - len(KINDS)), dim=1)
         return torch.cat([variance.log()[:, None], first, *before, rest], dim=1)
 
-    def _stacked(self, features: Sequence[Tensor]) -> Tensor:
+    def _stacked(self, features: Sequence[Tensor], zeros: Tensor) -> Tensor:
         """The features of every place but words, [places, B, width], zero where a place has fewer than the widest."""
-        zeros = self.constants().zeros
         padded = []
         for part in features if self.words is None else features[1:]:
             padded.append(part)

@@ -187,12 +187,12 @@ class Combined(nn.Module):
         :mod:`abnn.train.combine.trust`.
         """
         with torch.autocast(evidence.plain.device.type, enabled=False):
-            ready, count = self.constants(), len(self.names)
+            constants, count = self.constants(), len(self.names)
             raw = torch.cat([*self._raw(evidence), evidence.variances], dim=1)
-            x = ((raw - ready.centre) / ready.unit).nan_to_num(nan=CUT)
-            ways = (x[:, None] - ready.shift).clamp(ready.low, ready.high)
-            hidden = torch.addmm(ready.offset, ways[:, 0, :count], ready.inner).tanh()
-            near = ways.flatten(1) @ ready.weight + hidden @ ready.outer
+            x = ((raw - constants.centre) / constants.unit).nan_to_num(nan=CUT)
+            ways = (x[:, None] - constants.shift).clamp(constants.low, constants.high)
+            hidden = torch.addmm(constants.offset, ways[:, 0, :count], constants.inner).tanh()
+            near = ways.flatten(1) @ constants.weight + hidden @ constants.outer
             far = ways[:, 3, count:].amax(1).expm1()
             share = ways[:, 3, self.names.index(CHANGED)] * self.trust  # type: ignore[operator]
             return near.add(far, alpha=STEEPNESS), x[:, :count], share

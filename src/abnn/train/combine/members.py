@@ -161,9 +161,9 @@ def weights_of(combined: Any, groups: Groups) -> dict[tuple[str, str], float]:
     held-out data, though it will on new data. Near inputs are most like those mistakes, so destroyed inputs have to lie above near ones.
     """
     weights = dict(WEIGHTS)
-    if {"ordinary", "near"} <= groups.keys() and len(groups["near"][0]):
-        own, least = _mean_of(combined, ENERGIES[0]), weights["near", "destroyed"]
-        known = auroc(groups["ordinary"][0] @ own, groups["near"][0] @ own)
+    known = _near_found(groups, _mean_of(combined, ENERGIES[0]))
+    if known is not None:
+        least = weights["near", "destroyed"]
         sure = min(1.0, max(0.0, (known - KNOWN) / (WELL_KNOWN - KNOWN)))
         weights["near", "destroyed"] = least + sure * (MISTAKEN - least)
     return weights
@@ -181,14 +181,20 @@ def choose_anchor(combined: Any, groups: Groups) -> Tensor:
     """
     own, both, widened = (_mean_of(combined, names) for names in ENERGIES)
     anchor = WIDENED * widened
-    if {"ordinary", "near"} <= groups.keys() and len(groups["near"][0]):
-        (less, _), (more, _) = groups["ordinary"], groups["near"]
-        if auroc(less @ widened, more @ widened) < auroc(less @ own, more @ own) - TOLERANCE:
-            anchor = AS_THEY_ARE * both
+    by_widened, by_own = _near_found(groups, widened), _near_found(groups, own)
+    if by_widened is not None and by_own is not None and by_widened < by_own - TOLERANCE:
+        anchor = AS_THEY_ARE * both
     for name, weight in OF_WORDS.items():
         if name in combined.names:
             anchor[combined.names.index(name)] += weight
     return anchor
+
+
+def _near_found(groups: Groups, weights: Tensor) -> float | None:
+    """The AUROC of near against ordinary inputs by a weighted sum of parts; None where either are missing."""
+    if not {"ordinary", "near"} <= groups.keys() or not len(groups["near"][0]):
+        return None
+    return auroc(groups["ordinary"][0] @ weights, groups["near"][0] @ weights)
 
 
 def _mean_of(combined: Any, names: list[str]) -> Tensor:
