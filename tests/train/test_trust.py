@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from abnn.model.evidence import Evidence
-from abnn.scores.combined import NEVER
+from abnn.scores.combined import NEVER, say
 from abnn.tasks.classification import Classification
 from abnn.train.combine import members
 from abnn.train.combine.trust import learn_trust
@@ -38,13 +38,15 @@ ORDINARY = said([0.0] * 1000, [0.9] * 1000, [0.1] * 1000), torch.zeros(1000, dty
 """Attachments are wrong about all of them, but they look ordinary."""
 
 
-@pytest.mark.parametrize(("attached", "trust"), [(0.6, 1.0), (0.9, 0.5), (0.1, 0.5)])
-def test_attachments_count_alone_where_that_reads_more(attached: float, trust: float) -> None:
-    """Changed inputs that the plain network gets wrong with 0.3: of 0.6 only the whole says so, of 0.9 the half does, and 0.1 never."""
+@pytest.mark.parametrize(
+    ("attached", "seen", "trust"),
+    [(0.6, 0.0, 1.0), (0.9, 0.0, 0.5), (0.1, 0.0, 0.5), (0.6, 1.0, 0.75), (0.6, 0.4, 0.9), (0.9, 1.0, 0.5)],
+)
+def test_attachments_count_more_where_that_reads_more(attached: float, seen: float, trust: float) -> None:
+    """Changed inputs that the plain network gets wrong with 0.3: of 0.6 only more than half says so, of 0.9 the half does, and 0.1 never."""
     count = 50
-    numbers = torch.arange(count)
-    changed = said([5.0] * count, [0.3] * count, [attached] * count), torch.zeros(count, dtype=torch.int64), numbers
-    assert learn_trust(model(), *ORDINARY, changed) == (trust, 1.0)
+    changed = said([5.0] * count, [0.3] * count, [attached] * count), torch.zeros(count, dtype=torch.int64)
+    assert learn_trust(model(), *ORDINARY, changed, seen) == pytest.approx((trust, 1.0))
 
 
 def test_the_network_stands_alone_as_far_as_ordinary_inputs_need_it() -> None:
@@ -52,27 +54,40 @@ def test_the_network_stands_alone_as_far_as_ordinary_inputs_need_it() -> None:
     labels = torch.zeros(1000, dtype=torch.int64)
     usual, plain = [0.0] * 997, [0.9] * 997
     one = said([*usual, 2.5, 2.5, 0.0], [*plain, 0.6, 0.4, 0.6], [*plain, 0.1, 0.9, 0.1])
-    assert learn_trust(model(), one, labels, None) == (0.5, 1.0)
+    assert learn_trust(model(), one, labels, None, 0.0) == (0.5, 1.0)
     none_learnt = said([*usual, 2.5, 2.5, 0.0], [*plain, 0.6, 0.9, 0.6], [*plain, 0.1, 0.9, 0.1])
-    assert learn_trust(model(), none_learnt, labels, None)[1] == 3.0
+    assert learn_trust(model(), none_learnt, labels, None, 0.0)[1] == 3.0
     two = said([*usual, 5.0, 5.0, 20.0], [*plain, 0.6, 0.6, 0.4], [*plain, 0.1, 0.1, 0.9])
-    assert learn_trust(model(), two, labels, None)[1] == 6.0
+    assert learn_trust(model(), two, labels, None, 0.0)[1] == 6.0
     far = said([*usual, 20.0, 0.0, 0.0], [*plain, 0.6, 0.9, 0.9], [*plain, 0.1, 0.1, 0.1])
-    assert learn_trust(model(), far, labels, None)[1] == NEVER
+    assert learn_trust(model(), far, labels, None, 0.0)[1] == NEVER
 
 
 def test_predictions_that_are_no_class_have_the_usual_share() -> None:
-    assert learn_trust(model("labels"), *ORDINARY, None) == (0.5, 1.0)
+    assert learn_trust(model("labels"), *ORDINARY, None, 0.0) == (0.5, 1.0)
 
 
-@pytest.mark.parametrize(("gap", "weight"), [(0.0, 0.3), (1.0, 0.3), (9.0, 3.0)])
-def test_destroyed_inputs_count_above_near_ones_where_these_are_found_at_once(gap: float, weight: float) -> None:
+@pytest.mark.parametrize(("gap", "seen"), [(0.0, 0.0), (1.0, 0.0), (9.0, 1.0)])
+def test_data_are_not_new_to_a_network_that_finds_near_inputs_at_once(gap: float, seen: float) -> None:
     """Gaussian energies whose means are 0, 1 and 9 apart: AUROCs of 0.5, 0.76 and 1."""
     combined = SimpleNamespace(names=["energy"], centre=torch.zeros(1))
-    generator = torch.Generator().manual_seed(0)
-    rows, half = torch.randn(2, 4000, 1, generator=generator), torch.arange(4000) % 2
-    groups = {"ordinary": (rows[0], half), "near": (rows[1] + gap, half)}
-    found = members.weights_of(combined, groups)
-    assert found["near", "destroyed"] == pytest.approx(weight)
-    assert {**found, ("near", "destroyed"): 0.3} == members.WEIGHTS
-    assert members.weights_of(combined, {}) == members.WEIGHTS
+    rows = torch.randn(2, 4000, 1, generator=torch.Generator().manual_seed(0))
+    assert members.seen_before(combined, {"ordinary": rows[0], "near": rows[1] + gap}) == pytest.approx(seen)
+    assert members.seen_before(combined, {}) == 0.0
+
+
+def test_destroyed_inputs_count_above_near_ones_where_data_are_not_new() -> None:
+    """Two parts of which one has the near inputs highest, the other the destroyed ones."""
+    parts, generator = torch.eye(2), torch.Generator().manual_seed(0)
+    groups = {
+        name: 0.5 * torch.randn(500, 2, generator=generator) + place
+        for name, place in {"ordinary": 0 * parts[0], "near": 3 * parts[0], "destroyed": 2 * parts[1]}.items()
+    }
+    found = []
+    for seen in (0.0, 1.0):
+        sizes = {"linear": (8, 2, 1), "inner": (8, 2, 16), "offset": (8, 1, 16), "outer": (8, 16, 1)}
+        combined = SimpleNamespace(**{name: torch.zeros(size) for name, size in sizes.items()})
+        members.fit_members(combined, groups, seen, torch.Generator().manual_seed(0))
+        near, destroyed = (say(groups[name], **vars(combined)).mean(0) for name in ("near", "destroyed"))
+        found.append(members.auroc(near, destroyed))
+    assert found[1] > found[0] + 0.05

@@ -145,8 +145,8 @@ def pick(evidence: Evidence, rows: Tensor) -> Evidence:
     return evidence._replace(**{name: value[rows] for name, value in values.items() if value is not None})
 
 
-Made = tuple[Evidence, Tensor, Tensor]
-"""Evidence of outliers, the labels of the inputs that they were made of, and the numbers of these."""
+Made = tuple[Evidence, Tensor]
+"""Evidence of outliers, and the labels of the inputs that they were made of."""
 
 
 def make(
@@ -162,20 +162,17 @@ def make(
         return None, None
     count = sum(map(len, source))
     rounds = min(MOST_ROUNDS, max(FEWEST_ROUNDS, math.ceil(MADE / count)))
-    found, severities, own, numbers = [], [], [], []
+    found, severities, own = [], [], []
     for _ in range(rounds):
-        start = 0
         for x, y in zip(source, labels):
             batch = outliers(x, y, generator)
             found.append(model.gather(run, run(batch.x)))
             severities.append(batch.severity)
             own.append(y)
-            numbers.append(torch.arange(start, start + len(x), device=y.device))
-            start += len(x)
-    evidence, severity, label, number = join(found), torch.cat(severities), torch.cat(own), torch.cat(numbers)
+    evidence, severity, label = join(found), torch.cat(severities), torch.cat(own)
 
     def part(chosen: Tensor) -> Made | None:
         rows = chosen.to(label.device).nonzero()[:, 0]
-        return (pick(evidence, rows), label[rows], number[rows]) if len(rows) else None
+        return (pick(evidence, rows), label[rows]) if len(rows) else None
 
     return part(severity <= MILD), part(severity >= SEVERE)

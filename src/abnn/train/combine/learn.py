@@ -26,7 +26,7 @@ from abnn.train.combine.gather import (
     make,
 )
 from abnn.train.combine.hidden_words import HiddenWords
-from abnn.train.combine.members import Seen, choose_anchor, fit_members, groups_of, unit_of
+from abnn.train.combine.members import Seen, choose_anchor, fit_members, groups_of, seen_before, unit_of
 from abnn.train.combine.trust import learn_trust
 
 MOMENTS, MOST_WITHOUT = 10_000, 2000  # inputs of the closed form over all processes, at most; where nothing is held out
@@ -82,10 +82,11 @@ def learn_score(
         combined.centre.copy_(raw.median(0).values)
         combined.unit.copy_(unit_of(raw))
         _set_readable(combined, raw, changed)
-        trust, familiar = learn_trust(model, ordinary, torch.cat(labels), changed)
+        seen = seen_before(combined, groups)
+        trust, familiar = learn_trust(model, ordinary, torch.cat(labels), changed, seen)
         combined.trust.fill_(trust)
         combined.familiar.fill_(familiar)
-    fit_members(combined, groups, generator)
+    fit_members(combined, groups, seen, generator)
     with torch.no_grad():
         said = combined.members(combined.in_units(raw))
         combined.mean.copy_(said.mean(1, keepdim=True))

@@ -6,12 +6,14 @@ times over: their logits are left out). The score is to order pairs of them:
 
     minimise  sum over pairs  weight * softplus(s(less) - s(more)).
 
-One half of the members learns from one half of the inputs, the other from the other. The energies count beside them, see
-:func:`choose_anchor`.
+Each member sees pairs of its own, with some parts left out at random. The energies count beside them, see :func:`choose_anchor`.
+
+How far held-out inputs can be believed is asked first, see :func:`seen_before`.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import torch
@@ -29,14 +31,16 @@ WEIGHTS = {
     ("ordinary", "destroyed"): 1.0,
     ("changed", "near"): 2.0,
     ("changed", "destroyed"): 1.0,
-    ("right", "wrong"): 0.5,
-    ("near", "destroyed"): 0.3,
+    ("right", "wrong"): 1.5,
     ("ordinary", "changed"): 0.5,
 }
-"""How much each pair counts; the first of a pair is to be less uncertain."""
-KNOWN, WELL_KNOWN, MISTAKEN = 0.95, 0.99, 3.0
-"""AUROCs of near inputs by the network's own energy between which the weight of the pair near, destroyed rises to the third number; see
-:func:`weights_of`."""
+"""How much each pair counts; the first of a pair is to be less uncertain. One more follows."""
+KNOWN, WELL_KNOWN = 0.95, 0.99
+"""AUROCs of near inputs by the network's own energy: up to the first, held-out inputs are new to it; from the second on, they are not."""
+BEYOND_NEAR = (0.3, 5.0)
+"""Weight of the pair near, destroyed where held-out inputs are new to the network, and where they are not."""
+DROPPED = (0.05, 0.3)
+"""The share of parts that a member does not see in a step, likewise."""
 ENERGIES = (["energy"], ["energy", "attached energy"], ["widened energy", "widened attached energy"])
 AS_THEY_ARE, WIDENED, TOLERANCE = 0.25, 0.5, 0.01
 """How much energies count beside what was learnt, and what widening may cost in the AUROC of near inputs."""
@@ -44,7 +48,7 @@ OF_WORDS = {"distance at words": 0.5, "nearest class at words": 0.5, "nearest cl
 """How much each of these counts beside what was learnt, where inputs are words. No pair can teach that: hidden classes are some that the
 network has learnt from, so its energies find all of them, and words that nobody knows do not occur in them."""
 ROUNDS = 8  # of hidden classes
-STEPS, PAIRS, RATE, DECAY, DROPPED = 300, 256, 5e-3, 0.1, 0.2
+STEPS, PAIRS, RATE, DECAY = 450, 256, 5e-3, 0.1
 FINEST = 1e-3  # unit of a part, relative to its size: what differs by less is rounding
 
 
@@ -58,8 +62,8 @@ class Seen(NamedTuple):
     hide: HiddenWords
 
 
-Groups = dict[str, tuple[Tensor, Tensor]]
-"""Parts in units of what is usual, and which half of the inputs each row belongs to, 0 or 1."""
+Groups = dict[str, Tensor]
+"""Parts of inputs of every kind, in units of what is usual, [N, parts]."""
 
 
 def unit_of(raw: Tensor) -> Tensor:
@@ -76,10 +80,7 @@ def groups_of(model: AttachedNetwork, seen: Seen, generator: torch.Generator) ->
     if bool((seen.labels == seen.labels[0]).all()):  # of one class: where that is hidden, nothing is left
         rounds = [none]
     found = [_round(model, seen, each.to(seen.labels.device)) for each in rounds]
-    return {
-        name: (torch.cat([each[name][0] for each in found]), torch.cat([each[name][1] for each in found]))
-        for name in found[0]
-    }
+    return {name: torch.cat([each[name] for each in found]) for name in found[0]}
 
 
 def _round(model: AttachedNetwork, seen: Seen, hidden: Tensor) -> Groups:
@@ -87,7 +88,7 @@ def _round(model: AttachedNetwork, seen: Seen, hidden: Tensor) -> Groups:
     ordinary, labels, changed, destroyed, hide = seen
     combined, task = model.combined, model.task
     visible = (~hidden).nonzero()[:, 0] if bool(hidden.any()) else None
-    half, near = torch.arange(len(labels), device=labels.device) % 2, task.hidden_inputs(labels, hidden)
+    near = task.hidden_inputs(labels, hidden)
     raw = combined.raw_parts(hide(ordinary, hidden), visible)
     usual = raw if bool(near.all()) else raw[~near]
     centre, unit = usual.median(0).values, unit_of(usual)
@@ -98,23 +99,36 @@ def _round(model: AttachedNetwork, seen: Seen, hidden: Tensor) -> Groups:
     x = units(raw)
     right = task.right_inputs(ordinary, labels, hidden)
     kinds = {"ordinary": ~near, "near": near, "right": right & ~near, "wrong": ~right & ~near}
-    groups = {name: (x[chosen], half[chosen]) for name, chosen in kinds.items()}
+    groups = {name: x[chosen] for name, chosen in kinds.items()}
     if changed is not None:
-        evidence, own_labels, numbers = changed
+        evidence, own_labels = changed
         kept = ~task.hidden_inputs(own_labels, hidden)
-        groups["changed"] = units(combined.raw_parts(hide(evidence, hidden), visible))[kept], numbers[kept] % 2
+        groups["changed"] = units(combined.raw_parts(hide(evidence, hidden), visible))[kept]
     if destroyed is not None:
-        evidence, _, numbers = destroyed
-        groups["destroyed"] = units(combined.raw_parts(hide(evidence, hidden), visible)), numbers % 2
+        groups["destroyed"] = units(combined.raw_parts(hide(destroyed[0], hidden), visible))
     return groups
 
 
-def fit_members(combined: Any, groups: Groups, generator: torch.Generator) -> None:
-    """Fit the small networks to all pairs that occur; without any, they say nothing."""
+def seen_before(combined: Any, groups: Groups) -> float:
+    """Return from 0 to 1 whether the network has learnt from this data itself, as far as its own energy finds all near inputs.
+
+    Then it makes hardly any mistakes on held-out data, though it will on new data, and all that it says about them is too clean. Near
+    inputs are most like those mistakes, so destroyed inputs have to lie above near ones, and the score has to rest on many parts.
+    """
+    known = _near_found(groups, _mean_of(combined, ENERGIES[0]))
+    return 0.0 if known is None else min(1.0, max(0.0, (known - KNOWN) / (WELL_KNOWN - KNOWN)))
+
+
+def fit_members(combined: Any, groups: Groups, seen: float, generator: torch.Generator) -> None:
+    """Fit the small networks to all pairs that occur; without any, they say nothing.
+
+    seen  how much of the data the network has learnt from itself, see :func:`seen_before`
+    """
     names = ("linear", "inner", "offset", "outer")
-    pairs = [
-        (*pair, weight) for pair, weight in weights_of(combined, groups).items() if _has_both_halves(groups, *pair)
-    ]
+    (new, old), (few, many) = BEYOND_NEAR, DROPPED
+    weight_of = WEIGHTS | {("near", "destroyed"): new + seen * (old - new)}
+    dropped = few + seen * (many - few)
+    pairs = [(*pair, weight) for pair, weight in weight_of.items() if all(len(groups.get(name, ())) for name in pair)]
     if not pairs:
         for name in names:
             getattr(combined, name).zero_()
@@ -125,22 +139,20 @@ def fit_members(combined: Any, groups: Groups, generator: torch.Generator) -> No
         start = scale * torch.randn(getattr(combined, name).shape, generator=generator)
         values[name] = start.to(device).requires_grad_(True)
     sides = [name for less, more, _ in pairs for name in (less, more)]
-    rows = {name: [groups[name][0][groups[name][1] == half] for half in (0, 1)] for name in dict.fromkeys(sides)}
-    table = torch.cat([part for halves in rows.values() for part in halves]).clamp(-CUT, CUT)
-    counts = [len(part) for halves in rows.values() for part in halves]
-    starts = dict(zip(rows, torch.tensor([0, *counts]).cumsum(0).tolist()[::2]))
+    rows = {name: groups[name] for name in dict.fromkeys(sides)}
+    table = torch.cat([*rows.values()]).clamp(-CUT, CUT)
+    starts = dict(zip(rows, itertools.accumulate(map(len, rows.values()), initial=0)))
     weights = torch.tensor([weight for *_, weight in pairs], device=device)
     optimizer = torch.optim.AdamW(values.values(), RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
 
-    def draw(name: str, half: int) -> Tensor:
-        """Rows of the table, [PAIRS]: inputs of that kind and half."""
-        start = starts[name] + half * len(rows[name][0])
-        return start + torch.randint(len(rows[name][half]), (PAIRS,), generator=generator)
+    def draw(name: str) -> Tensor:
+        """Rows of the table for every member, [MEMBERS, PAIRS]: inputs of that kind."""
+        return starts[name] + torch.randint(len(rows[name]), (MEMBERS, PAIRS), generator=generator)
 
     for _ in range(STEPS):
-        shown = (torch.rand(MEMBERS, 1, parts, generator=generator) >= DROPPED).float().mT.to(device)
-        places = torch.stack([torch.stack([draw(name, m % 2) for m in range(MEMBERS)]) for name in sides], dim=1)
+        shown = (torch.rand(MEMBERS, 1, parts, generator=generator) >= dropped).float().mT.to(device)
+        places = torch.stack([draw(name) for name in sides], dim=1)
         x = table.index_select(0, places.flatten().to(device)).unflatten(0, (MEMBERS, -1))
         said = say(x, **values | {name: values[name] * shown for name in ("linear", "inner")})
         less, more = said.unflatten(1, (len(pairs), 2, PAIRS)).unbind(2)
@@ -152,25 +164,6 @@ def fit_members(combined: Any, groups: Groups, generator: torch.Generator) -> No
     with torch.no_grad():
         for name, value in values.items():
             getattr(combined, name).copy_(value)
-
-
-def weights_of(combined: Any, groups: Groups) -> dict[tuple[str, str], float]:
-    """How much each pair counts for this network.
-
-    Where its own energy finds nearly all near inputs, the network has learnt from this data itself. Then it makes hardly any mistakes on
-    held-out data, though it will on new data. Near inputs are most like those mistakes, so destroyed inputs have to lie above near ones.
-    """
-    weights = dict(WEIGHTS)
-    known = _near_found(groups, _mean_of(combined, ENERGIES[0]))
-    if known is not None:
-        least = weights["near", "destroyed"]
-        sure = min(1.0, max(0.0, (known - KNOWN) / (WELL_KNOWN - KNOWN)))
-        weights["near", "destroyed"] = least + sure * (MISTAKEN - least)
-    return weights
-
-
-def _has_both_halves(groups: Groups, *names: str) -> bool:
-    return all(name in groups and {0, 1} <= set(groups[name][1].unique().tolist()) for name in names)
 
 
 def choose_anchor(combined: Any, groups: Groups) -> Tensor:
@@ -192,9 +185,9 @@ def choose_anchor(combined: Any, groups: Groups) -> Tensor:
 
 def _near_found(groups: Groups, weights: Tensor) -> float | None:
     """The AUROC of near against ordinary inputs by a weighted sum of parts; None where either are missing."""
-    if not {"ordinary", "near"} <= groups.keys() or not len(groups["near"][0]):
+    if not {"ordinary", "near"} <= groups.keys() or not len(groups["near"]):
         return None
-    return auroc(groups["ordinary"][0] @ weights, groups["near"][0] @ weights)
+    return auroc(groups["ordinary"] @ weights, groups["near"] @ weights)
 
 
 def _mean_of(combined: Any, names: list[str]) -> Tensor:

@@ -4,7 +4,8 @@ With x how changed an input looks, in units of what is usual, p its plain and q 
 
     prediction = (1 - a) p + a q,    a = trust * min(1, max(0, x - familiar)).
 
-``trust`` is the one of 1/2 and 1 with which more of the held-out inputs that were changed are read right. ``familiar`` is the smallest of
+``trust`` is 1/2, or up to 1 if then more of the held-out inputs that were changed are read right; up to 3/4 for a network that has learnt from this
+data itself, see :func:`abnn.train.combine.members.seen_before`. ``familiar`` is the smallest of
 a few limits, from 1 on, with which at most one in a thousand held-out ordinary inputs becomes wrong, and no more than become right.
 """
 
@@ -20,7 +21,7 @@ from abnn.model.network import AttachedNetwork
 from abnn.scores.combined import CHANGED, NEVER
 from abnn.train.combine.gather import Made
 
-TRUSTS = (0.5, 1.0)
+LEAST, MOST, MOST_OF_SEEN = 0.5, 1.0, 0.75  # trust; the last where the network has learnt from the data itself
 LIMITS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, NEVER)
 """Units of how changed an input looks. Below 1 are 5 in 6 ordinary inputs."""
 FORGOTTEN = 1e-3
@@ -42,16 +43,20 @@ class Read(NamedTuple):
 
 
 def learn_trust(
-    model: AttachedNetwork, ordinary: Evidence, labels: Tensor, changed: Made | None
+    model: AttachedNetwork, ordinary: Evidence, labels: Tensor, changed: Made | None, seen: float
 ) -> tuple[float, float]:
-    """Return ``trust`` and ``familiar`` of a model whose parts have their units; 1/2 and 1 where a prediction is no class."""
-    trust, familiar = TRUSTS[0], LIMITS[0]
+    """Return ``trust`` and ``familiar`` of a model whose parts have their units; 1/2 and 1 where a prediction is no class.
+
+    seen  how much of the data the network has learnt from itself, from 0 to 1
+    """
+    trust, familiar = LEAST, LIMITS[0]
     if model.task.distribution != "classes":
         return trust, familiar
     if changed is not None:
         found = _read(model, changed[0], changed[1])
-        counts = {each: int(found.right(each, familiar).sum()) for each in TRUSTS}
-        trust = max(TRUSTS, key=lambda each: counts[each])  # the smaller one where they are equal
+        most = MOST + seen * (MOST_OF_SEEN - MOST)
+        less, more = (int(found.right(each, familiar).sum()) for each in (trust, most))
+        trust = most if more > less else trust
     found = _read(model, ordinary, labels)
     before = found.right(0.0, familiar)
     for familiar in LIMITS:
