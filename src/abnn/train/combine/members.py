@@ -28,18 +28,18 @@ from abnn.train.combine.hidden_words import HiddenWords
 
 WEIGHTS = {
     ("ordinary", "near"): 4.0,
-    ("ordinary", "destroyed"): 1.0,
-    ("changed", "near"): 2.0,
-    ("changed", "destroyed"): 1.0,
+    ("ordinary", "destroyed"): 3.0,
+    ("changed", "near"): 4.0,
+    ("changed", "destroyed"): 3.0,
     ("right", "wrong"): 1.5,
     ("ordinary", "changed"): 0.5,
 }
 """How much each pair counts; the first of a pair is to be less uncertain. One more follows."""
 KNOWN, WELL_KNOWN = 0.95, 0.99
 """AUROCs of near inputs by the network's own energy: up to the first, held-out inputs are new to it; from the second on, they are not."""
-BEYOND_NEAR = (0.3, 5.0)
+BEYOND_NEAR = (0.3, 12.0)
 """Weight of the pair near, destroyed where held-out inputs are new to the network, and where they are not."""
-DROPPED = (0.05, 0.3)
+DROPPED = (0.05, 0.5)
 """The share of parts that a member does not see in a step, likewise."""
 ENERGIES = (["energy"], ["energy", "attached energy"], ["widened energy", "widened attached energy"])
 AS_THEY_ARE, WIDENED, TOLERANCE = 0.25, 0.5, 0.01
