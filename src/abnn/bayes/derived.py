@@ -37,13 +37,19 @@ class Derived(Generic[Values]):
         countable = not any(each.is_inference() for each in sources)
         versions = [(each, each._version) for each in sources] if countable else []
         with torch.inference_mode(False), torch.no_grad():
-            made = make()
+            made = _apart(make(), sources)
             if held is not None and _lie_alike(held[0], made):
                 for old, new in zip(held[0], made):
                     old.copy_(new)
                 made = held[0]
         self._held = made, versions
         return made
+
+
+def _apart(made: Values, sources: Sequence[Tensor]) -> Values:
+    """Return the tuple with copies of what lies where a buffer does: who writes to such a value would write to the buffer, and make the values anew for ever."""
+    memory = {each.untyped_storage().data_ptr() for each in sources}
+    return made._make(each.clone() if each.untyped_storage().data_ptr() in memory else each for each in made)
 
 
 def _are_current(versions: Versions, sources: Sequence[Tensor]) -> bool:
