@@ -201,7 +201,7 @@ def test_auroc_is_that_of_scikit_learn() -> None:
     assert auroc(less, more) == pytest.approx(expected)
 
 
-def test_members_learn_from_halves() -> None:
+def test_members_differ() -> None:
     model = attached()
     abnn.fit(model, loader(count=120), epochs=0, **QUIET)
     linear = model.combined.linear

@@ -47,7 +47,9 @@ class Derived(Generic[Values]):
 
 
 def _apart(made: Values, sources: Sequence[Tensor]) -> Values:
-    """Return the tuple with copies of what lies where a buffer does: who writes to such a value would write to the buffer, and make the values anew for ever."""
+    """Return copies of values that share memory with a buffer: writing them would count as a change of it. What is traced is written never."""
+    if torch.compiler.is_compiling():
+        return made
     memory = {each.untyped_storage().data_ptr() for each in sources}
     return made._make(each.clone() if each.untyped_storage().data_ptr() in memory else each for each in made)
 

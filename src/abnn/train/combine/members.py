@@ -110,24 +110,25 @@ def _round(model: AttachedNetwork, seen: Seen, hidden: Tensor) -> Groups:
 
 
 def seen_before(combined: Any, groups: Groups) -> float:
-    """Return from 0 to 1 whether the network has learnt from this data itself, as far as its own energy finds all near inputs.
+    """Return how sure it is that the network has learnt from this data itself, from 0 to 1: as far as its own energy finds all near inputs.
 
     Then it makes hardly any mistakes on held-out data, though it will on new data, and all that it says about them is too clean. Near
-    inputs are most like those mistakes, so destroyed inputs have to lie above near ones, and the score has to rest on many parts.
+    inputs are most like those mistakes, so destroyed inputs have to lie above near ones, and the score has to rest on many parts. Where no
+    class can be hidden, it is taken to be so.
     """
-    known = _near_found(groups, _mean_of(combined, ENERGIES[0]))
-    return 0.0 if known is None else min(1.0, max(0.0, (known - KNOWN) / (WELL_KNOWN - KNOWN)))
+    found = _near_found(groups, _mean_of(combined, ENERGIES[0]))
+    return 1.0 if found is None else min(1.0, max(0.0, (found - KNOWN) / (WELL_KNOWN - KNOWN)))
 
 
-def fit_members(combined: Any, groups: Groups, seen: float, generator: torch.Generator) -> None:
+def fit_members(combined: Any, groups: Groups, known: float, generator: torch.Generator) -> None:
     """Fit the small networks to all pairs that occur; without any, they say nothing.
 
-    seen  how much of the data the network has learnt from itself, see :func:`seen_before`
+    known  how sure it is that the network has learnt from this data itself, see :func:`seen_before`
     """
     names = ("linear", "inner", "offset", "outer")
     (new, old), (few, many) = BEYOND_NEAR, DROPPED
-    weight_of = WEIGHTS | {("near", "destroyed"): new + seen * (old - new)}
-    dropped = few + seen * (many - few)
+    weight_of = WEIGHTS | {("near", "destroyed"): new + known * (old - new)}
+    dropped = few + known * (many - few)
     pairs = [(*pair, weight) for pair, weight in weight_of.items() if all(len(groups.get(name, ())) for name in pair)]
     if not pairs:
         for name in names:

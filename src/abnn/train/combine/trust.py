@@ -4,9 +4,9 @@ With x how changed an input looks, in units of what is usual, p its plain and q 
 
     prediction = (1 - a) p + a q,    a = trust * min(1, max(0, x - familiar)).
 
-``trust`` is 1/2, or up to 1 if then more of the held-out inputs that were changed are read right; up to 3/4 for a network that has learnt from this
-data itself, see :func:`abnn.train.combine.members.seen_before`. ``familiar`` is the smallest of
-a few limits, from 1 on, with which at most one in a thousand held-out ordinary inputs becomes wrong, and no more than become right.
+``trust`` is 1/2, or a larger number if that reads more of the held-out inputs that were changed: 1, and down to 3/4 the surer it is that the network
+has learnt from this data itself, see :func:`abnn.train.combine.members.seen_before`. ``familiar`` is the smallest of a few limits, from 1 on,
+with which at most one in a thousand held-out ordinary inputs becomes wrong, and no more than become right.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ class Read(NamedTuple):
 
 
 def learn_trust(
-    model: AttachedNetwork, ordinary: Evidence, labels: Tensor, changed: Made | None, seen: float
+    model: AttachedNetwork, ordinary: Evidence, labels: Tensor, changed: Made | None, known: float
 ) -> tuple[float, float]:
     """Return ``trust`` and ``familiar`` of a model whose parts have their units; 1/2 and 1 where a prediction is no class.
 
-    seen  how much of the data the network has learnt from itself, from 0 to 1
+    known  how sure it is that the network has learnt from this data itself, from 0 to 1
     """
     trust, familiar = LEAST, LIMITS[0]
     if model.task.distribution != "classes":
         return trust, familiar
     if changed is not None:
         found = _read(model, changed[0], changed[1])
-        most = MOST + seen * (MOST_OF_SEEN - MOST)
+        most = MOST + known * (MOST_OF_SEEN - MOST)
         less, more = (int(found.right(each, familiar).sum()) for each in (trust, most))
         trust = most if more > less else trust
     found = _read(model, ordinary, labels)
