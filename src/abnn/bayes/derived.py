@@ -47,7 +47,7 @@ class Derived(Generic[Values]):
 
 
 def _apart(made: Values, sources: Sequence[Tensor]) -> Values:
-    """Return copies of values that share memory with a buffer: writing them would count as a change of it. What is traced is written never."""
+    """Return copies of values that share memory with a buffer: writing them would count as a change of it. Traces write none."""
     if torch.compiler.is_compiling():
         return made
     memory = {each.untyped_storage().data_ptr() for each in sources}
