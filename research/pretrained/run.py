@@ -4,7 +4,7 @@
 
 Rows: scores of the plain network (max-probability, margin), every post-hoc score of :mod:`abnn.baselines.posthoc` (entropy, energy
 and max-logit are among them), fitted to the parts for fitting and calibrating, and ``abnn``: attached, fitted to the first part and
-calibrated on the second with default settings, judged by its default score; "abnn (margin)" is the margin of the same predictions,
+calibrated on the second with default settings, judged by its default score; "abnn (margin)" and "abnn (failures)" are other scores of the same predictions,
 "abnn (closed form)" the same without training, ``epochs=0``. Columns, with A(u, v) the AUROC of "an input of
 v has a larger score than one of u" (:func:`columns`):
 
@@ -12,6 +12,7 @@ near, far        A(ordinary, near); mean over far sets of A(ordinary, far set)
 semi < near      mean over semi kinds of A(kind, near)
 semi < far       mean over semi kinds and far sets of A(kind, far set)
 errors           A(right, wrong), of the row's own predictions on ordinary images
+failures         A(right, wrong) over all test images together; of an unknown class every prediction is wrong
 accuracy         on ordinary images; on semi: mean over kinds. Of a category, the mean probability of its classes counts
 
 One record for each row and split, without arrays: <output>/<network>/<row>-seed<split>.json.
@@ -51,10 +52,11 @@ PLAIN = ("max-probability", "margin")
 ATTACHED: dict[str, dict[str, Any]] = {
     "abnn": {"epochs": None, "score": "combined"},
     "abnn (margin)": {"epochs": None, "score": "margin"},
+    "abnn (failures)": {"epochs": None, "score": "failures"},
     "abnn (closed form)": {"epochs": 0, "score": "combined"},
 }
 ROWS = (*PLAIN, *POSTHOC, *ATTACHED)
-NAMES = ("near", "far", "semi < near", "semi < far", "errors", "accuracy", "accuracy on semi")
+NAMES = ("near", "far", "semi < near", "semi < far", "errors", "failures", "accuracy", "accuracy on semi")
 COLUMNS = [Column(name, f"columns.{name}") for name in NAMES]
 BATCH, FIT_BATCH = 50, 64
 Configs = dict[str, dict[str, Any]]  # settings of each row
@@ -185,12 +187,17 @@ def columns(evaluation: Evaluation, by_score: bool = True) -> Numbers:
     semi = [each.name for each in evaluation.tier("semi")]
     far = [each.name for each in evaluation.tier("full") if each.name != "near"]
     accuracy = {each.name: float(each.correct.mean()) for each in evaluation.sets if each.labelled}
+    all_right = np.concatenate(
+        [each.correct if each.labelled else np.zeros(len(each), bool) for each in evaluation.sets]
+    )
+    all_scores = np.concatenate([scores[each.name] for each in evaluation.sets])
     numbers = {
         "near": auroc(good, scores["near"]),
         "far": float(np.mean([auroc(good, scores[each]) for each in far])),
         "semi < near": float(np.mean([auroc(scores[each], scores["near"]) for each in semi])),
         "semi < far": float(np.mean([auroc(scores[each], scores[other]) for each in semi for other in far])),
         **({} if right.all() or not right.any() else {"errors": auroc(good[right], good[~right])}),
+        "failures": auroc(all_scores[all_right], all_scores[~all_right]),
         "accuracy": accuracy[ordinary.name],
         "accuracy on semi": float(np.mean([accuracy[each] for each in semi])),
     }

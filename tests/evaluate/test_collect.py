@@ -98,9 +98,14 @@ def test_evaluations_check_their_parts() -> None:
 
 def test_all_scores_are_those_that_a_prediction_can_give() -> None:
     samples = torch.rand(2, 4, 3).softmax(-1)
-    parts = {"energy": torch.arange(4.0), "distance at input": torch.ones(4), "distance at 0": torch.full((4,), 3.0)}
+    parts = {
+        "energy": torch.arange(4.0),
+        "odds": torch.ones(4),
+        "distance at input": torch.ones(4),
+        "distance at 0": torch.full((4,), 3.0),
+    }
     learnt = all_scores(Prediction(samples, torch.arange(4.0) + 1, parts))
-    assert set(learnt) == {*SAMPLE_SCORES, "combined", "energy", "distance"}
+    assert set(learnt) == {*SAMPLE_SCORES, "combined", "failures", "energy", "distance"}
     assert learnt["combined"].tolist() == [1, 2, 3, 4] and learnt["distance"].tolist() == [2] * 4
     del parts["energy"]
     assert set(all_scores(Prediction(samples, torch.arange(4.0), parts))) == {*SAMPLE_SCORES, "combined", "distance"}

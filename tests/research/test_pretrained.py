@@ -135,12 +135,15 @@ def test_columns_are_means_of_aurocs() -> None:
 
     values = {each.name: each.scores["s"] for each in (known, blur, dim, near, far, other)}
     assert tuple(got) == NAMES
+    everything = np.concatenate([*values.values()])
+    right = np.concatenate([known.correct, blur.correct, dim.correct, np.zeros(120, bool)])
     expected = {
         "near": area(values["ordinary"], values["near"]),
         "far": np.mean([area(values["ordinary"], values[each]) for each in "fg"]),
         "semi < near": np.mean([area(values[each], values["near"]) for each in "bd"]),
         "semi < far": np.mean([area(values[each], values[full]) for each in "bd" for full in "fg"]),
         "errors": area(values["ordinary"][known.correct], values["ordinary"][~known.correct]),
+        "failures": area(everything[right], everything[~right]),
         "accuracy": known.correct.mean(),
         "accuracy on semi": (blur.correct.mean() + dim.correct.mean()) / 2,
     }

@@ -86,8 +86,8 @@ def test_extremes() -> None:
 
 
 def test_every_score_has_a_name() -> None:
-    assert set(SCORES) == {*SAMPLE_SCORES, "label-entropy", "combined", "energy", "distance"}
-    assert {name for name, each in SCORES.items() if each.statistics} == {"combined", "energy", "distance"}
+    assert set(SCORES) == {*SAMPLE_SCORES, "label-entropy", "combined", "failures", "energy", "distance"}
+    assert {name for name, each in SCORES.items() if each.statistics} == {"combined", "failures", "energy", "distance"}
 
 
 def test_scores_of_what_a_fit_has_learnt() -> None:
@@ -95,11 +95,12 @@ def test_scores_of_what_a_fit_has_learnt() -> None:
     parts = dict(zip(("energy", "odds", "distance at input", "distance at layer.0"), values))
     prediction = Prediction(samples(3, 2), torch.tensor([7.0, 8.0]), parts)
     assert prediction.score_by("combined").tolist() == [7.0, 8.0]
+    assert prediction.score_by("failures").tolist() == [7.5, 7.5]  # half of the odds more
     assert prediction.score_by("energy").tolist() == [0.5, 2.0]
     assert prediction.score_by("distance").tolist() == [1.5, 4.0]  # the mean over places
 
 
-@pytest.mark.parametrize("name", ["combined", "energy", "distance"])
+@pytest.mark.parametrize("name", ["combined", "failures", "energy", "distance"])
 def test_scores_that_need_a_fit_say_so(name: str) -> None:
     with pytest.raises(NotFittedError, match=f"score: '{name}' needs what abnn.fit.* learns.*entropy"):
         Prediction(samples(3, 2)).score_by(name)

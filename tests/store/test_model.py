@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from torch import Tensor
 
 import abnn
 from abnn.errors import AbnnWarning, FileFormatError, InputError
 from abnn.networks.by_name import PaperResNet
+from abnn.scores.combined import UNCLAIMED
 from abnn.store.folder import check_tensors, fingerprint
-from abnn.store.model import PARTS_AT
+from abnn.store.model import PARTS_AT, SILENT
 from abnn.store.saved import load_model
 from abnn.triage import TriageConfig, calibrate
 from tests.conftest import alter, attach_with, randomise_attachments, with_score, without_checksums
@@ -336,7 +338,7 @@ def test_models_of_the_earlier_method_say_what_to_do(fitted: abnn.Attached, tmp_
     """One error, whatever else they hold: kinds and tensors that there no longer are."""
     path = fitted.save(tmp_path / "model")
     spec = {**json.loads((path / "abnn.json").read_text())["spec"], "kind": "conv"}
-    words = rf"format {version}, by abnn 0\.0\.1.*reads formats from 7 to 10.*earlier version.*another method.*fit again.*abnn\.fit"
+    words = rf"format {version}, by abnn 0\.0\.1.*reads formats from 7 to 11.*earlier version.*another method.*fit again.*abnn\.fit"
     for change in (alter, without_checksums):
         with pytest.raises(FileFormatError, match=words):
             abnn.load(change(path, version=version, abnn="0.0.1", spec=spec, score="gated"), backbone())
@@ -344,19 +346,48 @@ def test_models_of_the_earlier_method_say_what_to_do(fitted: abnn.Attached, tmp_
         load_model(path)
 
 
+def with_silent_claims(x: Tensor) -> abnn.Attached:
+    """A model with a score, in which what classes claim counts nothing."""
+    model = with_score(randomise_attachments(attached()), x)
+    place = model.combined.names.index(UNCLAIMED)
+    for name, dimension in PARTS_AT.items():
+        getattr(model.combined, name).select(dimension, place).fill_(SILENT.get(name, 0.0))
+    return model
+
+
+def narrowed(model: abnn.Attached, tensors: dict[str, Tensor], *lacking: str) -> dict[str, Tensor]:
+    """The tensors of a model whose score lacks the parts whose names begin so."""
+    old = torch.tensor([n for n, name in enumerate(model.combined.names) if not name.startswith(lacking)])
+    names = [(f"combined.{name}", dimension) for name, dimension in PARTS_AT.items()]
+    less = {name: tensors[name].index_select(at, old).contiguous() for name, at in names if name in tensors}
+    return {**tensors, **less}
+
+
+def test_models_without_claims_say_what_they_said(tmp_path: Path) -> None:
+    """Those of format 10."""
+    x, _ = data(60)
+    model = with_silent_claims(x)
+    path = model.save(tmp_path / "model")
+    weights = path / "attachments.safetensors"
+    tensors = narrowed(model, safetensors.torch.load(weights.read_bytes()), UNCLAIMED)
+    weights.write_bytes(safetensors.torch.save(tensors))
+    loaded = abnn.load(alter(path, version=10), backbone())
+    assert torch.equal(loaded.predict(x).score, model.predict(x).score)
+    assert loaded.predict(x).parts is not None and UNCLAIMED in loaded.predict(x).parts  # type: ignore[operator]
+    with pytest.raises(FileFormatError, match=r"combined\."):
+        abnn.load(alter(path, version=11), backbone())
+
+
 def test_models_without_a_witness_say_what_they_said(tmp_path: Path) -> None:
     """Those of format 7. Here nothing was held out, so that the witness of the model is silent and can be taken away."""
     x, _ = data(60)
-    model = with_score(randomise_attachments(attached()), x)
+    model = with_silent_claims(x)
     path = model.save(tmp_path / "model")
     weights = path / "attachments.safetensors"
-    names = model.combined.names
-    old = torch.tensor([place for place, name in enumerate(names) if not name.startswith("looks ")])
     tensors = safetensors.torch.load(weights.read_bytes())
     later = ("combined.readable", "combined.familiar", "combined.trust")
     kept = {name: value for name, value in tensors.items() if "witness" not in name and name not in later}
-    for name, dimension in PARTS_AT.items():
-        kept[f"combined.{name}"] = kept[f"combined.{name}"].index_select(dimension, old).contiguous()
+    kept = narrowed(model, kept, "looks ", UNCLAIMED)
     weights.write_bytes(safetensors.torch.save(kept))
     loaded = abnn.load(alter(path, version=7), backbone())
     assert torch.equal(loaded.predict(x).score, model.predict(x).score)

@@ -261,6 +261,12 @@ def parts_by_hand(given: Evidence, usual: Usual, visible: list[int]) -> dict[str
         found["smallness"].append(-math.log(1e-6 + float(given.last[b].double().abs().sum())))
         clipped = given.last[b].clamp(max=0.4).double() @ given.weight[visible].double().T + given.bias[visible]
         found["clipped energy"].append(-log_sum(clipped.tolist()))
+        rows = given.weight[visible].double()
+        ridge = rows.square().sum() / FEATURES * torch.eye(FEATURES)
+        unclaimed = (
+            1 - centred @ torch.linalg.solve(rows.T @ rows + ridge, rows.T @ rows @ centred) / centred.square().sum()
+        )
+        found["unclaimed"].append(math.log(unclaimed / (1 - unclaimed)))
     return found
 
 

@@ -86,7 +86,7 @@ def all_scores(prediction: Prediction) -> dict[str, np.ndarray]:
     """Every score that a prediction can give."""
     names = list(SAMPLE_SCORES if len(prediction.samples) > 1 else ONE_DRAW_SCORES)
     if prediction.combined is not None:
-        lacks = () if "energy" in (prediction.parts or {}) else ("energy",)  # of a task without classes
+        lacks = () if "energy" in (prediction.parts or {}) else ("energy", "failures")  # of a task without classes
         names += [score.name for score in SCORES.values() if score.statistics and score.name not in lacks]
     names += list(prediction.own)
     return {name: prediction.score_by(name).cpu().numpy().astype(np.float32) for name in names}

@@ -256,6 +256,7 @@ class AttachedNetwork(nn.Module):
         if self.closed_form is not None and self.combined is not None:
             self.closed_form.constants()
             self.combined.constants()
+            self.combined.claims(None if self.__dict__["readout"] is None else self.__dict__["readout"].block.weight)
 
     def gather(self, run: Pass, outputs: Tensor, nearest: bool = False) -> Evidence:
         """What a pass that noted everything said, from its outputs [S, B, K], the plain network's first.

@@ -23,18 +23,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from abnn.bayes.claims import claims_of
 from abnn.bayes.derived import Derived
 from abnn.bayes.witness import KINDS
 from abnn.model.evidence import Evidence
 from abnn.scores.registry import score
 from abnn.tasks.base import Task, Usual
 
-CHANGED, DESTROYED = "looks changed", "looks destroyed"
+CHANGED, DESTROYED, UNCLAIMED = "looks changed", "looks destroyed", "unclaimed"
 MEMBERS, HIDDEN = 8, 16
 CUT = 8.0
 STEEPNESS = 10.0
 LARGEST = 84.0  # of ln v_k / Q_k: float32 ends at 88
 NEVER = 6e4  # units, which half precision can hold
+OF_ODDS = 0.5  # in the score "failures"
 LOWEST = -100.0  # of energies: far away those of ReLU networks fall as fast as inputs grow
 
 
@@ -71,6 +73,12 @@ class Constants(NamedTuple):
     least: Tensor
 
 
+class Claims(NamedTuple):
+    """The directions of the last features that classes claim, see :mod:`abnn.bayes.claims`."""
+
+    matrix: Tensor
+
+
 class Combined(nn.Module):
     """The learnt score of one network: from evidence to one number for each input, and to its parts.
 
@@ -99,6 +107,7 @@ class Combined(nn.Module):
         self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
         self.widths = task.spread
         self._derived: Derived[Constants] = Derived()
+        self._claims: Derived[Claims] = Derived()
 
     def is_ready(self) -> bool:
         """Whether a fit has learnt it. Remembered until that changes: reading a value makes the host wait for the device."""
@@ -114,9 +123,16 @@ class Combined(nn.Module):
         """A copy reads its own buffers."""
         return {name: value for name, value in self.__dict__.items() if name != "_ready"}
 
-    @property
-    def usual(self) -> Usual:
-        return Usual(self.usual_variances, self.usual_last, self.ceiling, self.constants().least)  # type: ignore[arg-type]
+    def usual(self, weight: Tensor | None) -> Usual:
+        """What is usual on ordinary data; ``weight``: of the network's last linear layer."""
+        b: Any = self
+        return Usual(b.usual_variances, b.usual_last, b.ceiling, self.constants().least, self.claims(weight))
+
+    def claims(self, weight: Tensor | None) -> Tensor | None:
+        """Return the directions that classes claim, which follow from the weights of the last layer; None where no part needs them."""
+        if weight is None or UNCLAIMED not in self.own:
+            return None
+        return self._claims.get([weight], lambda: Claims(claims_of(weight))).matrix
 
     def constants(self) -> Constants:
         """What follows from the buffers, see :class:`abnn.bayes.derived.Derived`."""
@@ -153,7 +169,7 @@ class Combined(nn.Module):
         return torch.cat(self._raw(evidence, visible), dim=1)
 
     def _raw(self, evidence: Evidence, visible: Tensor | None = None) -> list[Tensor]:
-        parts = [self.task.parts(evidence, self.usual, visible), evidence.variances, evidence.kinds]
+        parts = [self.task.parts(evidence, self.usual(evidence.weight), visible), evidence.variances, evidence.kinds]
         if evidence.classes is not None:
             of_classes = evidence.classes if visible is None else evidence.classes[:, :, visible]
             parts.append(of_classes[:, :, 0] if of_classes.shape[2] == 1 else of_classes.amin(2))
@@ -201,6 +217,12 @@ class Combined(nn.Module):
 @score("combined", statistics=True)
 def _combined(prediction: Any) -> Tensor:
     return prediction.combined
+
+
+@score("failures", statistics=True, about=("classes", "labels"))
+def _failures(prediction: Any) -> Tensor:
+    """For whoever asks "is this prediction wrong?" of ordinary, changed and unknown inputs alike: small odds count more."""
+    return prediction.combined + OF_ODDS * prediction.parts["odds"].clamp(-CUT, CUT)
 
 
 @score("energy", statistics=True, about=("classes", "labels"))

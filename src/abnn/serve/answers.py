@@ -26,6 +26,7 @@ WORDS = {
     "misfit": "what the network finds in it does not fit the predicted class",
     "smallness": "the network finds few features in it",
     "clipped energy": "the network recognises little in it, once extreme features are cut",
+    "unclaimed": "what the network finds in it belongs to none of its classes",
     "distance at input": "as a picture, it is unlike the training data",
     "nearest class at input": "as a picture, it is like none of the classes",
     "looks changed": "it looks changed: blurred, noisy, drawn or the like",

@@ -24,7 +24,7 @@ from abnn.files import as_json
 from abnn.model.inputs import MASK, Batch, Inputs, rows_of
 from abnn.model.network import AttachedNetwork
 from abnn.networks.recipe import rebuild
-from abnn.scores.combined import NEVER
+from abnn.scores.combined import NEVER, UNCLAIMED
 from abnn.store.folder import FIX, LEARNT, OTHER_METHOD, check_tensors, fingerprint, read_folder, write_folder
 from abnn.store.names import check_class_names
 from abnn.store.schema import AttachedModel
@@ -34,8 +34,10 @@ from abnn.triage import Triage
 
 ATTACHMENTS, BACKBONE = AttachedModel.PARTS
 MOST_NOISE = 2**31  # bytes of the draws that a loaded model holds
-PARTS_AT = {"centre": 0, "unit": 0, "anchor": 0, "linear": 1, "inner": 1}
+PARTS_AT = {"centre": 0, "unit": 0, "anchor": 0, "readable": 0, "linear": 1, "inner": 1}
 """Tensors of the combined score that have an entry for each part, and in which dimension."""
+SILENT = {"unit": 1.0, "readable": NEVER}
+"""The entries of a part that counts nothing; of all others they are 0."""
 PRIORS: dict[Any, Any] = {prior.__name__: prior for prior in (Gaussian, ScaleMixture)}
 
 
@@ -238,36 +240,39 @@ def _learnt(model: AttachedNetwork) -> dict[str, Tensor]:
 def _of_earlier(version: int, path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of a model of some version as this version reads them.
 
-    Format 7 had no witness (:mod:`abnn.bayes.witness`). With one that says nothing, and nothing of it in the score, such a model says
-    what it said. Models of words are refused: their closed form had other places. Up to format 8 attachments counted for every input,
-    and up to format 9 as much as the plain network at most.
+    Format 7 had no witness (:mod:`abnn.bayes.witness`), and up to format 10 no part told what classes claim (:mod:`abnn.bayes.claims`). With
+    such parts that count nothing, a model says what it said. Models of words of format 7 are refused: their closed form had other places. Up
+    to format 8 attachments counted for every input, and up to format 9 as much as the plain network at most.
     """
+    if model.combined is None or model.closed_form is None or "combined.centre" not in tensors:
+        return tensors
     if version == 7:
-        tensors = _with_silent_witness(path, model, tensors)
-    if version <= 8 and "combined.centre" in tensors:
+        if model.closed_form.words is not None:
+            raise FileFormatError(f"{path}: {OTHER_METHOD}")
+        tensors = _with_silent_parts(model, tensors, lambda name: name.startswith("looks ") or name == UNCLAIMED)
+        for name, value in model.closed_form.witness.state_dict().items():
+            tensors[f"closed_form.witness.{name}"] = torch.zeros_like(value, device="cpu")
+    elif version <= 10:
+        tensors = _with_silent_parts(model, tensors, UNCLAIMED.__eq__)
+    if version <= 8:
         tensors = {**tensors, "combined.familiar": torch.tensor(-NEVER)}
-    if version <= 9 and "combined.centre" in tensors:
+    if version <= 9:
         tensors = {**tensors, "combined.trust": torch.tensor(0.5)}
     return tensors
 
 
-def _with_silent_witness(path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a model of format 7 with those of a witness that says nothing."""
-    if model.combined is None or model.closed_form is None or "combined.centre" not in tensors:
-        return tensors
-    if model.closed_form.words is not None:
-        raise FileFormatError(f"{path}: {OTHER_METHOD}")
+def _with_silent_parts(
+    model: AttachedNetwork, tensors: dict[str, Tensor], is_new: Callable[[str], bool]
+) -> dict[str, Tensor]:
+    """Return the tensors of a combined score that lacks the parts with some names, where these count nothing."""
     names = model.combined.names
-    old = torch.tensor([place for place, name in enumerate(names) if not name.startswith("looks ")])
-    found = dict(tensors)
+    old = torch.tensor([place for place, name in enumerate(names) if not is_new(name)])
+    found = {"combined.readable": torch.full((len(old),), NEVER), **tensors}
     for name, dimension in PARTS_AT.items():
-        value = tensors.get(f"combined.{name}")
+        value = found.get(f"combined.{name}")
         if value is None or value.ndim <= dimension or value.shape[dimension] != len(old):
             continue  # not the tensors of such a model, which is said where they are checked
         shape = [len(names) if place == dimension else size for place, size in enumerate(value.shape)]
-        wide = torch.ones(shape) if name == "unit" else torch.zeros(shape)
-        found[f"combined.{name}"] = wide.to(value.dtype).index_copy(dimension, old, value)
-    found["combined.readable"] = torch.full((len(names),), NEVER)
-    for name, value in model.closed_form.witness.state_dict().items():
-        found[f"closed_form.witness.{name}"] = torch.zeros_like(value, device="cpu")
+        wide = torch.full(shape, SILENT.get(name, 0.0), dtype=value.dtype)
+        found[f"combined.{name}"] = wide.index_copy(dimension, old, value)
     return found

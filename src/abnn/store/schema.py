@@ -68,7 +68,7 @@ class AttachedModel(WithNetwork):
     ``inputs`` has the forms of all inputs where there are several; ``input_shape`` and ``input_dtype`` are those of the main one.
     """
 
-    FILE, FORMAT, OLDEST, NEWEST, SEALED = "abnn.json", "abnn-model", 7, 10, 7
+    FILE, FORMAT, OLDEST, NEWEST, SEALED = "abnn.json", "abnn-model", 7, 11, 7
     EARLIER, PARTS = OTHER_METHOD, ("attachments.safetensors", "backbone.safetensors")
 
     inputs: Annotated[list[SavedInput], Field(max_length=100)] | None = None

@@ -23,13 +23,15 @@ TASKS: dict[str, Task] = {}
 class Usual(NamedTuple):
     """What is usual on ordinary data: medians of ln v, mean of the last features, and the value that few of these exceed.
 
-    least  how far the last features are from their mean at least where their direction is more than rounding
+    least   how far the last features are from their mean at least where their direction is more than rounding
+    claims  the directions that classes claim, see :mod:`abnn.bayes.claims`; None: they follow from the weights of the evidence
     """
 
     variances: Tensor
     last: Tensor
     ceiling: Tensor
     least: Tensor | float = 1e-12
+    claims: Tensor | None = None
 
 
 class Task(ABC):

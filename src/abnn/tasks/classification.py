@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from abnn.bayes.claims import claims_of
 from abnn.config import Objective
 from abnn.errors import AbnnWarning, InputError, explain
 from abnn.model.evidence import Evidence
@@ -35,12 +36,13 @@ FEWEST = 4  # classes of which some can be hidden
 HIDDEN = 0.2
 SMALL = 1e-3
 MOST_LOG = 60.0
+LEAST_CLAIMED = 1e-6  # share of the last features, and so much is unclaimed at least
 PARTS = [
     "energy", "odds", "entropy",
     "attached energy", "attached odds", "attached entropy", "change of mind",
     "widened energy", "widened attached energy",
 ]  # fmt: skip
-READOUT_PARTS = ["misfit", "smallness", "clipped energy"]
+READOUT_PARTS = ["misfit", "smallness", "clipped energy", "unclaimed"]
 
 
 def mean_logs(logs: Tensor) -> Tensor:
@@ -141,7 +143,8 @@ class Classification(Task):
 
     def parts(self, evidence: Evidence, usual: Usual, visible: Tensor | None = None) -> Tensor:
         """See ``PARTS``. Odds are ln (1 - p) / p of the best class. An energy is widened by dividing the logits' distances from their
-        mean by a number that grows with the variances: it grows with that, to -mean - ln K."""
+        mean by a number that grows with the variances: it grows with that, to -mean - ln K. "unclaimed" is ln (1 - e) / e of the share e of
+        the last features that classes claim, see :mod:`abnn.bayes.claims`."""
         plain, attached, weight, bias = evidence.plain, evidence.attached, evidence.weight, evidence.bias
         if visible is not None:
             plain, attached = plain[:, visible], attached[:, visible]
@@ -172,7 +175,10 @@ class Classification(Task):
             away = usual.last - last
             length = torch.linalg.vector_norm(away, dim=1, dtype=wider).clamp_min(usual.least)  # less is rounding
             size = torch.linalg.vector_norm(last, 1, dim=1, dtype=wider)
+            claims = claims_of(weight) if usual.claims is None or visible is not None else usual.claims
+            claimed = torch.linalg.vector_norm(F.linear(away, claims), dim=1, dtype=wider) / length
             columns += [(weight[place[0, :, 0]] * away).sum(1) / length, -(size + 1e-6).log(), more[0][0]]
+            columns.append((1 - claimed.square()).logit(LEAST_CLAIMED))
         return torch.stack(columns, dim=1).float()
 
     def told_classes(self, outputs: int) -> int:
