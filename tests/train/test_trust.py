@@ -76,18 +76,28 @@ def test_data_are_not_new_to_a_network_that_finds_near_inputs_at_once(gap: float
     assert members.seen_before(combined, {}) == 1.0
 
 
+def order_of(less: str, more: str, groups: dict[str, Tensor], seen: float, inputs: int) -> float:
+    """The AUROC of two kinds of inputs of two parts each by small networks that have learnt from these groups."""
+    sizes = {"linear": (8, 2, 1), "inner": (8, 2, 16), "offset": (8, 1, 16), "outer": (8, 16, 1)}
+    combined = SimpleNamespace(**{name: torch.zeros(size) for name, size in sizes.items()})
+    members.fit_members(combined, groups, seen, inputs, torch.Generator().manual_seed(0))
+    return members.auroc(*(say(groups[name], **vars(combined)).mean(0) for name in (less, more)))
+
+
+def around(places: dict[str, Tensor]) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {name: 0.5 * torch.randn(500, 2, generator=generator) + place for name, place in places.items()}
+
+
 def test_destroyed_inputs_count_above_near_ones_where_data_are_not_new() -> None:
     """Two parts of which one has the near inputs highest, the other the destroyed ones."""
-    parts, generator = torch.eye(2), torch.Generator().manual_seed(0)
-    groups = {
-        name: 0.5 * torch.randn(500, 2, generator=generator) + place
-        for name, place in {"ordinary": 0 * parts[0], "near": 3 * parts[0], "destroyed": 2 * parts[1]}.items()
-    }
-    found = []
-    for seen in (0.0, 1.0):
-        sizes = {"linear": (8, 2, 1), "inner": (8, 2, 16), "offset": (8, 1, 16), "outer": (8, 16, 1)}
-        combined = SimpleNamespace(**{name: torch.zeros(size) for name, size in sizes.items()})
-        members.fit_members(combined, groups, seen, torch.Generator().manual_seed(0))
-        near, destroyed = (say(groups[name], **vars(combined)).mean(0) for name in ("near", "destroyed"))
-        found.append(members.auroc(near, destroyed))
-    assert found[1] > found[0] + 0.05
+    groups = around({"ordinary": torch.zeros(2), "near": torch.tensor([3.0, 0]), "destroyed": torch.tensor([0, 2.0])})
+    new, known = (order_of("near", "destroyed", groups, seen, 1000) for seen in (0.0, 1.0))
+    assert known > new + 0.05
+
+
+def test_that_changed_inputs_are_excused_needs_many_inputs() -> None:
+    """Two parts of which one has the changed inputs highest, the other the near ones, by a little."""
+    groups = around({"ordinary": torch.zeros(2), "near": torch.tensor([0.3, 0.5]), "changed": torch.tensor([2.0, 0])})
+    few, some, many = (order_of("changed", "near", groups, 0.0, inputs) for inputs in (members.FEW, 120, 1000))
+    assert few < 0.3 and many > 0.6 and few < some < many

@@ -86,7 +86,7 @@ def learn_score(
         trust, familiar = learn_trust(model, ordinary, torch.cat(labels), changed, known)
         combined.trust.fill_(trust)
         combined.familiar.fill_(familiar)
-    fit_members(combined, groups, known, generator)
+    fit_members(combined, groups, known, len(torch.cat(labels)), generator)
     with torch.no_grad():
         said = combined.members(combined.in_units(raw))
         combined.mean.copy_(said.mean(1, keepdim=True))

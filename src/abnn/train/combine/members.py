@@ -41,6 +41,9 @@ BEYOND_NEAR = (0.3, 12.0)
 """Weight of the pair near, destroyed where held-out inputs are new to the network, and where they are not."""
 DROPPED = (0.05, 0.5)
 """The share of parts that a member does not see in a step, likewise."""
+FEW, ENOUGH = 80, 160
+"""Held-out inputs: up to the first, it does not count that changed inputs lie below near ones; from the second on, it counts wholly. To learn
+from a few inputs that looking changed is an excuse took 30 points off a recurrent network's outliers."""
 ENERGIES = (["energy"], ["energy", "attached energy"], ["widened energy", "widened attached energy"])
 AS_THEY_ARE, WIDENED, TOLERANCE = 0.25, 0.5, 0.01
 """How much energies count beside what was learnt, and what widening may cost in the AUROC of near inputs."""
@@ -120,14 +123,16 @@ def seen_before(combined: Any, groups: Groups) -> float:
     return 1.0 if found is None else min(1.0, max(0.0, (found - KNOWN) / (WELL_KNOWN - KNOWN)))
 
 
-def fit_members(combined: Any, groups: Groups, known: float, generator: torch.Generator) -> None:
+def fit_members(combined: Any, groups: Groups, known: float, inputs: int, generator: torch.Generator) -> None:
     """Fit the small networks to all pairs that occur; without any, they say nothing.
 
-    known  how sure it is that the network has learnt from this data itself, see :func:`seen_before`
+    known   how sure it is that the network has learnt from this data itself, see :func:`seen_before`
+    inputs  how many held-out inputs there are
     """
     names = ("linear", "inner", "offset", "outer")
     (new, old), (few, many) = BEYOND_NEAR, DROPPED
-    weight_of = WEIGHTS | {("near", "destroyed"): new + known * (old - new)}
+    excuse = WEIGHTS["changed", "near"] * min(1.0, max(0.0, (inputs - FEW) / (ENOUGH - FEW)))
+    weight_of = WEIGHTS | {("near", "destroyed"): new + known * (old - new), ("changed", "near"): excuse}
     dropped = few + known * (many - few)
     pairs = [(*pair, weight) for pair, weight in weight_of.items() if all(len(groups.get(name, ())) for name in pair)]
     if not pairs:
