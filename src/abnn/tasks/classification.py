@@ -151,7 +151,9 @@ class Classification(Task):
         both = torch.stack([plain, attached])
         best, place = both.max(2, keepdim=True)
         mean = both.mean(2, keepdim=True)
-        narrow = (1 + (evidence.variances - usual.variances).exp().mean(1, keepdim=True)).rsqrt()  # 0 where that is infinite
+        narrow = (
+            1 + (evidence.variances - usual.variances).exp().mean(1, keepdim=True)
+        ).rsqrt()  # 0 where that is infinite
         logits = [both, both, torch.lerp(mean, both, narrow)]
         last = evidence.last
         if last is not None and weight is not None:
