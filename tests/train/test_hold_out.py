@@ -91,6 +91,10 @@ def test_every_input_is_in_one_of_both_parts(kind: str) -> None:
     assert all(len(x) == len(y) > 0 for part in (rest, out) for x, y in part)
 
 
+def test_data_are_not_copied() -> None:
+    assert all(part is not None and part.dataset.dataset is TENSORS for part in hold_out(LOADERS["tensors"](), 0.2, 0))
+
+
 @pytest.mark.parametrize("kind", ["tensors", "items", "list of batches"])
 def test_a_split_belongs_to_its_seed(kind: str) -> None:
     first, again, other = (numbers(hold_out(LOADERS[kind](), 0.2, seed)[1]) for seed in (1, 1, 2))

@@ -6,19 +6,23 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset, TensorDataset
 
+from abnn.tensors import rows_digest
 from abnn.train.batches import Batches, Resident, resident
 from abnn.train.loop import make_fabric
 
 DATA = TensorDataset(torch.rand(23, 2), torch.arange(23))
+SOME = Subset(DATA, [*range(20, 3, -1), 22])
+KINDS = pytest.mark.parametrize("data", [DATA, SOME], ids=["tensors", "rows of tensors"])
 
 
+@KINDS
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize(("shuffle", "drop"), [(False, False), (True, False), (True, True)])
-def test_same_batches_in_the_same_order(shuffle: bool, drop: bool, own: bool) -> None:
+def test_same_batches_in_the_same_order(shuffle: bool, drop: bool, own: bool, data: Dataset) -> None:
     generator = torch.Generator() if own else None
-    loader = DataLoader(DATA, batch_size=5, shuffle=shuffle, drop_last=drop, generator=generator)
+    loader = DataLoader(data, batch_size=5, shuffle=shuffle, drop_last=drop, generator=generator)
     both = []
     for source in (loader, Resident(loader, torch.device("cpu"))):
         torch.manual_seed(3)
@@ -30,17 +34,30 @@ def test_same_batches_in_the_same_order(shuffle: bool, drop: bool, own: bool) ->
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@KINDS
 @pytest.mark.parametrize("largest", [0, 2**30])
-def test_large_data_stay_on_the_host(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
+def test_large_data_stay_on_the_host(monkeypatch: pytest.MonkeyPatch, largest: int, data: Dataset) -> None:
     monkeypatch.setattr("abnn.train.batches.LARGEST", largest)
-    loader, cuda = DataLoader(DATA, batch_size=5, shuffle=True), torch.device("cuda", 0)
-    data = resident(loader, cuda)
-    assert data is not None and data.tensors[0].is_cuda is (largest > 0)
+    loader, cuda = DataLoader(data, batch_size=5, shuffle=True), torch.device("cuda", 0)
+    found = resident(loader, cuda)
+    assert found is not None and found.tensors[0].is_cuda is (largest > 0)
     both = []
-    for source in (loader, data):
+    for source in (loader, found):
         torch.manual_seed(3)
         both.append(list(source))
     assert all(b.is_cuda and torch.equal(a, b.cpu()) for one, two in zip(*both) for a, b in zip(one, two))
+
+
+def test_what_lies_on_the_device_is_not_copied() -> None:
+    for data in (DATA, SOME):
+        found = Resident(DataLoader(data, batch_size=5), torch.device("cpu"))
+        assert all(one is other for one, other in zip(found.tensors, DATA.tensors))
+
+
+def test_rows_of_tensors_have_the_digest_of_a_copy() -> None:
+    tensors = torch.rand(300, 2), torch.arange(300)
+    places = torch.randperm(300)[:200].tolist()
+    assert rows_digest(tensors, places) == rows_digest([each[places] for each in tensors]) != rows_digest(tensors)
 
 
 def test_samplers_with_epochs_are_told_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

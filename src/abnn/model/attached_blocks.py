@@ -187,13 +187,13 @@ class AttachedBlock(WatchedBlock):
         if isinstance(self.attachment, Bounded):
             comes_along = state.groups > state.layer.draws
             if self.unfolds and comes_along and state.groups == 2 and not state.views:
-                return torch.cat([main, main + self.attachment(main)])
+                return torch.cat([main, self.attachment(main, onto=True)])
             if self.unfolds and (state.groups > 1 or state.views):
                 main = spread(main, state.views or (0,) * state.groups)
             # Rows of the plain network come first and get no addition.
             first = main.shape[0] // state.groups if comes_along else 0
             own = main[first:]
-            return torch.cat([main[:first], own + self.attachment(own, self._mask_of(own))])
+            return torch.cat([main[:first], self.attachment(own, self._mask_of(own), onto=True)])
         if self.unfolds and state.views:
             x, main = spread(x, state.views), spread(main, state.views)
             return main + self.attachment(x, main.shape[1:], folded=True)

@@ -59,23 +59,41 @@ class Bounded(nn.Module):
         )
         self.up = layer(width, features, starts_at_zero=True)
 
-    def forward(self, main: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``mask``: [S·B, L], true where a token is no padding; others do not count in root mean squares."""
+    def forward(self, main: Tensor, mask: Tensor | None = None, onto: bool = False) -> Tensor:
+        """Return what is added.
+
+        mask  [S·B, L], true where a token is no padding; others do not count in root mean squares
+        onto  return the output with the addition instead: one kernel less than their sum takes
+        """
         limits = torch.finfo(main.dtype)
         size = rms(main, mask).clamp(max=min(MOST, limits.max))
         hidden = F.relu(self.down(main / size.clamp_min(max(LEAST, limits.tiny)).to(main.dtype)))
         if self.mix is not None:
             hidden = F.relu(self.mix(hidden))
         added = self.up(hidden)
-        return added * (size * BOUND / (BOUND + rms(added, mask))).to(main.dtype)
+        # As it is, for it was made of outputs of size 1: where its squares are more than float32 holds, nothing is added.
+        norm, unit = _norm(added, mask)
+        factor = (size / torch.rsub(norm, 1.0, alpha=-unit / BOUND)).to(main.dtype)  # q / (1 + rms(u) / c)
+        return torch.addcmul(main, added, factor) if onto else added * factor
 
 
 def rms(x: Tensor, mask: Tensor | None = None) -> Tensor:
     """The root mean square of each input, [B, 1, ...], never in half precision; right for values from 1e-8 to 1e25."""
+    norm, unit = _norm(x, mask, SMALLER)
+    return norm * unit
+
+
+def _norm(x: Tensor, mask: Tensor | None, smaller: float = 1.0) -> tuple[Tensor, float]:
+    """A number for each input, [B, 1, ...], and what to multiply it with to have the root mean square.
+
+    smaller  what values are multiplied with before they are squared
+    """
     values = x if x.dtype == torch.float64 else x.float()
     if mask is not None:
         counted = mask[..., None]
         share = counted.float().mean(1, keepdim=True).clamp_min(1 / x.shape[1]).to(values.dtype)
-        return rms(torch.where(counted, values, 0.0)) / share.sqrt()
-    norm = torch.linalg.vector_norm(values.flatten(1) * SMALLER, dim=1)
-    return (norm * (1 / (SMALLER * x[0].numel() ** 0.5))).view(-1, *[1] * (x.ndim - 1))
+        norm, unit = _norm(torch.where(counted, values, 0.0), None, smaller)
+        return norm / share.sqrt(), unit
+    flat = values.flatten(1)
+    norm = torch.linalg.vector_norm(flat if smaller == 1 else flat * smaller, dim=1)
+    return norm.view(-1, *[1] * (x.ndim - 1)), 1 / (smaller * x[0].numel() ** 0.5)

@@ -33,8 +33,14 @@ def sketch(features: Tensor, factor: int) -> Tensor:
     """Sums of ``factor`` features with alternating signs: a fixed projection that keeps wide networks affordable."""
     if factor == 1:
         return features
-    rows = F.pad(features, (0, -features.shape[1] % factor)).unflatten(1, (-1, factor))
-    return rows[..., 0] - rows[..., 1] if factor == 2 else rows[..., ::2].sum(2) - rows[..., 1::2].sum(2)
+    if missing := -features.shape[1] % factor:  # padding by nothing would copy
+        features = F.pad(features, (0, missing))
+    rows = features.unflatten(1, (-1, factor))
+    if factor == 2:
+        return rows[..., 0] - rows[..., 1]
+    if factor % 2 == 0:  # two kernels
+        return (rows[..., ::2] - rows[..., 1::2]).sum(2)
+    return rows[..., ::2].sum(2) - rows[..., 1::2].sum(2)
 
 
 def condense(features: Tensor) -> Tensor:

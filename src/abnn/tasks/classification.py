@@ -35,7 +35,6 @@ from abnn.tasks.base import Task, Usual, wrong_outputs
 FEWEST = 4  # classes of which some can be hidden
 HIDDEN = 0.2
 SMALL = 1e-3
-MOST_LOG = 60.0
 LEAST_CLAIMED = 1e-6  # share of the last features, and so much is unclaimed at least
 PARTS = [
     "energy", "odds", "entropy",
@@ -152,8 +151,10 @@ class Classification(Task):
         both = torch.stack([plain, attached])
         best, place = both.max(2, keepdim=True)
         mean = both.mean(2, keepdim=True)
-        wide = (1 + (evidence.variances - usual.variances).clamp(max=MOST_LOG).exp().mean(1, keepdim=True)).sqrt()
-        logits = [both, both, (both - mean) / wide]
+        narrow = (
+            1 + (evidence.variances - usual.variances).exp().mean(1, keepdim=True)
+        ).rsqrt()  # 0 where that is infinite
+        logits = [both, both, torch.lerp(mean, both, narrow)]
         last = evidence.last
         if last is not None and weight is not None:
             clipped = F.linear(last.minimum(usual.ceiling), weight.float(), None if bias is None else bias.float())
@@ -166,11 +167,10 @@ class Classification(Task):
         # Energies -ln sum_k exp z_k (Liu et al. 2020, arXiv:2010.03759), as ln p - z of the best class: few kernels.
         own, rest, widened, *more = (logs.amax(2) - every.amax(2)).split(2)
         means = mean_logs(logs[:2])
-        uncertain = torch.stack([means[0, 0], means[1, 1], means[0, 1] - means[0, 0]])
-        *entropies, changed = (SMALL - uncertain).log()
-        odds, widened = -(rest + best[..., 0]), widened - mean[..., 0]
-        columns = [column for triple in zip(own, odds, entropies) for column in triple]
-        columns += [changed, *widened]
+        means[0, 1].sub_(means[0, 0])  # minus KL[plain || attached]
+        (entropy, changed), (_, attached_entropy) = (SMALL - means).log()
+        odds = -(rest + best[..., 0])
+        columns = [own[0], odds[0], entropy, own[1], odds[1], attached_entropy, changed, *widened]
         if last is not None and weight is not None:
             away = usual.last - last
             length = torch.linalg.vector_norm(away, dim=1, dtype=wider).clamp_min(usual.least)  # less is rounding

@@ -7,7 +7,7 @@ from (seed, epoch, step) anyway.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,6 +20,7 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     IterableDataset,
+    Subset,
     TensorDataset,
     default_collate,
 )
@@ -104,8 +105,8 @@ class Batches:
         """What tells data from other data without reading all of it: how many batches and inputs, and some of these."""
         data = getattr(self.source, "dataset", None)
         result: dict[str, Any] = {"batches": self.length, "inputs": _length(data)}
-        if isinstance(data, TensorDataset):
-            result["sha256"] = rows_digest(data.tensors)
+        if (found := _tensors(data)) is not None:
+            result["sha256"] = rows_digest(*found)
         elif isinstance(data, Dataset) and isinstance(data, Sized) and not isinstance(data, IterableDataset):
             result["sha256"] = _items_digest(data, len(data))
         return result
@@ -218,26 +219,30 @@ def check_batch(model: Any, batch: Any, values: bool = True) -> tuple[Any, Tenso
 # -- batches of tensors are cut out at once, instead of item by item; those of small data sets on the device ----------------
 
 LARGEST = 2**30  # bytes that are copied to a device
-_HELD: WeakKeyDictionary[TensorDataset, dict[torch.device, list[Tensor]]] = WeakKeyDictionary()
+_HELD: WeakKeyDictionary[Dataset, dict[torch.device, list[Tensor]]] = WeakKeyDictionary()
 
 
 class Resident:
-    """Gives the batches of a DataLoader over tensors on a CUDA device, in the same order.
+    """Gives the batches of a DataLoader over tensors, or some rows of them, on a CUDA device, in the same order.
 
-    Small data sets are copied there once for all runs that use them. Of others, batches go there while the device computes.
+    Small data sets are copied there once for all runs that use them. Of others, batches go there while the device computes. What lies
+    there already is not copied.
     """
 
     def __init__(self, loader: DataLoader, device: torch.device) -> None:
-        assert isinstance(loader.dataset, TensorDataset)
+        found = _tensors(loader.dataset)
+        assert found is not None
         self.loader, self.device = loader, device
-        self.tensors = list(loader.dataset.tensors)
-        if sum(tensor.numel() * tensor.element_size() for tensor in self.tensors) <= LARGEST:
+        self.tensors, self.places = list(found[0]), None if found[1] is None else torch.as_tensor(found[1])
+        size = sum(tensor[:1].numel() * tensor.element_size() for tensor in self.tensors) * len(loader.dataset)  # type: ignore[arg-type]
+        if self.tensors[0].device != device and size <= LARGEST:
             held = _HELD.setdefault(loader.dataset, {})
             if device not in held:
-                held[device] = [tensor.to(device) for tensor in self.tensors]
-                if device.type == "cuda":  # runs on other streams may read them from now on
-                    torch.cuda.synchronize(device)
-            self.tensors = held[device]
+                some = self.tensors if self.places is None else [tensor[self.places] for tensor in self.tensors]
+                held[device] = [tensor.to(device) for tensor in some]
+            self.tensors, self.places = held[device], None
+        if device.type == "cuda":  # runs on other streams may read them from now on
+            torch.cuda.synchronize(device)
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -250,6 +255,7 @@ class Resident:
     def _batches(self) -> Iterator[list[Tensor]]:
         batches = list(self.loader.batch_sampler)  # type: ignore[arg-type]
         order = torch.tensor([row for rows in batches for row in rows], dtype=torch.int64)
+        order = order if self.places is None else self.places[order]
         for index in order.to(self.tensors[0].device).split([len(rows) for rows in batches]):
             yield [self._pick(tensor, index) for tensor in self.tensors]
 
@@ -262,8 +268,17 @@ class Resident:
 
 def resident(loader: Any, device: torch.device) -> Resident | None:
     """A loader's batches of tensors, or None where it gives others, or there is no CUDA device."""
-    if device.type != "cuda" or type(loader) is not DataLoader or type(loader.dataset) is not TensorDataset:
+    if device.type != "cuda" or type(loader) is not DataLoader or (found := _tensors(loader.dataset)) is None:
         return None
     plain = loader.collate_fn is default_collate and isinstance(loader.batch_sampler, BatchSampler)
-    here = len({tensor.device for tensor in loader.dataset.tensors}) == 1
+    here = len({tensor.device for tensor in found[0]}) == 1
     return Resident(loader, device) if plain and here else None
+
+
+def _tensors(data: Any) -> tuple[Sequence[Tensor], Sequence[int] | None] | None:
+    """The tensors of a data set and which of their rows belong to it, None: all; nothing for another data set."""
+    if type(data) is TensorDataset:
+        return data.tensors, None
+    if type(data) is Subset and type(data.dataset) is TensorDataset:
+        return data.dataset.tensors, data.indices
+    return None

@@ -14,7 +14,6 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     Subset,
-    TensorDataset,
 )
 
 FEWEST, MOST = 20, 2000
@@ -91,10 +90,8 @@ def _is_plain(loader: DataLoader) -> bool:
 
 def _over(loader: DataLoader, places: Tensor, in_order: bool = False) -> DataLoader:
     """The same loader over some items of its data set; the last batch is dropped only where others are left."""
-    data: Any = loader.dataset
-    some = TensorDataset(*(part[places] for part in data.tensors)) if type(data) is TensorDataset else None
     return DataLoader(
-        some if some is not None else Subset(data, places.tolist()),
+        Subset(loader.dataset, places.tolist()),
         batch_size=loader.batch_size,
         shuffle=not in_order and isinstance(loader.sampler, RandomSampler),
         num_workers=loader.num_workers,
