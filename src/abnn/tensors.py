@@ -79,12 +79,12 @@ def _restore(node: Any, tensors: dict[str, Tensor]) -> Tree:
     return tuple(items) if kind == "tuple" else items
 
 
-def rows_digest(tensors: Sequence[Tensor], places: Sequence[int] | None = None) -> str:
+def rows_digest(tensors: Sequence[Tensor], places: Tensor | None = None) -> str:
     """sha256 over some rows of tensors, which stand for all of them, or for those at ``places``."""
 
     def some(each: Tensor) -> Tensor:
         every = slice(None, None, max(1, len(each if places is None else places) // LOOKED_AT))
-        return each[every] if places is None else each[torch.as_tensor(places[every], device=each.device)]
+        return each[every] if places is None else each[places[every].to(each.device)]
 
     return tensor_digest({str(number): some(each) for number, each in enumerate(tensors)})
 

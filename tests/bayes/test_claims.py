@@ -42,6 +42,11 @@ def test_weights_without_directions_give_numbers(shape: tuple[int, int], value: 
     assert claims.isfinite().all() and torch.linalg.matrix_norm(claims, 2) <= 1.001
 
 
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3)])
+def test_weights_that_are_no_numbers_are_no_error(shape: tuple[int, int]) -> None:
+    assert claims_of(torch.full(shape, torch.nan)).shape == (3, shape[1])
+
+
 def test_gradients_and_other_types_do_not_matter() -> None:
     weight = torch.randn(4, 6, generator=generator(0)).requires_grad_(True)
     assert not claims_of(weight).requires_grad

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
 from abnn.attached import Attached
+from abnn.bayes.claims import claims_of
 from abnn.errors import NotFittedError
 from abnn.model.evidence import Evidence
 from abnn.networks.by_name import PaperResNet
@@ -296,3 +297,19 @@ def test_devices_agree() -> None:
     assert found.combined is not None and found.combined.is_cuda and model.is_judge
     torch.testing.assert_close(found.combined.cpu(), expected.combined, rtol=1e-3, atol=1e-3)
     assert torch.equal(model.cpu().predict(x).combined, expected.combined)  # type: ignore[arg-type]
+
+
+def test_what_classes_claim_is_found_once_for_heads_with_parametrised_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their weight is another tensor each time it is read."""
+    head = nn.utils.parametrizations.weight_norm(nn.Linear(16, 5))
+    backbone = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), head).eval()
+    x = torch.randn(60, 6, generator=generator(0))
+    model = with_score(abnn.attach(backbone, x[:1]), x)
+    calls = []
+    monkeypatch.setattr("abnn.scores.combined.claims_of", lambda weight: calls.append(1) or claims_of(weight))
+    before = model.predict(x).parts["unclaimed"]
+    model.predict(x)
+    assert not calls
+    with torch.no_grad():
+        head.parametrizations.weight.original1.copy_(torch.randn(5, 16, generator=generator(1)))
+    assert not torch.equal(model.predict(x).parts["unclaimed"], before) and len(calls) == 1

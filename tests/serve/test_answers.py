@@ -126,6 +126,19 @@ def test_causes_are_what_the_score_loses_where_a_part_is_usual(model: Any) -> No
         assert causes.get("far away", 0) == pytest.approx(far if far >= 0.05 else 0, rel=1e-3, abs=1e-3)
 
 
+def test_causes_of_failures_count_odds_more(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    before, prediction = Answerer(model).causes_of(ask(model, x)), model.predict(x)
+    monkeypatch.setattr(model, "triage", replace(model.triage, score="failures"))
+    monkeypatch.setattr(model, "score", "failures")
+    answers = ask(model, x)
+    assert answers.score == pytest.approx(prediction.score_by("failures").numpy(), rel=1e-5)
+    for row, (less, more) in enumerate(zip(before, Answerer(model).causes_of(answers), strict=True)):
+        added = max(0.0, 0.5 * prediction.parts["odds"][row].clamp(-8, 8).item())
+        assert more.get("odds", 0) == pytest.approx(less.get("odds", 0) + added, abs=0.06)
+        assert more.get("far away", 0) == pytest.approx(less.get("far away", 0), abs=1e-2)
+
+
 def test_every_part_of_the_default_has_words(model: Any) -> None:
     words = Answerer(model).parts
     assert list(words) == [*model.combined.names, "far away"] and len(set(words.values())) == len(words)

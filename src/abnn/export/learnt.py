@@ -10,7 +10,7 @@ import numpy as np
 
 from abnn.errors import InputError, explain
 
-CUT, LOWEST, NEVER = 8.0, -100.0, 6e4  # as in abnn.scores.combined
+CUT, LOWEST, NEVER, WEIGHT_OF_ODDS = 8.0, -100.0, 6e4, 0.5  # as in abnn.scores.combined
 NAMES = ("linear", "inner", "offset", "outer", "mean", "spread", "anchor", "readable")
 
 

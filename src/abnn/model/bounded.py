@@ -71,7 +71,7 @@ class Bounded(nn.Module):
         if self.mix is not None:
             hidden = F.relu(self.mix(hidden))
         added = self.up(hidden)
-        # As it is, for it was made of outputs of size 1: where its squares are more than float32 holds, nothing is added.
+        # It is not scaled before it is squared, for it was made of outputs of size 1. Where its squares are more than float32 holds, nothing is added.
         norm, unit = _norm(added, mask)
         factor = (size / torch.rsub(norm, 1.0, alpha=-unit / BOUND)).to(main.dtype)  # q / (1 + rms(u) / c)
         return torch.addcmul(main, added, factor) if onto else added * factor

@@ -29,14 +29,15 @@ from abnn.bayes.witness import KINDS
 from abnn.model.evidence import Evidence
 from abnn.scores.registry import score
 from abnn.tasks.base import Task, Usual
+from abnn.tasks.classification import UNCLAIMED
 
-CHANGED, DESTROYED, UNCLAIMED = "looks changed", "looks destroyed", "unclaimed"
+CHANGED, DESTROYED = "looks changed", "looks destroyed"
 MEMBERS, HIDDEN = 8, 16
 CUT = 8.0
 STEEPNESS = 10.0
 LARGEST = 84.0  # of ln v_k / Q_k: float32 ends at 88
 NEVER = 6e4  # units, which half precision can hold
-OF_ODDS = 0.5  # in the score "failures"
+WEIGHT_OF_ODDS = 0.5  # in the score "failures"
 LOWEST = -100.0  # of energies: far away those of ReLU networks fall as fast as inputs grow
 
 
@@ -74,7 +75,7 @@ class Constants(NamedTuple):
 
 
 class Claims(NamedTuple):
-    """The directions of the last features that classes claim, see :mod:`abnn.bayes.claims`."""
+    """The directions of the last features that classes claim, see :mod:`abnn.bayes.claims`; a tuple, as :class:`Derived` holds it."""
 
     matrix: Tensor
 
@@ -108,6 +109,7 @@ class Combined(nn.Module):
         self.widths = task.spread
         self._derived: Derived[Constants] = Derived()
         self._claims: Derived[Claims] = Derived()
+        self.__dict__["head"] = None  # the network's last linear layer, no module of this one
 
     def is_ready(self) -> bool:
         """Whether a fit has learnt it. Remembered until that changes: reading a value makes the host wait for the device."""
@@ -132,7 +134,9 @@ class Combined(nn.Module):
         """Return the directions that classes claim, which follow from the weights of the last layer; None where no part needs them."""
         if weight is None or UNCLAIMED not in self.own:
             return None
-        return self._claims.get([weight], lambda: Claims(claims_of(weight))).matrix
+        head: nn.Module | None = self.__dict__["head"]  # a parametrised one has another weight each time it is asked
+        sources = [weight] if isinstance(weight, nn.Parameter) or head is None else [*head.parameters()]
+        return self._claims.get(sources, lambda: Claims(claims_of(weight))).matrix
 
     def constants(self) -> Constants:
         """What follows from the buffers, see :class:`abnn.bayes.derived.Derived`."""
@@ -222,7 +226,7 @@ def _combined(prediction: Any) -> Tensor:
 @score("failures", statistics=True, about=("classes", "labels"))
 def _failures(prediction: Any) -> Tensor:
     """For whoever asks "is this prediction wrong?" of ordinary, changed and unknown inputs alike: small odds count more."""
-    return prediction.combined + OF_ODDS * prediction.parts["odds"].clamp(-CUT, CUT)
+    return prediction.combined + WEIGHT_OF_ODDS * prediction.parts["odds"].clamp(-CUT, CUT)
 
 
 @score("energy", statistics=True, about=("classes", "labels"))

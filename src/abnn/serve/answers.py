@@ -10,7 +10,7 @@ import numpy as np
 
 from abnn.errors import InputError, explain
 from abnn.export.artefact import Answers, Exported, ask
-from abnn.export.learnt import Learnt
+from abnn.export.learnt import CUT, WEIGHT_OF_ODDS, Learnt
 from abnn.store.names import class_names_of
 from abnn.triage.thresholds import seven_digits
 
@@ -83,10 +83,16 @@ class Answerer:
 
         A part counts where it is above usual; ``FAR`` is the term that grows outside of the data. [] without a learnt score.
         """
-        if self.learnt is None or not answers.parts or self.triage.score != "combined":
+        if self.learnt is None or not answers.parts or self.triage.score not in ("combined", "failures"):
             return []
         names, causes = [*answers.parts, FAR], []
-        for row in self.learnt.drops(np.stack([*answers.parts.values()], 1), answers.score).tolist():
+        of_odds = np.zeros_like(answers.score)
+        if self.triage.score == "failures":
+            of_odds = WEIGHT_OF_ODDS * np.clip(answers.parts["odds"], -CUT, CUT)
+        found = self.learnt.drops(np.stack([*answers.parts.values()], 1), answers.score - of_odds)
+        if "odds" in names:
+            found[:, names.index("odds")] += np.maximum(of_odds, 0)
+        for row in found.tolist():
             drops = sorted(zip(names, row), key=lambda pair: -pair[1])
             causes.append({name: float(f"{drop:.4g}") for name, drop in drops if drop >= LEAST_CAUSE})
         return causes

@@ -24,11 +24,12 @@ from abnn.files import as_json
 from abnn.model.inputs import MASK, Batch, Inputs, rows_of
 from abnn.model.network import AttachedNetwork
 from abnn.networks.recipe import rebuild
-from abnn.scores.combined import NEVER, UNCLAIMED
+from abnn.scores.combined import NEVER
 from abnn.store.folder import FIX, LEARNT, OTHER_METHOD, check_tensors, fingerprint, read_folder, write_folder
 from abnn.store.names import check_class_names
 from abnn.store.schema import AttachedModel
 from abnn.tasks import TASKS
+from abnn.tasks.classification import UNCLAIMED
 from abnn.tensors import read_tensors, tensor_digest
 from abnn.triage import Triage
 
@@ -36,7 +37,7 @@ ATTACHMENTS, BACKBONE = AttachedModel.PARTS
 MOST_NOISE = 2**31  # bytes of the draws that a loaded model holds
 PARTS_AT = {"centre": 0, "unit": 0, "anchor": 0, "readable": 0, "linear": 1, "inner": 1}
 """Tensors of the combined score that have an entry for each part, and in which dimension."""
-SILENT = {"unit": 1.0, "readable": NEVER}
+SILENT = {"unit": NEVER, "readable": NEVER}
 """The entries of a part that counts nothing; of all others they are 0."""
 PRIORS: dict[Any, Any] = {prior.__name__: prior for prior in (Gaussian, ScaleMixture)}
 
@@ -250,6 +251,7 @@ def _of_earlier(version: int, path: Path, model: AttachedNetwork, tensors: dict[
         if model.closed_form.words is not None:
             raise FileFormatError(f"{path}: {OTHER_METHOD}")
         tensors = _with_silent_parts(model, tensors, lambda name: name.startswith("looks ") or name == UNCLAIMED)
+        tensors["combined.readable"] = torch.full((len(model.combined.names),), NEVER)
         for name, value in model.closed_form.witness.state_dict().items():
             tensors[f"closed_form.witness.{name}"] = torch.zeros_like(value, device="cpu")
     elif version <= 10:
@@ -267,7 +269,7 @@ def _with_silent_parts(
     """Return the tensors of a combined score that lacks the parts with some names, where these count nothing."""
     names = model.combined.names
     old = torch.tensor([place for place, name in enumerate(names) if not is_new(name)])
-    found = {"combined.readable": torch.full((len(old),), NEVER), **tensors}
+    found = dict(tensors)
     for name, dimension in PARTS_AT.items():
         value = found.get(f"combined.{name}")
         if value is None or value.ndim <= dimension or value.shape[dimension] != len(old):

@@ -41,7 +41,8 @@ PARTS = [
     "attached energy", "attached odds", "attached entropy", "change of mind",
     "widened energy", "widened attached energy",
 ]  # fmt: skip
-READOUT_PARTS = ["misfit", "smallness", "clipped energy", "unclaimed"]
+UNCLAIMED = "unclaimed"
+READOUT_PARTS = ["misfit", "smallness", "clipped energy", UNCLAIMED]
 
 
 def mean_logs(logs: Tensor) -> Tensor:
@@ -151,9 +152,8 @@ class Classification(Task):
         both = torch.stack([plain, attached])
         best, place = both.max(2, keepdim=True)
         mean = both.mean(2, keepdim=True)
-        narrow = (
-            1 + (evidence.variances - usual.variances).exp().mean(1, keepdim=True)
-        ).rsqrt()  # 0 where that is infinite
+        variance = (evidence.variances - usual.variances).exp().mean(1, keepdim=True)
+        narrow = (1 + variance).rsqrt()  # 0 where it is infinite
         logits = [both, both, torch.lerp(mean, both, narrow)]
         last = evidence.last
         if last is not None and weight is not None:

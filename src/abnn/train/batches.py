@@ -233,9 +233,11 @@ class Resident:
         found = _tensors(loader.dataset)
         assert found is not None
         self.loader, self.device = loader, device
-        self.tensors, self.places = list(found[0]), None if found[1] is None else torch.as_tensor(found[1])
+        self.tensors, self.places = list(found[0]), found[1]
         size = sum(tensor[:1].numel() * tensor.element_size() for tensor in self.tensors) * len(loader.dataset)  # type: ignore[arg-type]
-        if self.tensors[0].device != device and size <= LARGEST:
+        here = self.tensors[0].device
+        is_there = here.type == device.type and device.index in (None, here.index)
+        if not is_there and size <= LARGEST:
             held = _HELD.setdefault(loader.dataset, {})
             if device not in held:
                 some = self.tensors if self.places is None else [tensor[self.places] for tensor in self.tensors]
@@ -275,10 +277,10 @@ def resident(loader: Any, device: torch.device) -> Resident | None:
     return Resident(loader, device) if plain and here else None
 
 
-def _tensors(data: Any) -> tuple[Sequence[Tensor], Sequence[int] | None] | None:
+def _tensors(data: Any) -> tuple[Sequence[Tensor], Tensor | None] | None:
     """The tensors of a data set and which of their rows belong to it, None: all; nothing for another data set."""
     if type(data) is TensorDataset:
         return data.tensors, None
     if type(data) is Subset and type(data.dataset) is TensorDataset:
-        return data.dataset.tensors, data.indices
+        return data.dataset.tensors, torch.as_tensor(data.indices, dtype=torch.int64) % len(data.dataset)
     return None

@@ -90,8 +90,12 @@ def _is_plain(loader: DataLoader) -> bool:
 
 def _over(loader: DataLoader, places: Tensor, in_order: bool = False) -> DataLoader:
     """The same loader over some items of its data set; the last batch is dropped only where others are left."""
+    data: Any = loader.dataset
+    rows = places.tolist()
+    if type(data) is Subset:  # of which another one would hide the tensors
+        data, rows = data.dataset, [data.indices[row] for row in rows]
     return DataLoader(
-        Subset(loader.dataset, places.tolist()),
+        Subset(data, rows),
         batch_size=loader.batch_size,
         shuffle=not in_order and isinstance(loader.sampler, RandomSampler),
         num_workers=loader.num_workers,

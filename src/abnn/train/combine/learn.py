@@ -69,24 +69,25 @@ def learn_score(
             _broadcast(model.closed_form.witness, fabric)
         assert held_out is not None
         ordinary, source, labels = gather_evidence(model, run, checked(model, held_out))
+        targets = torch.cat(labels)
         _set_usual(combined, ordinary)
         changed, destroyed = make(model, run, source, labels, outliers, generator)
         if combined.widths is not None:
             outliers_found = [] if destroyed is None else [destroyed[0]]
-            inputs, targets = moments[-1].inputs, torch.cat(labels)
+            inputs = moments[-1].inputs
             combined.widths.learn(fitted, ordinary, targets, outliers_found, model.closed_form.sizes, inputs)
         _set_bounds(combined, ordinary, changed, tabular=source[0].ndim == 2 and source[0].is_floating_point())
         hide = HiddenWords(model.closed_form.words, moments[0] if isinstance(moments[0], WordCounts) else None)
-        groups = groups_of(model, Seen(ordinary, torch.cat(labels), changed, destroyed, hide), generator)
+        groups = groups_of(model, Seen(ordinary, targets, changed, destroyed, hide), generator)
         raw = combined.raw_parts(ordinary)
         combined.centre.copy_(raw.median(0).values)
         combined.unit.copy_(unit_of(raw))
         _set_readable(combined, raw, changed)
         known = seen_before(combined, groups)
-        trust, familiar = learn_trust(model, ordinary, torch.cat(labels), changed, known)
+        trust, familiar = learn_trust(model, ordinary, targets, changed, known)
         combined.trust.fill_(trust)
         combined.familiar.fill_(familiar)
-    fit_members(combined, groups, known, len(torch.cat(labels)), generator)
+    fit_members(combined, groups, known, len(targets), generator)
     with torch.no_grad():
         said = combined.members(combined.in_units(raw))
         combined.mean.copy_(said.mean(1, keepdim=True))

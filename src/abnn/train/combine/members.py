@@ -130,11 +130,15 @@ def fit_members(combined: Any, groups: Groups, known: float, inputs: int, genera
     inputs  how many held-out inputs there are
     """
     names = ("linear", "inner", "offset", "outer")
-    (new, old), (few, many) = BEYOND_NEAR, DROPPED
+    (new, old), (least_dropped, most_dropped) = BEYOND_NEAR, DROPPED
     excuse = WEIGHTS["changed", "near"] * min(1.0, max(0.0, (inputs - FEW) / (ENOUGH - FEW)))
     weight_of = WEIGHTS | {("near", "destroyed"): new + known * (old - new), ("changed", "near"): excuse}
-    dropped = few + known * (many - few)
-    pairs = [(*pair, weight) for pair, weight in weight_of.items() if all(len(groups.get(name, ())) for name in pair)]
+    dropped = least_dropped + known * (most_dropped - least_dropped)
+    pairs = [
+        (*pair, weight)
+        for pair, weight in weight_of.items()
+        if weight and all(len(groups.get(name, ())) for name in pair)
+    ]
     if not pairs:
         for name in names:
             getattr(combined, name).zero_()
