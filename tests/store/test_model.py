@@ -346,6 +346,16 @@ def test_models_of_the_earlier_method_say_what_to_do(fitted: abnn.Attached, tmp_
         load_model(path)
 
 
+def test_another_score_is_calibrated_and_saved_with_the_model(tmp_path: Path) -> None:
+    x, y = data(80)
+    model = with_score(randomise_attachments(attached()), x)
+    model.score = "failures"
+    calibrate(model, [(x, y)], progress=False)
+    said, loaded = model.predict(x), abnn.load(model.save(tmp_path / "model"), backbone()).predict(x)
+    assert loaded.default == "failures" and loaded.verdict == said.verdict
+    assert torch.equal(loaded.score, said.score_by("failures"))
+
+
 def with_silent_claims(x: Tensor) -> abnn.Attached:
     """A model with a score, in which what classes claim counts nothing."""
     model = with_score(randomise_attachments(attached()), x)
