@@ -18,8 +18,10 @@ import abnn
 from abnn.attached import Attached
 from abnn.bayes.claims import claims_of
 from abnn.errors import NotFittedError
+from abnn.export import learnt
 from abnn.model.evidence import Evidence
 from abnn.networks.by_name import PaperResNet
+from abnn.scores import combined as scores
 from abnn.scores.combined import CUT, HIDDEN, MEMBERS, Combined
 from abnn.tasks import Classification
 from abnn.tasks.classification import PARTS, READOUT_PARTS
@@ -313,3 +315,9 @@ def test_what_classes_claim_is_found_once_for_heads_with_parametrised_weights(mo
     with torch.no_grad():
         head.parametrizations.weight.original1.copy_(torch.randn(5, 16, generator=generator(1)))
     assert not torch.equal(model.predict(x).parts["unclaimed"], before) and len(calls) == 1
+
+
+def test_exported_models_compute_with_the_same_constants() -> None:
+    """They import no torch, so the numbers stand twice."""
+    for name in ("CUT", "LOWEST", "NEVER", "WEIGHT_OF_ODDS"):
+        assert getattr(learnt, name) == getattr(scores, name)
