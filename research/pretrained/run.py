@@ -10,9 +10,11 @@ v has a larger score than one of u" (:func:`columns`):
 
 near, far        A(ordinary, near); mean over far sets of A(ordinary, far set)
 semi < near      mean over semi kinds of A(kind, near)
+readable < near  the same of those images of a kind that the row's own prediction has right; kinds without any do not count
 semi < far       mean over semi kinds and far sets of A(kind, far set)
 errors           A(right, wrong), of the row's own predictions on ordinary images
-failures         A(right, wrong) over all test images together; of an unknown class every prediction is wrong
+mistakes         the same over ordinary and semi images together
+failures         the same over all test images together; of an unknown class every prediction is wrong
 accuracy         on ordinary images; on semi: mean over kinds. Of a category, the mean probability of its classes counts
 
 One record for each row and split, without arrays: <output>/<network>/<row>-seed<split>.json.
@@ -56,7 +58,9 @@ ATTACHED: dict[str, dict[str, Any]] = {
     "abnn (closed form)": {"epochs": 0, "score": "combined"},
 }
 ROWS = (*PLAIN, *POSTHOC, *ATTACHED)
-NAMES = ("near", "far", "semi < near", "semi < far", "errors", "failures", "accuracy", "accuracy on semi")
+NAMES = (
+    "near", "far", "semi < near", "readable < near", "semi < far", "errors", "mistakes", "failures", "accuracy", "accuracy on semi",
+)  # fmt: skip
 COLUMNS = [Column(name, f"columns.{name}") for name in NAMES]
 BATCH, FIT_BATCH = 50, 64
 Configs = dict[str, dict[str, Any]]  # settings of each row
@@ -187,22 +191,30 @@ def columns(evaluation: Evaluation, by_score: bool = True) -> Numbers:
     semi = [each.name for each in evaluation.tier("semi")]
     far = [each.name for each in evaluation.tier("full") if each.name != "near"]
     accuracy = {each.name: float(each.correct.mean()) for each in evaluation.sets if each.labelled}
-    all_right = np.concatenate(
-        [each.correct if each.labelled else np.zeros(len(each), bool) for each in evaluation.sets]
-    )
-    all_scores = np.concatenate([scores[each.name] for each in evaluation.sets])
+    readable = [
+        auroc(scores[each.name][each.correct], scores["near"]) for each in evaluation.tier("semi") if each.correct.any()
+    ]
     numbers = {
         "near": auroc(good, scores["near"]),
         "far": float(np.mean([auroc(good, scores[each]) for each in far])),
         "semi < near": float(np.mean([auroc(scores[each], scores["near"]) for each in semi])),
+        **({"readable < near": float(np.mean(readable))} if readable else {}),
         "semi < far": float(np.mean([auroc(scores[each], scores[other]) for each in semi for other in far])),
         **({} if right.all() or not right.any() else {"errors": auroc(good[right], good[~right])}),
-        "failures": auroc(all_scores[all_right], all_scores[~all_right]),
+        "mistakes": right_below_wrong([each for each in evaluation.sets if each.labelled], evaluation.score),
+        "failures": right_below_wrong(evaluation.sets, evaluation.score),
         "accuracy": accuracy[ordinary.name],
         "accuracy on semi": float(np.mean([accuracy[each] for each in semi])),
     }
     detection = {name: auroc(good, values) for name, values in scores.items() if name != ordinary.name}
     return {"columns": numbers, "accuracy": accuracy, "detection": detection}
+
+
+def right_below_wrong(sets: Sequence[SetResult], score: str) -> float:
+    """A(right, wrong) over all images of some sets; every prediction of an unknown class is wrong."""
+    right = np.concatenate([each.correct if each.labelled else np.zeros(len(each), bool) for each in sets])
+    values = np.concatenate([each.scores[score] for each in sets])
+    return auroc(values[right], values[~right])
 
 
 def loader(images: ImageSet, batch: int, shuffled_by: torch.Generator | None = None) -> DataLoader[Any]:

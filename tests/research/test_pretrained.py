@@ -137,12 +137,16 @@ def test_columns_are_means_of_aurocs() -> None:
     assert tuple(got) == NAMES
     everything = np.concatenate([*values.values()])
     right = np.concatenate([known.correct, blur.correct, dim.correct, np.zeros(120, bool)])
+    of_known = everything[: len(right) - 120]
+    read = {each.name: each.scores["s"][each.correct] for each in (blur, dim)}
     expected = {
         "near": area(values["ordinary"], values["near"]),
         "far": np.mean([area(values["ordinary"], values[each]) for each in "fg"]),
         "semi < near": np.mean([area(values[each], values["near"]) for each in "bd"]),
+        "readable < near": np.mean([area(read[each], values["near"]) for each in "bd"]),
         "semi < far": np.mean([area(values[each], values[full]) for each in "bd" for full in "fg"]),
         "errors": area(values["ordinary"][known.correct], values["ordinary"][~known.correct]),
+        "mistakes": area(of_known[right[:-120]], of_known[~right[:-120]]),
         "failures": area(everything[right], everything[~right]),
         "accuracy": known.correct.mean(),
         "accuracy on semi": (blur.correct.mean() + dim.correct.mean()) / 2,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
-from abnn.scores.combined import MEMBERS
+from abnn.scores.combined import MEMBERS, say
 from abnn.train.combine import auroc, learn_score
+from abnn.train.combine.members import fit_members
 from abnn.train.hold_out import hold_out
 from tests.conftest import mlp, trained
 from tests.train.test_fit import QUIET, attached, data, equal, loader, quiet, values
@@ -136,6 +138,29 @@ def test_a_score_learns_to_order_the_groups(full_learning: None) -> None:
     noise = model.predict(20 * torch.randn(200, 6)).score
     assert auroc(ordinary, noise) > 0.99
     assert auroc(ordinary, unknown) > 0.9
+
+
+@pytest.mark.parametrize("known", [0.0, 1.0])
+def test_changed_inputs_that_are_misread_are_more_uncertain(known: float, full_learning: None) -> None:
+    """Two parts, noise and one that tells misread inputs; changed ones lie below near ones all the same."""
+    names = ["noise", "odds"]
+    combined = SimpleNamespace(
+        names=names, linear=torch.zeros(MEMBERS, 2, 1), inner=torch.zeros(MEMBERS, 2, 4), offset=torch.zeros(MEMBERS, 1, 4),
+        outer=torch.zeros(MEMBERS, 4, 1),
+    )  # fmt: skip
+    random = torch.Generator().manual_seed(0)
+    middle = {"ordinary": -2.0, "readable": -1.0, "misread": 1.0, "near": 3.0, "destroyed": 5.0}
+    groups = {name: torch.randn(200, 2, generator=random) * 0.3 for name in middle}
+    for name, value in middle.items():
+        groups[name][:, 1] += value
+    groups["changed"] = torch.cat([groups["readable"], groups["misread"]])
+    fit_members(combined, groups, known, 500, random)
+    said = {
+        name: say(rows, combined.linear, combined.inner, combined.offset, combined.outer).mean(0)
+        for name, rows in groups.items()
+    }
+    assert auroc(said["readable"], said["misread"]) > 0.95
+    assert auroc(said["misread"], said["near"]) > 0.95
 
 
 def test_a_seed_gives_the_same_bits_and_another_does_not() -> None:

@@ -2,7 +2,8 @@
 
 Four groups of inputs are told apart: ordinary ones; *changed* ones, outliers of severity at most 0.3; *destroyed* ones, of severity
 at least 0.7; and *near* ones, ordinary inputs of classes that are hidden from the network (a random fifth of them, several
-times over: their logits are left out). The score is to order pairs of them:
+times over: their logits are left out). Of ordinary inputs some are *right* and some *wrong*, of changed ones *readable* and *misread*: by
+the network's own predictions. The score is to order pairs of them:
 
     minimise  sum over pairs  weight * softplus(s(less) - s(more)).
 
@@ -27,18 +28,18 @@ from abnn.train.combine.gather import Made
 from abnn.train.combine.hidden_words import HiddenWords
 
 WEIGHTS = {
-    ("ordinary", "near"): 4.0,
-    ("ordinary", "destroyed"): 3.0,
-    ("changed", "near"): 4.0,
-    ("changed", "destroyed"): 3.0,
-    ("right", "wrong"): 1.5,
-    ("ordinary", "changed"): 0.5,
+    ("ordinary", "near"): (6.0, 4.0),
+    ("ordinary", "destroyed"): (4.0, 3.0),
+    ("changed", "near"): (8.0, 4.0),
+    ("changed", "destroyed"): (4.0, 3.0),
+    ("near", "destroyed"): (0.3, 12.0),
+    ("right", "wrong"): (3.0, 1.5),
+    ("readable", "misread"): (4.0, 1.0),
+    ("ordinary", "changed"): (0.5, 0.5),
 }
-"""How much each pair counts; the first of a pair is to be less uncertain. One more follows."""
+"""How much each pair counts where held-out inputs are new to the network, and where they are not; the first of a pair is to be less uncertain."""
 KNOWN, WELL_KNOWN = 0.95, 0.99
 """AUROCs of near inputs by the network's own energy: up to the first, held-out inputs are new to it; from the second on, they are not."""
-BEYOND_NEAR = (0.3, 12.0)
-"""Weight of the pair near, destroyed where held-out inputs are new to the network, and where they are not."""
 DROPPED = (0.05, 0.5)
 """The share of parts that a member does not see in a step, likewise."""
 FEW, ENOUGH = 80, 160
@@ -47,9 +48,11 @@ from a few inputs that looking changed is an excuse took 30 points off a recurre
 ENERGIES = (["energy"], ["energy", "attached energy"], ["widened energy", "widened attached energy"])
 AS_THEY_ARE, WIDENED, TOLERANCE = 0.25, 0.5, 0.01
 """How much energies count beside what was learnt, and what widening may cost in the AUROC of near inputs."""
-OF_WORDS = {"distance at words": 0.5, "nearest class at words": 0.5, "nearest class at meaning": 0.5}
+WORDS = "distance at words"
+OF_WORDS = {WORDS: 0.5, "nearest class at words": 0.5, "nearest class at meaning": 0.5, "odds": 0.5}
 """How much each of these counts beside what was learnt, where inputs are words. No pair can teach that: hidden classes are some that the
-network has learnt from, so its energies find all of them, and words that nobody knows do not occur in them."""
+network has learnt from, so its energies find all of them, and words that nobody knows do not occur in them. Odds are among them, or words would
+drown what the network says about its mistakes."""
 ROUNDS = 8  # of hidden classes
 STEPS, PAIRS, RATE, DECAY = 450, 256, 5e-3, 0.1
 FINEST = 1e-3  # unit of a part, relative to its size: what differs by less is rounding
@@ -106,7 +109,9 @@ def _round(model: AttachedNetwork, seen: Seen, hidden: Tensor) -> Groups:
     if changed is not None:
         evidence, own_labels = changed
         kept = ~task.hidden_inputs(own_labels, hidden)
-        groups["changed"] = units(combined.raw_parts(hide(evidence, hidden), visible))[kept]
+        x = units(combined.raw_parts(hide(evidence, hidden), visible))
+        right = task.right_inputs(evidence, own_labels, hidden)
+        groups |= {"changed": x[kept], "readable": x[kept & right], "misread": x[kept & ~right]}
     if destroyed is not None:
         groups["destroyed"] = units(combined.raw_parts(hide(destroyed[0], hidden), visible))
     return groups
@@ -130,10 +135,9 @@ def fit_members(combined: Any, groups: Groups, known: float, inputs: int, genera
     inputs  how many held-out inputs there are
     """
     names = ("linear", "inner", "offset", "outer")
-    (new, old), (least_dropped, most_dropped) = BEYOND_NEAR, DROPPED
-    excuse = WEIGHTS["changed", "near"] * min(1.0, max(0.0, (inputs - FEW) / (ENOUGH - FEW)))
-    weight_of = WEIGHTS | {("near", "destroyed"): new + known * (old - new), ("changed", "near"): excuse}
-    dropped = least_dropped + known * (most_dropped - least_dropped)
+    weight_of = {pair: _between(ends, known) for pair, ends in WEIGHTS.items()}
+    weight_of["changed", "near"] *= min(1.0, max(0.0, (inputs - FEW) / (ENOUGH - FEW)))
+    dropped = _between(DROPPED, known)
     pairs = [
         (*pair, weight)
         for pair, weight in weight_of.items()
@@ -176,6 +180,12 @@ def fit_members(combined: Any, groups: Groups, known: float, inputs: int, genera
             getattr(combined, name).copy_(value)
 
 
+def _between(ends: tuple[float, float], known: float) -> float:
+    """Return the number between both ends: the first for data that are new to the network, the second for those that are not."""
+    new, old = ends
+    return new + known * (old - new)
+
+
 def choose_anchor(combined: Any, groups: Groups) -> Tensor:
     """How much the energies count beside what was learnt: those with and without attachments, widened where that costs nothing.
 
@@ -188,7 +198,7 @@ def choose_anchor(combined: Any, groups: Groups) -> Tensor:
     if by_widened is not None and by_own is not None and by_widened < by_own - TOLERANCE:
         anchor = AS_THEY_ARE * both
     for name, weight in OF_WORDS.items():
-        if name in combined.names:
+        if WORDS in combined.names and name in combined.names:
             anchor[combined.names.index(name)] += weight
     return anchor
 
