@@ -47,6 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
         torchvision()  # which lightning imports, and the process that collects warnings imports lightning's kinds of them
     # Calibration sets of tests are small; that too few inputs are said to be too few is tested in tests/triage.
     config.addinivalue_line("filterwarnings", "ignore:rejected. got:abnn.errors.AbnnWarning")
+    # Many networks of tests are neither trained nor fitted; that this is said is tested in tests/train and tests/triage.
+    config.addinivalue_line("filterwarnings", "ignore:backbone. got a network at chance:abnn.errors.AbnnWarning")
+    config.addinivalue_line("filterwarnings", "ignore:model. got a model that was not fitted:abnn.errors.AbnnWarning")
     if not bfloat16_works():  # before the first product of this process: that is when PyTorch looks
         os.environ.setdefault(*WITHOUT_AMX)
         bfloat16_works.cache_clear()

@@ -95,6 +95,48 @@ def test_a_backbone_that_learns_along_is_compared_with_what_it_was() -> None:
     assert not compare(model, batches()).lost  # which looks at the backbone as it is now
 
 
+@pytest.mark.parametrize(
+    ("right", "chance", "at_chance"),
+    [
+        (100, 100.0, True),
+        (118, 100.0, True),  # two standard deviations are 19
+        (120, 100.0, False),
+        (20, 100.0, True),  # labels are in another order
+        (950, 950.0, True),  # always the most frequent class
+        (1000, 1000.0, False),  # all labels are equal: nothing can be said
+        (500, 0.0, False),  # not known
+    ],
+)
+def test_chance_is_what_labels_in_any_order_give(right: int, chance: float, at_chance: bool) -> None:
+    assert Knowledge(1000, right, right, 0, 0, chance=chance).at_chance is at_chance
+
+
+def test_chance_is_the_mean_over_all_orders_of_labels() -> None:
+    x, y = data()
+    model = attached()
+    with torch.no_grad():
+        label = model.backbone(x).argmax(1)
+    expected = torch.stack([(label == y.roll(steps)).sum() for steps in range(len(y))]).double().mean()
+    assert compare(model, batches()).chance == pytest.approx(float(expected))
+
+
+def test_fit_warns_of_labels_that_are_not_of_the_inputs() -> None:
+    x, y = data()
+    turned = [(x, (y + 1) % attached().classes)]
+    with pytest.warns(
+        AbnnWarning, match=r"backbone: got a network at chance: of 96 training inputs .*order of classes"
+    ):
+        abnn.fit(attached(), turned, epochs=0, **QUIET)
+
+
+def test_a_backbone_that_learns_along_may_begin_at_chance() -> None:
+    x, y = data()
+    turned = [(x, (y + 1) % attached().classes)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*at chance", AbnnWarning)
+        abnn.fit(attached(), turned, **quiet(freeze_backbone=False, epochs=1))
+
+
 def test_good_fits_are_quiet() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", AbnnWarning)

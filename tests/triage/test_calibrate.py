@@ -242,9 +242,23 @@ def test_what_small_sets_can_promise_is_kept_and_said() -> None:
 
 
 def test_the_warning_points_to_the_caller(model: abnn.Attached) -> None:
-    with pytest.warns(AbnnWarning, match="rejected: got 0.01 with 30 good inputs") as caught:
+    with pytest.warns(AbnnWarning, match="rejected: got 0.01 with 30 good inputs; accepted") as caught:
         calibrate(model, [(X[:30], Y[:30])], TriageConfig(draws=1, score="entropy"), progress=False)
     assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_a_model_that_was_not_fitted_is_said_to_be() -> None:
+    plain = attached()
+    with pytest.warns(
+        AbnnWarning, match=r"model: got .*not fitted, whose score is 'entropy' and not 'combined'.*abnn.fit"
+    ) as caught:
+        calibrate(plain, loader(), progress=False)
+    assert [warning.filename for warning in caught if "not fitted" in str(warning.message)] == [__file__]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*not fitted", AbnnWarning)
+        calibrate(plain, loader(), TriageConfig(score="entropy"), progress=False)
+        plain.score = "margin"  # which is there before a fit
+        calibrate(plain, loader(), progress=False)
 
 
 def test_costs_choose_thresholds_and_promise_nothing() -> None:

@@ -47,7 +47,13 @@ def calibrate(
     loader    yields (x, y) every time it is iterated; it is read more than once
     outliers  made from the good data, within its range unless the generator has one of its own; or a data set of real ones
     """
-    model.triage = choose(gather(model, loader, config, outliers, progress), config)
+    gathered = gather(model, loader, config, outliers, progress)
+    usual = getattr(model, "score", None)
+    if config.score is None and isinstance(usual, str) and gathered.score != usual:
+        actual = f"a model that was not fitted, whose score is {gathered.score!r} and not {usual!r}"
+        fix = "Call abnn.fit(model, train_loader) first; epochs=0 learns the score alone, in seconds."
+        warnings.warn(explain("model", actual, "a fitted model", fix), AbnnWarning, stacklevel=2)
+    model.triage = choose(gathered, config)
     return model.triage
 
 
@@ -241,9 +247,9 @@ def _affordable(gathered: Gathered, config: TriageConfig) -> float:
         return config.rejected
     # The largest score is the threshold then, and this is what it can promise.
     share = 1 / (count + 1) if config.confidence is None else 1 - (1 - config.confidence) ** (1 / count)
-    of = "of a class " if config.per_class else ""
+    of = " of a class" if config.per_class else ""
     fix = f"The largest score is the threshold, and rejected={share:.2g} is promised instead. Hold out more data."
-    message = explain("rejected", f"{config.rejected} with {count} good inputs {of}", f"at least {needed} of them", fix)
+    message = explain("rejected", f"{config.rejected} with {count} good inputs{of}", f"at least {needed} of them", fix)
     warnings.warn(message, AbnnWarning, stacklevel=4)  # of calibrate()
     return share
 

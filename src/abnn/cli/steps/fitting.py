@@ -193,6 +193,7 @@ def fit_attachments(job: Job, network: nn.Module, before: Before) -> Attached:
     config = FitConfig(freeze_backbone=not request.joint, backbone_lr=request.backbone_lr, accelerator=request.device)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*cost accuracy", AbnnWarning)  # judge() looks, on held-out images first
+        warnings.filterwarnings("ignore", ".*at chance", AbnnWarning)  # so does measure()
         fit(model, job.train_loader(), progress=not request.quiet, config=config, **options)
     return model
 
