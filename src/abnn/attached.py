@@ -90,6 +90,8 @@ class Attached(AttachedNetwork):
     def _is_batch(self, x: Any) -> bool:
         if isinstance(x, Tensor | np.ndarray | Mapping | Inputs) or not isinstance(x, Iterable):
             return True
+        if isinstance(x, str | bytes) or hasattr(x, "to_numpy"):
+            return True  # which check_inputs() refuses: these are iterables of letters and of columns, not of batches
         several = self.input_forms is not None and isinstance(x, tuple | list) and len(x) == len(self.input_forms)
         return several and all(isinstance(each, Tensor | np.ndarray) for each in x)
 

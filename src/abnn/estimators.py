@@ -8,6 +8,7 @@ classifier.verdict(X)                                       # "accept", "notice"
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from itertools import pairwise
 from typing import Any
@@ -21,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor, nn
 
 from abnn.attached import Attached, attach
-from abnn.errors import AbnnWarning, InputError, explain
+from abnn.errors import AbnnWarning, InputError, NotFittedError, explain
 from abnn.predict import NumberPrediction, Prediction
 from abnn.train.fit import fit
 from abnn.triage import TriageConfig, calibrate
@@ -128,7 +129,13 @@ class _Estimator(BaseEstimator):
 
     def verdict(self, X: Any) -> np.ndarray:
         """Return "accept", "notice" or "reject" for each row; an error where there were too few rows to calibrate."""
-        return np.array(self._predict(X).verdict)
+        p = self._predict(X)
+        if p.triage is None:
+            least = least_count(TriageConfig().noticed)
+            accepted = f"at least {least} held-out rows, which are {math.ceil(least / self.held_out)} in all"
+            fix = "Fit on more rows, or with a larger held_out."
+            raise NotFittedError(explain("verdict", "an estimator with too few rows to calibrate", accepted, fix))
+        return np.array(p.verdict)
 
 
 class Standard(nn.Module):

@@ -263,7 +263,7 @@ def test_networks_without_a_tensor_as_output() -> None:
     "head,shape,advice",
     [
         (nn.Linear(16, 1), r"\(5, 1\)", r"one logit z.*torch\.stack\(\[0 \* z, z\], 1\)"),
-        (nn.Sequential(nn.Linear(16, 1), nn.Flatten(0)), r"\(5,\)", "one logit z"),
+        (nn.Sequential(nn.Linear(16, 1), nn.Flatten(0)), r"\(5,\)", 'task="regression".*one logit z'),
         (nn.Sequential(nn.Linear(16, 6), nn.Unflatten(1, (2, 3))), r"\(5, 2, 3\)", "one row of logits"),
         (nn.Sequential(nn.Linear(16, 6), nn.Flatten(0), nn.Unflatten(0, (10, 3))), r"\(10, 3\)", "one row of logits"),
     ],

@@ -132,6 +132,11 @@ def test_no_block() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x
 
+    with pytest.raises(
+        AttachError, match=r"backbone: got Linear, which calls no modules inside.*nn.Sequential\(layer\)"
+    ):
+        found(nn.Linear(4, 3), torch.zeros(2, 4))
+    assert found(nn.Sequential(nn.Linear(4, 3)), torch.zeros(2, 4)) == ["0"]
     with pytest.raises(AttachError, match=r"backbone: .*no block was found.*at=\[...\]"):
         found(nn.Sequential(Nothing(), nn.ReLU()), torch.zeros(1, 4))
 

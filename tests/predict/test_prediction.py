@@ -360,12 +360,47 @@ def test_inputs_of_other_kinds(attached: Attached, images: Tensor) -> None:
         (torch.zeros(0, 1, 12, 12), "x: got an empty batch"),
         (torch.zeros(2, 1, 12, 12, dtype=torch.uint8), r"x: got dtype torch.uint8; accepted: dtype torch.float32"),
         ([torch.zeros(1, 12, 12)], "x: got shape .*accepted: shape .batch"),
+        ("photo.png", "x: got str; accepted: a tensor or array.*Read a file"),
+        (["a text", "another"], "x: got str.*turn a text into tokens"),
+        ([0.5, 0.5], r"x: got float.*torch.tensor\(x\)"),
+        (np.zeros((2, 1, 12, 12), dtype=object), "x: got an array of type object; accepted: an array of numbers"),
+        (torch.zeros(2, 1, 12, 12).to_sparse(), r"x: got a tensor of layout .*x.to_dense\(\)"),
         (torch.zeros(2, 1, 12, 0), r"x: got inputs of shape \(1, 12, 0\), on which the network fails"),
     ],
 )
 def test_bad_inputs_are_explained(attached: Attached, x: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         attached.predict(x)
+
+
+def test_tables_of_pandas_are_explained(tabular: tuple[Tensor, Tensor]) -> None:
+    pandas = pytest.importorskip("pandas")
+    x, _ = tabular
+    model = abnn.attach(nn.Sequential(nn.Linear(x.shape[1], 8), nn.ReLU(), nn.Linear(8, 3)), x[:1])
+    table = pandas.DataFrame(x.numpy())
+    with pytest.raises(InputError, match=r"x: got DataFrame; accepted: .* Pass x.to_numpy\(\)"):
+        model.predict(table)
+    same(model.predict(table.to_numpy()), model.predict(x))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_tokens_without_an_embedding_are_explained(several: bool) -> None:
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.first, self.last = nn.Embedding(20, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, input_ids: Tensor) -> Tensor:
+            return self.last(self.first(self.words(input_ids).mean(1)).relu())
+
+    def batch(tokens: Tensor) -> Any:
+        return {"input_ids": tokens} if several else tokens
+
+    model = abnn.attach(Reader(), batch(torch.zeros(1, 5, dtype=torch.int64)))
+    with pytest.raises(
+        InputError, match=r"x: got whole numbers from 3 to 20 in shape \(2, 2\), on .* fails: .*tokenizer"
+    ):
+        model.predict(batch(torch.tensor([[3, 4], [5, 20]])))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -504,6 +539,12 @@ def test_tables(fitted: Attached, images: Tensor) -> None:
     assert named["verdict"].tolist() == ["reject", "notice", "accept", "accept", "accept"]
     assert named["label"].tolist() == ["abcd"[label] for label in prediction.label.tolist()]
     assert (named[["p(a)", "p(b)", "p(c)", "p(d)"]] == 0.25).all(axis=None)
+    with pytest.raises(InputError, match="class_names: got 3 names; accepted: 4, one for each of the classes"):
+        prediction.to_pandas(["a", "b", "c"])
+
+
+def test_a_prediction_is_shown_in_one_line(fitted: Attached, images: Tensor) -> None:
+    assert repr(fitted.predict(images)) == "Prediction(5 inputs, 4 classes, score 'combined', no thresholds)"
 
 
 # -- views ---------------------------------------------------------------------------------------------------------------

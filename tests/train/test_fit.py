@@ -100,6 +100,7 @@ def test_frozen_fit_changes_attachments_alone() -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert all(not torch.equal(old, layer.weight_mean) for old, layer in zip(means, model.layers))
     assert len(history.rows) == 2 and model.is_judge and not model.training
+    assert repr(history).startswith("History(epoch 2, id 0.") and len(repr(history)) < 400
     assert {
         "id",
         "outliers",
@@ -621,8 +622,9 @@ X, Y = data(8)
         ([(X, Y, Y)], "tuple of 3"),
         ([(X, Y + 1)], "0 to 2, the backbone's classes"),
         ([(X, Y - 5)], "labels from -5"),
-        ([(X, Y.float())], "one whole number per input"),
         ([(X, nn.functional.one_hot(Y, 3))], "Give class numbers, not one-hot"),
+        ([(X, Y[:, None])], r"labels of shape .*Give y\[:, 0\]"),
+        ([(X, Y.float())], r"type torch.float32 .*one whole number per input. Give y.long\(\), or .*regression"),
         ([(X, Y[:4])], "for 8 inputs"),
         ([(X[:, 0], Y)], "Check the rank"),
         ([(X.repeat(1, 3, 1, 1), Y)], "Check channels"),

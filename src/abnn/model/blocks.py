@@ -120,6 +120,10 @@ class Probe:
             return outermost
         layers = [name for name in usable if isinstance(self.modules[name], (nn.Linear, nn.RNNBase, *CONVOLUTIONS))]
         if not layers:
+            if not any(self.calls):
+                actual = f"{type(self.modules['']).__name__}, which calls no modules inside"
+                accepted = "a network with modules in it, beside which attachments can be placed"
+                raise AttachError(explain("backbone", actual, accepted, "Wrap a single layer: nn.Sequential(layer)."))
             raise AttachError(
                 "backbone: got a network in which no block was found; accepted: a network with repeated blocks, or "
                 "with linear or convolutional layers that are called once per pass, batch first. Name the places "

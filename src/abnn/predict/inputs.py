@@ -55,13 +55,17 @@ def split_batch(model: Any, batch: Any) -> tuple[Any, Any]:
 def _check_tensor(argument: Name, x: Any, expected: tuple[int, ...], dtype: torch.dtype, values: bool) -> Tensor:
     name = argument if argument == "x" else f"x[{argument!r}]"
     if isinstance(x, np.ndarray):
+        if x.dtype.kind not in "biufc":
+            fix = 'Convert it, with x.astype("float32") say; columns of texts have to become numbers first.'
+            raise InputError(explain(name, f"an array of type {x.dtype}", "an array of numbers", fix))
         x = torch.from_numpy(
             np.require(x, requirements=["C", "W"])
         )  # no negative strides, and memory that can be written to
     if not isinstance(x, Tensor):
         accepted = "a tensor or array with one batch of inputs, or a loader"
-        fix = "For a network of several inputs, attach with such an example." if isinstance(x, Mapping | Inputs) else ""
-        raise InputError(explain("x", type(x).__name__, accepted, fix))
+        raise InputError(explain("x", type(x).__name__, accepted, _how_to_convert(x)))
+    if x.layout != torch.strided:
+        raise InputError(explain(name, f"a tensor of layout {x.layout}", "a dense tensor", "Pass x.to_dense()."))
     shape = tuple(x.shape)
     accepted = f"shape (batch, {', '.join(map(str, expected))})"
     if x.ndim != len(expected) + 1:
@@ -81,6 +85,17 @@ def _check_tensor(argument: Name, x: Any, expected: tuple[int, ...], dtype: torc
             numbers = f"numbers from {int(x.min())} to {int(x.max())}"
             raise InputError(explain(name, numbers, f"what {dtype} can hold", "Convert it as in training."))
     return x.to(dtype)
+
+
+def _how_to_convert(x: Any) -> str:
+    """Return how to make a batch of what is none; "" where that cannot be said."""
+    if isinstance(x, Mapping | Inputs):
+        return "For a network of several inputs, attach with such an example."
+    if hasattr(x, "to_numpy"):  # a table of pandas or polars
+        return "Pass x.to_numpy()."
+    if isinstance(x, str | bytes):
+        return "Read a file, or turn a text into tokens, as in training."
+    return "Pass torch.tensor(x), of the whole batch." if isinstance(x, int | float) else ""
 
 
 def check_values(x: Tensor, name: str = "x") -> None:

@@ -16,7 +16,7 @@ from abnn.bayes.noise import Noise
 from abnn.errors import InputError, explain
 from abnn.model.blocks import summary
 from abnn.model.evidence import Evidence
-from abnn.model.inputs import Batch, rows_of
+from abnn.model.inputs import Batch, Inputs, rows_of
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
 from abnn.model.views import side_by_side
@@ -60,6 +60,16 @@ class PredictionPass:
             accepted = f"inputs of shape {self.network.input_shape}, as the model was attached with, or others that it can take"
             actual = f"inputs of shape {tuple(x.shape[1:])}, on which the network fails: {summary(error)}"
             raise InputError(explain("x", actual, accepted)) from error
+        except IndexError as error:
+            if x.is_floating_point():
+                raise
+            tokens = x.first if isinstance(x, Inputs) else x
+            numbers = f"whole numbers from {int(tokens.min())} to {int(tokens.max())} in shape {tuple(tokens.shape)}"
+            accepted = "tokens that the network has an embedding for, and no more of them than it takes"
+            fix = "Make them with the tokenizer that the network was trained with."
+            raise InputError(
+                explain("x", f"{numbers}, on which the network fails: {summary(error)}", accepted, fix)
+            ) from error
 
     def outputs(self, rows: Batch, x: Batch) -> Outputs:
         """What is computed from all views of the inputs and the inputs as they are; this is what can be compiled."""

@@ -69,6 +69,10 @@ class Task(ABC):
         if y.ndim != 1 or len(y) != inputs or y.is_floating_point():
             actual = f"labels of shape {tuple(y.shape)} and type {y.dtype} for {inputs} inputs"
             fix = "Give class numbers, not one-hot."
+            if tuple(y.shape) == (inputs, 1):
+                fix = "Give y[:, 0]."
+            elif tuple(y.shape) == (inputs,):
+                fix = 'Give y.long(), or attach with task="regression" if they are amounts.'
             raise InputError(explain("loader", actual, "one whole number per input", fix))
         if values and y.numel() and (y.min() < 0 or y.max() >= outputs):
             actual = f"labels from {y.min().item()} to {y.max().item()}"

@@ -32,6 +32,10 @@ from abnn.model.evidence import Evidence
 from abnn.model.network import mean_logits
 from abnn.tasks.base import Task, Usual, wrong_outputs
 
+ONE_OUTPUT = (
+    'Numbers, not classes? Pass task="regression". For one logit z of a yes-or-no question, wrap it in a module that returns '
+    "torch.stack([0 * z, z], 1), z flat."
+)
 FEWEST = 4  # classes of which some can be hidden
 HIDDEN = 0.2
 SMALL = 1e-3
@@ -108,8 +112,7 @@ class Classification(Task):
 
     def check_outputs(self, shape: tuple[int, ...], batch: int, outputs: Tensor | None) -> int:
         if len(shape) != 2 or shape[0] != batch or shape[1] < 2:
-            wrap = "For one logit z of a yes-or-no question, wrap it in a module that returns torch.stack([0 * z, z], 1), z flat."
-            fix = wrap if shape in ((batch,), (batch, 1)) else ""
+            fix = ONE_OUTPUT if shape in ((batch,), (batch, 1)) else ""
             raise wrong_outputs(shape, batch, f"shape ({batch}, K), one logit for each of K >= 2 classes", fix)
         if outputs is not None and (outputs >= 0).all() and ((outputs.float().sum(1) - 1).abs() < 1e-4).all():
             actual, fix = "a network that returns probabilities", "Return the logits, or log(p)."

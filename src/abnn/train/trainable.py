@@ -62,7 +62,7 @@ class Trainable(ABC):
         return None
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """One row for each epoch: mean losses, learning rate, seconds, and what the trained thing adds."""
 
@@ -71,3 +71,8 @@ class History:
     @property
     def last(self) -> dict[str, float]:
         return self.rows[-1]
+
+    def __repr__(self) -> str:
+        """The last row: a notebook shows what abnn.fit() returns."""
+        last = ", ".join(f"{name} {value:.4g}" for name, value in self.last.items()) if self.rows else "no rows"
+        return f"History({last})"

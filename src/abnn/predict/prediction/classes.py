@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from abnn.decisions import verdicts
-from abnn.errors import NotFittedError, import_extra
+from abnn.errors import InputError, NotFittedError, explain, import_extra
 from abnn.scores import find_score
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ PREDICTIONS: dict[str, type[Prediction]] = {}
 """By what a task's predictive distribution consists of; a subclass of :class:`Prediction` is added by being defined."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """What the model says about a batch, of which each input belongs to one class.
 
@@ -142,6 +142,10 @@ class Prediction:
         return {"label": [names[label] for label in self.label.tolist()]}
 
     def _names(self, names: Sequence[str] | None, count: int) -> list[str]:
+        if names is not None and len(names) != count:
+            raise InputError(
+                explain("class_names", f"{len(names)} names", f"{count}, one for each of the {self.distribution}")
+            )
         return [str(name) for name in (range(count) if names is None else names)]
 
     def _table(self, first: dict[str, Any], rest: dict[str, Any]) -> pandas.DataFrame:
@@ -153,6 +157,10 @@ class Prediction:
 
     def __len__(self) -> int:
         return self.samples.shape[1]
+
+    def __repr__(self) -> str:
+        known = "verdicts" if self.triage is not None else "no thresholds"
+        return f"{type(self).__name__}({len(self)} inputs, {self.samples.shape[2]} {self.distribution}, score {self.default!r}, {known})"
 
 
 def concatenate(parts: Sequence[Prediction]) -> Prediction:

@@ -12,7 +12,7 @@ from abnn.errors import InputError, explain
 from abnn.predict.prediction.classes import Prediction
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LabelPrediction(Prediction):
     """What the model says about a batch, of which each input has any number of labels; ``probs`` and ``stated`` are theirs, [B, L]."""
 

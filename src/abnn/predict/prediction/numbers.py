@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NumberPrediction(Prediction):
     """What the model says about a batch, with D real numbers for each input.
 
