@@ -92,7 +92,7 @@ def learn_score(
         said = combined.members(combined.in_units(raw))
         combined.mean.copy_(said.mean(1, keepdim=True))
         combined.spread.copy_(said.std(1, correction=0, keepdim=True).clamp_min(SMALLEST))
-        combined.anchor.copy_(choose_anchor(combined, groups))
+        combined.anchor.copy_(choose_anchor(combined, groups, known))
         if fabric.world_size > 1:
             _broadcast(combined, fabric)
         combined.fitted.fill_(True)
