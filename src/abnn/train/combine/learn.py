@@ -76,7 +76,8 @@ def learn_score(
             outliers_found = [] if destroyed is None else [destroyed[0]]
             inputs = moments[-1].inputs
             combined.widths.learn(fitted, ordinary, targets, outliers_found, model.closed_form.sizes, inputs)
-        _set_bounds(combined, ordinary, changed, tabular=source[0].ndim == 2 and source[0].is_floating_point())
+        tabular = source[0].ndim == 2 and source[0].is_floating_point()
+        _set_bounds(combined, ordinary, changed, tabular)
         hide = HiddenWords(model.closed_form.words, moments[0] if isinstance(moments[0], WordCounts) else None)
         groups = groups_of(model, Seen(ordinary, targets, changed, destroyed, hide), generator)
         raw = combined.raw_parts(ordinary)
@@ -92,7 +93,7 @@ def learn_score(
         said = combined.members(combined.in_units(raw))
         combined.mean.copy_(said.mean(1, keepdim=True))
         combined.spread.copy_(said.std(1, correction=0, keepdim=True).clamp_min(SMALLEST))
-        combined.anchor.copy_(choose_anchor(combined, groups, known))
+        combined.anchor.copy_(choose_anchor(combined, groups, known, tabular))
         if fabric.world_size > 1:
             _broadcast(combined, fabric)
         combined.fitted.fill_(True)
