@@ -121,7 +121,7 @@ def test_without_pairs_the_small_networks_say_nothing() -> None:
     prediction = model.predict(x)
     assert prediction.parts is not None
     parts = torch.stack([*prediction.parts.values()], 1)
-    inside = prediction.score - parts @ combined.anchor
+    inside = prediction.score - parts @ combined.anchor - combined.destroyed(parts)
     assert (inside > -1e-4).all() and inside.median() < 1e-4  # T is zero for most, and never negative
 
 
@@ -161,6 +161,18 @@ def test_changed_inputs_that_are_misread_are_more_uncertain(known: float, full_l
     }
     assert auroc(said["readable"], said["misread"]) > 0.95
     assert auroc(said["misread"], said["near"]) > 0.95
+
+
+def test_of_tables_doubt_counts_and_sureness_excuses_nothing() -> None:
+    """How far odds are above the usual counts wholly in D; below it they count nothing there. Of words they do not count there."""
+    for name, counts in (("4 classes", True), ("tokens", False)):
+        network, x, y = case(name)
+        model = abnn.attach(network, x[:1])
+        abnn.fit(model, [(x, y)], outliers=None, epochs=0, **QUIET)
+        names = model.combined.names
+        rows = torch.zeros(3, len(names))
+        rows[:, names.index("odds")] = torch.tensor([-50.0, 0.0, 3.0])
+        assert model.combined.destroyed(rows).tolist() == [0.0, 0.0, 3.0 if counts else 0.0]
 
 
 def test_a_seed_gives_the_same_bits_and_another_does_not() -> None:

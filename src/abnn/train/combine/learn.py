@@ -83,7 +83,7 @@ def learn_score(
         raw = combined.raw_parts(ordinary)
         combined.centre.copy_(raw.median(0).values)
         combined.unit.copy_(unit_of(raw))
-        _set_readable(combined, raw, changed)
+        _set_readable(combined, raw, changed, tabular)
         known = seen_before(combined, groups)
         trust, familiar = learn_trust(model, ordinary, targets, changed, known)
         combined.trust.fill_(trust)
@@ -93,7 +93,7 @@ def learn_score(
         said = combined.members(combined.in_units(raw))
         combined.mean.copy_(said.mean(1, keepdim=True))
         combined.spread.copy_(said.std(1, correction=0, keepdim=True).clamp_min(SMALLEST))
-        combined.anchor.copy_(choose_anchor(combined, groups, known, tabular))
+        combined.anchor.copy_(choose_anchor(combined, groups, known))
         if fabric.world_size > 1:
             _broadcast(combined, fabric)
         combined.fitted.fill_(True)
@@ -126,10 +126,15 @@ def _set_bounds(combined: Any, ordinary: Evidence, changed: Made | None, tabular
     combined.bounds.copy_(largest + math.log(2))
 
 
-def _set_readable(combined: Any, ordinary: Tensor, changed: Made | None) -> None:
-    """Where D begins: up to there lie 95 % of ordinary inputs, and of those that are changed but can be read."""
+def _set_readable(combined: Any, ordinary: Tensor, changed: Made | None, tabular: bool) -> None:
+    """Where D begins: up to there lie 95 % of ordinary inputs, and of those that are changed but can be read.
+
+    Of tables it also counts how far odds are above the usual. Odds below it excuse nothing: far away a network of ReLUs is sure.
+    """
     place = combined.names.index(DESTROYED)
     groups = [ordinary] if changed is None else [ordinary, combined.raw_parts(changed[0])]
     looks = [combined.in_units(raw)[:, place].sort().values for raw in groups]
     combined.readable.fill_(NEVER)
     combined.readable[place] = max(float(each[int(READABLE * (len(each) - 1))]) for each in looks)
+    if tabular and "odds" in combined.names:
+        combined.readable[combined.names.index("odds")] = 0.0

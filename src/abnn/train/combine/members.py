@@ -48,9 +48,8 @@ from a few inputs that looking changed is an excuse took 30 points off a recurre
 ENERGIES = (["energy"], ["energy", "attached energy"], ["widened energy", "widened attached energy"])
 AS_THEY_ARE, WIDENED, TOLERANCE = 0.25, 0.5, 0.01
 """How much energies count beside what was learnt, and what widening may cost in the AUROC of near inputs."""
-ODDS, ODDS_OF_TABLES = (0.1, 0.0), 1.0
-"""How much odds do, where held-out inputs are new to the network and where they are not: there its mistakes cannot be seen. Of tables they count more:
-what is far away is refused by T, which begins where 95 % of ordinary rows lie, so that sure odds hide nothing."""
+ODDS = (0.1, 0.0)
+"""How much odds do, where held-out inputs are new to the network and where they are not: there its mistakes cannot be seen."""
 WORDS = "distance at words"
 OF_WORDS = {WORDS: 0.5, "nearest class at words": 0.5, "nearest class at meaning": 0.5, "odds": 0.5}
 """How much each of these counts beside what was learnt, where inputs are words. No pair can teach that: hidden classes are some that the
@@ -189,7 +188,7 @@ def _between(ends: tuple[float, float], known: float) -> float:
     return new + known * (old - new)
 
 
-def choose_anchor(combined: Any, groups: Groups, known: float, tabular: bool) -> Tensor:
+def choose_anchor(combined: Any, groups: Groups, known: float) -> Tensor:
     """How much energies and odds count beside what was learnt. Energies: with and without attachments, widened where that costs nothing.
 
     Where the data are few for what the network knows, variances are noise, and near inputs, which lie where ordinary ones do,
@@ -200,9 +199,7 @@ def choose_anchor(combined: Any, groups: Groups, known: float, tabular: bool) ->
     by_widened, by_own = _near_found(groups, widened), _near_found(groups, own)
     if by_widened is not None and by_own is not None and by_widened < by_own - TOLERANCE:
         anchor = AS_THEY_ARE * both
-    beside = {"odds": ODDS_OF_TABLES if tabular else _between(ODDS, known)}
-    if WORDS in combined.names:
-        beside = OF_WORDS
+    beside = OF_WORDS if WORDS in combined.names else {"odds": _between(ODDS, known)}
     for name, weight in beside.items():
         if name in combined.names:
             anchor[combined.names.index(name)] += weight
