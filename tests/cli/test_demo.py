@@ -33,7 +33,14 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_prints_both_networks_side_by_side(output: tuple[Path, str]) -> None:
     text = " ".join(output[1].split())
-    for words in ("plain", "attached", "AUROC", "accuracy", "report.html", "kB"):
+    for words in (
+        "plain",
+        "attached",
+        "AUROC",
+        "accuracy",
+        "report.html",
+        "kB beside the network: attachments, closed form, score",
+    ):
         assert words in text
 
 

@@ -208,6 +208,14 @@ def test_bodies_that_are_not_accepted(client: TestClient, content: bytes, kind: 
     check_error(raw(client, content, kind), status, code)
 
 
+def test_lists_in_the_place_of_an_image_are_explained(client: TestClient) -> None:
+    said = check_error(client.post("/predict", json={"image": [1, 2]}), 400, "json")
+    assert '{"image": "<base64>"}' in said and "the base64 of an image file is accepted" in said
+    assert said.endswith("several images go to /predict/batch.")
+    said = check_error(client.post("/predict/batch", json={"images": [[1, 2]]}), 400, "json")
+    assert '{"images": ["<base64>", ...]}' in said and said.endswith("is accepted.")
+
+
 def test_json_of_a_batch(client: TestClient) -> None:
     def post(content: Any) -> Any:
         return client.post("/predict/batch", json=content)

@@ -149,6 +149,12 @@ def name_of(folder: Path) -> str:
     return readable((folder.parent if folder.name == "model" else folder).name)
 
 
+def size_beside_network(folder: Path) -> str:
+    """Return how much a saved model takes without the backbone's weights, and what that is."""
+    size = sum(file.stat().st_size for file in folder.iterdir() if file.name != "backbone.safetensors")
+    return f"{size / 1024:,.0f} kB beside the network: attachments, closed form, score and thresholds"
+
+
 def move_to_device(model: Any, device: str) -> str:
     """Put a loaded model onto a device by name, or "auto", and return what it is called."""
     import torch

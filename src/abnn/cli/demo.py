@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abnn.cli._common import Figures, Quiet, command, say, waiting
+from abnn.cli._common import Figures, Quiet, command, say, size_beside_network, waiting
 from abnn.errors import InputError, explain, unknown
 
 if TYPE_CHECKING:
@@ -72,9 +72,8 @@ def demo(
             model = result.model.save(output / "model", backbone=True, triage=result.triage, extra=extra)
     records = find_records(output / "records", experiment="demo", seed=list(range(seed, seed + seeds)))
     Console().print(_table(records))
-    size = sum(file.stat().st_size for file in model.iterdir() if file.name != "backbone.safetensors")
     say(f"Page: {page}")
-    say(f"Model: {model} (attachments {size / 1024:.0f} kB)")
+    say(f"Model: {model} ({size_beside_network(model)})")
 
 
 def _photos(output: Path, quiet: bool) -> None:

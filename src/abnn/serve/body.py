@@ -83,7 +83,8 @@ def _from_json(body: bytes, field: str, most: int) -> list[bytes]:
     accepted = '{"image": "<base64>"}' if one else '{"images": ["<base64>", ...]}'
     try:
         if body.count(b"{") + body.count(b"[") > (1 if one else 2):
-            raise ValueError("too many nested or listed objects")
+            more = "; several images go to /predict/batch" if one else ""
+            raise ValueError(f"it holds lists or objects where the base64 of an image file is accepted{more}.")
         content = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise Problem(400, "json", f"The body is not the JSON that is accepted, {accepted}: {error}"[:300]) from None

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from abnn.attached import Attached, attach, detach
 from abnn.baselines import TrainConfig, make_method, train_method
-from abnn.cli._common import RUN_FILE, say, waiting, write_options
+from abnn.cli._common import RUN_FILE, say, size_beside_network, waiting, write_options
 from abnn.cli.fit import FitRequest
 from abnn.cli.steps import image_data, own_backbone, own_report
 from abnn.cli.steps.image_data import Files, OwnData, Reading
@@ -260,7 +260,7 @@ def save(job: Job, model: Attached, page: bytes | None) -> None:
     """Replace the model and the page of an earlier run, and say where they are."""
     output, backbone = job.request.output, job.request.backbone
     folder, file = model.save(output / "model", backbone=True), output / "report.html"
-    say(f"Model: {folder} (attachments {(folder / 'attachments.safetensors').stat().st_size / 1024:,.0f} kB)")
+    say(f"Model: {folder} ({size_beside_network(folder)})")
     if page is None:
         file.unlink(missing_ok=True)  # that of another model
     else:

@@ -25,7 +25,7 @@ from abnn.cli.predict import PredictRequest
 from abnn.cli.steps.inputs import list_names, read_inputs
 from abnn.data import InputForm
 from abnn.data.drawing import InkForm, reads_drawings
-from abnn.errors import AbnnError, FileFormatError, InputError, explain, import_extra, unknown
+from abnn.errors import FileFormatError, InputError, explain, import_extra, unknown
 from abnn.export.artefact import ask
 from abnn.files import check_writable, write_bytes, write_text
 from abnn.store.names import class_names_of
@@ -169,11 +169,8 @@ def _predict_all(
         for batch in read_inputs(names, form, request.batch_size):
             if batch.names:
                 rows = _predict(model, batch.names, batch.x, request.draws, request.seed)
-                try:
-                    writer(rows, counts.total() == counts["skipped"])
-                    sys.stdout.flush()
-                except BrokenPipeError:
-                    raise AbnnError("standard output was closed before all was written.") from None
+                writer(rows, counts.total() == counts["skipped"])
+                sys.stdout.flush()  # where nobody reads any more, this ends the command without a word, as typer does
                 counts.update(row.verdict for row in rows)
                 if monitor is not None:
                     monitor.update([row.score for row in rows])
