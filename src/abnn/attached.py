@@ -30,7 +30,7 @@ from abnn.predict.compiled_pass import CompiledPass
 from abnn.predict.heap import keep_heap
 from abnn.predict.inputs import split_batch
 from abnn.predict.runtime import runtime_of
-from abnn.scores import Combined
+from abnn.scores import Combined, find_score
 from abnn.store import hub
 from abnn.store import model as store
 from abnn.store.saved import LOADERS
@@ -47,6 +47,16 @@ class Attached(AttachedNetwork):
     """
 
     triage: Triage | None
+
+    @property
+    def score(self) -> str:
+        """The name of the score that predictions show; an unknown one is an error when it is set."""
+        return self.__dict__["score"]
+
+    @score.setter
+    def score(self, name: str) -> None:
+        find_score(name, about=None if self.task is None else self.task.distribution)
+        self.__dict__["score"] = name
 
     def predict(
         self,

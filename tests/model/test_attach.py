@@ -625,3 +625,15 @@ def test_representation_and_names(attached: Attached) -> None:
     assert "kind='bounded'" in repr(attached) and f"attachment_size={size:,}" in repr(attached)
     names = [name for name, _ in attached.attachment_parameters()]
     assert len(set(names)) == len(names) == 12 * len(attached.block_names) and names[0] == "0.down.weight_mean"
+
+
+def test_an_unknown_score_is_refused_at_once() -> None:
+    model = abnn.attach(mlp(), torch.zeros(1, 6))
+    with pytest.raises(InputError, match=r"score: got 'entropi'; accepted: combined, .*entropy, .*'entropy'\?"):
+        model.score = "entropi"
+    assert model.score == "combined"
+    model.score = "entropy"
+    assert model.score == copy.deepcopy(model).score == model.predict(torch.zeros(2, 6)).default == "entropy"
+    numbers = abnn.attach(mlp(classes=1), torch.zeros(1, 6), task="regression")
+    with pytest.raises(InputError, match="score: got 'entropy'"):  # of classes alone
+        numbers.score = "entropy"

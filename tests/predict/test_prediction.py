@@ -407,10 +407,12 @@ def test_tokens_without_an_embedding_are_explained(several: bool) -> None:
 def test_values_that_are_not_finite_are_named_by_row(attached: Attached, value: float) -> None:
     x = torch.zeros(9, 1, 12, 12)
     x[1, 0, 3, 3] = x[4, 0, 0, 0] = value
-    with pytest.raises(InputError, match=r"x: got NaN or infinite values in rows 1, 4; accepted: finite values"):
+    with pytest.raises(
+        InputError, match=r"x: got NaN or infinite values in rows 1, 4 of the batch; accepted: finite values"
+    ):
         attached.predict(x)
     x[:] = value
-    with pytest.raises(InputError, match=r"rows 0, 1, 2, 3, 4, \.\.\.;"):
+    with pytest.raises(InputError, match=r"rows 0, 1, 2, 3, 4, \.\.\. of the batch;"):
         attached.predict(x)
 
 

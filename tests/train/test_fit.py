@@ -628,8 +628,14 @@ X, Y = data(8)
         ([(X, Y[:4])], "for 8 inputs"),
         ([(X[:, 0], Y)], "Check the rank"),
         ([(X.repeat(1, 3, 1, 1), Y)], "Check channels"),
-        ([(torch.full_like(X, torch.nan), Y)], "NaN or infinite values in rows 0, 1"),
-        ([(torch.full_like(X, torch.inf), Y)], "NaN or infinite"),
+        (
+            [(torch.full_like(X, torch.nan), Y)],
+            "NaN or infinite values in rows 0, 1, .* of the batch.*Found in batch 0 of the loader",
+        ),
+        (
+            [(X, Y), (torch.full_like(X, torch.inf), Y)],
+            "NaN or infinite values in rows .*Found in batch 1 of the loader",
+        ),
         ([("x", Y)], "x: got str"),
     ],
 )
@@ -639,6 +645,42 @@ def test_bad_loaders(batches: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         abnn.fit(model, batches, epochs=1, **QUIET)
     assert equal(start, values(model)) and modes == [module.training for module in model.modules()]
+
+
+class Reader(nn.Module):
+    """A network of 20 words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.first, self.last = nn.Embedding(20, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.last(self.first(self.words(input_ids).mean(1)).relu())
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("epochs", [0, 1])
+@pytest.mark.parametrize("row", [2, 119])  # of a batch, and of those that are held out
+def test_tokens_without_an_embedding_are_explained(several: bool, epochs: int, row: int) -> None:
+    x, y = torch.arange(120 * 5).view(120, 5) % 20, torch.arange(120) % 3
+    x[row, 1] = 20
+    batches = [({"input_ids": x}, y) if several else (x, y)]
+    model = abnn.attach(Reader(), {"input_ids": x[:1]} if several else x[:1])
+    message = r"x: got whole numbers from 0 to 20 in shape \(120, 5\), on which the network fails: .*tokenizer"
+    with pytest.raises(InputError, match=message):
+        abnn.fit(model, batches, epochs=epochs, **QUIET)
+
+
+def test_an_index_error_that_is_not_about_tokens_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise IndexError("of something else")
+
+    monkeypatch.setattr("abnn.train.fit.learn_score", fails)
+    x, y = torch.arange(8 * 5).view(8, 5) % 20, torch.arange(8) % 3
+    with pytest.raises(IndexError, match="of something else"):
+        abnn.fit(abnn.attach(Reader(), x[:1]), [(x, y)], epochs=0, **QUIET)
+    with pytest.raises(IndexError, match="of something else"):
+        abnn.fit(attached(), [(X, Y)], epochs=0, **QUIET)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain
+from abnn.model.blocks import summary
 from abnn.model.inputs import TIED, Forms, Inputs, Name, check_tied, read
 
 
@@ -87,6 +88,15 @@ def _check_tensor(argument: Name, x: Any, expected: tuple[int, ...], dtype: torc
     return x.to(dtype)
 
 
+def without_embedding(x: Any, error: IndexError) -> InputError:
+    """Return the error about a batch of tokens on which the network failed with ``error``."""
+    tokens = x.first if isinstance(x, Inputs) else x
+    numbers = f"whole numbers from {int(tokens.min())} to {int(tokens.max())} in shape {tuple(tokens.shape)}"
+    accepted = "tokens that the network has an embedding for, and no more of them than it takes"
+    fix = "Make them with the tokenizer that the network was trained with."
+    return InputError(explain("x", f"{numbers}, on which the network fails: {summary(error)}", accepted, fix))
+
+
 def _how_to_convert(x: Any) -> str:
     """Return how to make a batch of what is none; "" where that cannot be said."""
     if isinstance(x, Mapping | Inputs):
@@ -106,7 +116,8 @@ def check_values(x: Tensor, name: str = "x") -> None:
     if not all(math.isfinite(each) for each in torch.stack(torch.aminmax(x)).tolist()):
         bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
         rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-        raise InputError(explain(name, f"NaN or infinite values in rows {rows}", "finite values", "Clean the input."))
+        actual = f"NaN or infinite values in rows {rows} of the batch"
+        raise InputError(explain(name, actual, "finite values", "Clean the input."))
 
 
 class LateCheck:

@@ -16,10 +16,11 @@ from abnn.bayes.noise import Noise
 from abnn.errors import InputError, explain
 from abnn.model.blocks import summary
 from abnn.model.evidence import Evidence
-from abnn.model.inputs import Batch, Inputs, rows_of
+from abnn.model.inputs import Batch, rows_of
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
 from abnn.model.views import side_by_side
+from abnn.predict.inputs import without_embedding
 
 Outputs = tuple[Tensor | None, ...]
 """Predictive distributions [S, B, K], then what ``WANTED`` says."""
@@ -63,13 +64,7 @@ class PredictionPass:
         except IndexError as error:
             if x.is_floating_point():
                 raise
-            tokens = x.first if isinstance(x, Inputs) else x
-            numbers = f"whole numbers from {int(tokens.min())} to {int(tokens.max())} in shape {tuple(tokens.shape)}"
-            accepted = "tokens that the network has an embedding for, and no more of them than it takes"
-            fix = "Make them with the tokenizer that the network was trained with."
-            raise InputError(
-                explain("x", f"{numbers}, on which the network fails: {summary(error)}", accepted, fix)
-            ) from error
+            raise without_embedding(x, error) from error
 
     def outputs(self, rows: Batch, x: Batch) -> Outputs:
         """What is computed from all views of the inputs and the inputs as they are; this is what can be compiled."""

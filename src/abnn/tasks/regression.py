@@ -72,7 +72,7 @@ class Regression(Task):
         y = y.float().view(inputs, numbers)
         if values and not torch.isfinite(y).all():
             rows = (~torch.isfinite(y)).any(1).nonzero()[:5, 0].tolist()
-            actual = f"NaN or infinite targets in rows {', '.join(map(str, rows))}"
+            actual = f"NaN or infinite targets in rows {', '.join(map(str, rows))} of the batch"
             raise InputError(explain("loader", actual, "finite targets", "Leave out inputs without a target."))
         return y
 

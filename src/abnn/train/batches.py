@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -27,9 +28,10 @@ from torch.utils.data import (
 
 from abnn.config import DEFAULT_TASK
 from abnn.errors import AbnnWarning, InputError, explain
-from abnn.model.inputs import LABELS
+from abnn.model.blocks import evaluating
+from abnn.model.inputs import LABELS, call
 from abnn.outliers import measure_range
-from abnn.predict.inputs import check_inputs, split_batch
+from abnn.predict.inputs import check_inputs, split_batch, without_embedding
 from abnn.tasks import TASKS
 from abnn.tensors import rows_digest, tensor_digest
 from abnn.train.randomness import number, preserved_random_state, seed_everything, seed_torch
@@ -82,8 +84,11 @@ class Batches:
             except StopIteration:
                 break
             if step >= skip:
-                # On CUDA every look at values makes the host wait, so later epochs rely on the first.
-                x, y = check_batch(self.model, batch, values=epoch == 0 or self.device.type != "cuda")
+                try:
+                    # On CUDA every look at values makes the host wait, so later epochs rely on the first.
+                    x, y = check_batch(self.model, batch, values=epoch == 0 or self.device.type != "cuda")
+                except InputError as error:
+                    raise InputError(f"{error} Found in batch {step} of the loader, counted from 0.") from error
                 if chance:
                     seed_everything(self.seed, "step", epoch, step, self.rank)
                 else:
@@ -214,6 +219,24 @@ def check_batch(model: Any, batch: Any, values: bool = True) -> tuple[Any, Tenso
     x, y = check_inputs(model, inputs, values), torch.as_tensor(labels)
     task = getattr(model, "task", None) or TASKS[DEFAULT_TASK]  # a network as it is has none
     return x, task.check_targets(y, len(x), model.classes, values)
+
+
+@contextmanager
+def explained_tokens(model: Any, loader: Any) -> Iterator[None]:
+    """Inside, an IndexError becomes an error that names the first batch of tokens on which the backbone fails, if one is there."""
+    try:
+        yield
+    except IndexError:
+        if model.input_dtype.is_floating_point:
+            raise
+        for batch in loader:
+            x = check_batch(model, batch)[0].to(model.device)
+            try:
+                with torch.no_grad(), evaluating(model.backbone):
+                    call(model.backbone, x)
+            except IndexError as error:
+                raise without_embedding(x, error) from error
+        raise
 
 
 # -- batches of tensors are cut out at once, instead of item by item; those of small data sets on the device ----------------

@@ -16,7 +16,7 @@ from abnn.model.network import AttachedNetwork
 from abnn.outliers import PRESET, Outliers
 from abnn.predict.compiling import compiled
 from abnn.tensors import tensor_digest
-from abnn.train.batches import Batches, generators_of
+from abnn.train.batches import Batches, explained_tokens, generators_of
 from abnn.train.combine import learn_score
 from abnn.train.hold_out import hold_out
 from abnn.train.knowledge import recall, warn_if_lost
@@ -75,6 +75,7 @@ def fit(
         torch.enable_grad(),
         preserved_random_state(*generators_of(loader)),
         _preserved(model),
+        explained_tokens(model, loader),
         ExitStack() as stack,
     ):
         fabric.to_device(model)
