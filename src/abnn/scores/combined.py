@@ -9,8 +9,8 @@ median) / (q_95 - q_5) * 3.3 on held-out ordinary inputs, cut to +-8. Then
     D = max(0, x_destroyed - q),    T = 10 max(0, max_k v_k / Q_k - 1).
 
 The small networks s_m are fitted to pairs of inputs of which one should be more uncertain, see :mod:`abnn.train.combine`. The
-network's energies always count, cut below -100 only: ``anchor`` says which of them and how much. D is zero wherever 95 % of the inputs
-lie that are changed but can be read: what looks more destroyed than these counts by that much. T is zero wherever ordinary inputs are, and
+network's energies always count, cut below -100 only, and where its data are new its odds: ``anchor`` says how much. D is zero wherever 95 % of the inputs
+lie that are changed but can be read: what looks more destroyed than these counts by that much. Of tables D has a second term, max(0, x_odds). T is zero wherever ordinary inputs are, and
 grows without bound outside: with Q_k the largest variance of held-out inputs, changed ones among them, doubled; for tables, whose
 inputs have no other bounds, the 95 % quantile of ordinary ones.
 """
@@ -193,7 +193,7 @@ class Combined(nn.Module):
         return STEEPNESS * beyond.expm1()
 
     def destroyed(self, x: Tensor) -> Tensor:
-        """D of the module's formula, [B], likewise; ``readable`` has q at the place of its part, and :data:`NEVER` at all others."""
+        """D of the module's formula, [B], likewise; ``readable`` has q at the place of its part, 0 at that of odds for tables, and :data:`NEVER` elsewhere."""
         return (x - self.readable).clamp_min(0).sum(1)  # type: ignore[operator]
 
     def forward(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
