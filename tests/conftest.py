@@ -47,6 +47,11 @@ def pytest_configure(config: pytest.Config) -> None:
         torchvision()  # which lightning imports, and the process that collects warnings imports lightning's kinds of them
     # Calibration sets of tests are small; that too few inputs are said to be too few is tested in tests/triage.
     config.addinivalue_line("filterwarnings", "ignore:rejected. got:abnn.errors.AbnnWarning")
+    # Data sets of tests are small, and often the same for fit and calibration; that this is said is tested there, too.
+    config.addinivalue_line("filterwarnings", "ignore:loader. got few inputs:abnn.errors.AbnnWarning")
+    config.addinivalue_line(
+        "filterwarnings", "ignore:loader. got inputs that the model was fitted on:abnn.errors.AbnnWarning"
+    )
     # Many networks of tests are neither trained nor fitted; that this is said is tested in tests/train and tests/triage.
     config.addinivalue_line("filterwarnings", "ignore:backbone. got a network at chance:abnn.errors.AbnnWarning")
     config.addinivalue_line("filterwarnings", "ignore:model. got a model that was not fitted:abnn.errors.AbnnWarning")

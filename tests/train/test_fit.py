@@ -328,13 +328,13 @@ def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
 
 def test_going_on_with_another_number_of_threads_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, threads = tmp_path / "fit.safetensors", torch.get_num_threads()
-    abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)
+    abnn.fit(attached(), loader(count=120), epochs=1, checkpoint=file, **QUIET)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)
+        abnn.fit(attached(), loader(count=120), epochs=1, checkpoint=file, **QUIET)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
     with pytest.warns(AbnnWarning, match=f"written with {threads} threads.* goes on with {threads + 1}") as caught:
-        abnn.fit(attached(), loader(), epochs=1, checkpoint=file, **QUIET)
+        abnn.fit(attached(), loader(count=120), epochs=1, checkpoint=file, **QUIET)
     assert [warning.filename for warning in caught] == [__file__]
 
 

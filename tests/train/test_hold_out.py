@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,8 @@ from torch.utils.data import (
 )
 
 import abnn
-from abnn.train.hold_out import FEWEST, MOST, hold_out
+from abnn.errors import AbnnWarning
+from abnn.train.hold_out import FEW, FEWEST, MOST, hold_out
 from tests.conftest import mlp
 from tests.train.test_fit import QUIET, quiet
 
@@ -217,3 +219,26 @@ def test_training_sees_nothing_of_what_is_held_out(kind: str) -> None:
     seen.clear()
     abnn.fit(model, LOADERS[kind](), **quiet(outliers=None, epochs=1, hold_out=0))
     assert seen == set(range(COUNT))
+
+
+def test_a_fit_on_few_inputs_is_said_to_be() -> None:
+    x, y = rows(FEW)
+    some = TensorDataset(x[:7], y[:7])
+    few = [
+        [(x[:4], y[:4]), (x[4:7], y[4:7])],
+        DataLoader(some, batch_size=4),
+        DataLoader(some, batch_sampler=BatchSampler(SequentialSampler(some), 4, False)),
+        DataLoader(TensorDataset(x, y), batch_size=4, sampler=SubsetRandomSampler(range(7))),
+    ]
+    model = abnn.attach(mlp(), x[:1])
+    for loader in few:
+        with pytest.warns(
+            AbnnWarning, match="loader: got few inputs, 7; accepted: at least 100, .*Fit on more"
+        ) as caught:
+            abnn.fit(model, loader, epochs=0, **QUIET)
+        assert [each.filename for each in caught if "few inputs" in str(each.message)] == [__file__]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*few inputs", AbnnWarning)
+        abnn.fit(model, [(x, y)], epochs=0, **QUIET)
+        abnn.fit(model, DataLoader(Stream(), batch_size=4), epochs=0, **QUIET)  # of which the number is not known
+    assert hold_out([(x, y)], 0.2, 0)[1] is not None and hold_out([(x[1:], y[1:])], 0.2, 0)[1] is None

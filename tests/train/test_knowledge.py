@@ -140,8 +140,8 @@ def test_a_backbone_that_learns_along_may_begin_at_chance() -> None:
 def test_good_fits_are_quiet() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", AbnnWarning)
-        abnn.fit(attached(), loader(), epochs=3, **QUIET)
-        abnn.fit(attached(), loader(), **quiet(freeze_backbone=False, epochs=3))
+        abnn.fit(attached(), loader(count=120), epochs=3, **QUIET)
+        abnn.fit(attached(), loader(count=120), **quiet(freeze_backbone=False, epochs=3))
 
 
 def test_modes_and_draws_are_left_alone() -> None:

@@ -261,6 +261,22 @@ def test_a_model_that_was_not_fitted_is_said_to_be() -> None:
         calibrate(plain, loader(), progress=False)
 
 
+def test_calibrating_on_the_data_of_the_fit_is_said() -> None:
+    x, y = data(240)
+    model = attached()
+    abnn.fit(model, [(x[:120], y[:120])], epochs=0, **QUIET)
+    for same in ([(x[:120], y[:120])], [(x[40:160], y[40:160])]):
+        with pytest.warns(AbnnWarning, match="loader: got inputs that the model was fitted on; .*held-out") as caught:
+            calibrate(model, same, progress=False)
+        assert [each.filename for each in caught if "fitted on" in str(each.message)] == [__file__]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*fitted on", AbnnWarning)
+        calibrate(model, [(x[120:], y[120:])], progress=False)
+        copies = x[:6].repeat(20, 1, 1, 1), y[:6].repeat(20)  # where inputs repeat, others may hold them, too
+        abnn.fit(model, [copies], epochs=0, **QUIET)
+        calibrate(model, [copies], progress=False)
+
+
 def test_costs_choose_thresholds_and_promise_nothing() -> None:
     data = gathered()
     strict = choose(data, TriageConfig(costs=Costs(accept=(0, 50, 50), far=0.5)))

@@ -87,6 +87,7 @@ class AttachedNetwork(nn.Module):
         self.mean_weights = False  # whether the held draw is that of mean weights
         self.combined: Any = None  # the learnt score, see abnn.scores.combined
         self.seed: int | None = 0  # that of the held draws; None: they belong to none
+        self.learnt_from: frozenset[int] = frozenset()  # hashes of some inputs of the last fit; not saved
         self.backbone_changed = False  # whether the backbone has weights that it was not given with
         # Not registered as submodules: the backbone's parameters are those of ``net``.
         self.__dict__["_backbone"] = backbone

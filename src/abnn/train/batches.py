@@ -29,14 +29,15 @@ from torch.utils.data import (
 from abnn.config import DEFAULT_TASK
 from abnn.errors import AbnnWarning, InputError, explain
 from abnn.model.blocks import evaluating
-from abnn.model.inputs import LABELS, call
+from abnn.model.inputs import LABELS, Inputs, call
 from abnn.outliers import measure_range
 from abnn.predict.inputs import check_inputs, split_batch, without_embedding
 from abnn.tasks import TASKS
-from abnn.tensors import rows_digest, tensor_digest
+from abnn.tensors import row_hashes, rows_digest, tensor_digest
 from abnn.train.randomness import number, preserved_random_state, seed_everything, seed_torch
 
 SAMPLED = 16  # items of a data set that stand for all of them, at least
+REMEMBERED = 256  # inputs by which a calibration tells whether its data are those of the fit, at least
 MEASURED = 10  # batches of each process from which ranges of values and targets are measured
 
 
@@ -63,6 +64,7 @@ class Batches:
         self.generators = generators_of(loader)
         self.rank, self.device = fabric.global_rank, fabric.device
         self.length = _length(self.loader)
+        self.hashes: list[int] = []  # of the first inputs of the last pass through the first epoch
         self._check_some(self.length)
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[tuple[int, Any, Tensor]]:
@@ -73,6 +75,8 @@ class Batches:
         for sampler in self.samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
+        if epoch == 0:
+            self.hashes = []
         iterator = self._on_device() if isinstance(self.loader, DataLoader) else iter(self.loader)
         step = 0
         chance = not isinstance(self.loader, Resident)  # whether loading a batch may draw random numbers
@@ -89,6 +93,8 @@ class Batches:
                     x, y = check_batch(self.model, batch, values=epoch == 0 or self.device.type != "cuda")
                 except InputError as error:
                     raise InputError(f"{error} Found in batch {step} of the loader, counted from 0.") from error
+                if epoch == 0 and len(self.hashes) < REMEMBERED:
+                    self.hashes += row_hashes(x.first if isinstance(x, Inputs) else x)
                 if chance:
                     seed_everything(self.seed, "step", epoch, step, self.rank)
                 else:
@@ -135,6 +141,11 @@ class Batches:
         """The targets of the first batches; of the first process where there are several."""
         found = torch.cat([y for _, y in islice(self.once(), MEASURED)])
         return found if self.fabric.world_size == 1 else self.fabric.broadcast(found)
+
+    def some_inputs(self) -> frozenset[int]:
+        """Hashes that tell some inputs from all others; none where inputs repeat, so that other data may hold them, too."""
+        some = frozenset(self.hashes)
+        return some if len(some) == len(self.hashes) else frozenset()
 
     def once(self) -> Iterator[tuple[Any, Tensor]]:
         return ((x, y) for _, x, y in self.epoch(0))

@@ -18,7 +18,7 @@ from abnn.predict.compiling import compiled
 from abnn.tensors import tensor_digest
 from abnn.train.batches import Batches, explained_tokens, generators_of
 from abnn.train.combine import learn_score
-from abnn.train.hold_out import hold_out
+from abnn.train.hold_out import hold_out, warn_if_few
 from abnn.train.knowledge import recall, warn_if_lost
 from abnn.train.loop import make_fabric, to_end, training
 from abnn.train.loss import check_model, choose_outliers
@@ -81,6 +81,7 @@ def fit(
         fabric.to_device(model)
         held_out = None
         if model.combined is not None and isinstance(loader, Iterable):
+            warn_if_few(loader)
             loader, held_out = hold_out(loader, config.hold_out, seed)
         batches = Batches(loader, model, fabric, seed)
         epochs = _choose_epochs(epochs, batches.length)
@@ -114,6 +115,7 @@ def fit(
             bar.add_task("learning the score", total=None, status="")
             learn_score(model, batches.once, held_out, maker, fabric, seed)
         warn_if_lost(model, batches.once(), right_before)
+        model.learnt_from = batches.some_inputs()
     model.eval()
     return history
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from itertools import accumulate
 from typing import Any
 
@@ -16,8 +17,12 @@ from torch.utils.data import (
     Subset,
 )
 
+from abnn.errors import AbnnWarning, explain
+
 FEWEST, MOST = 20, 2000
 """Inputs that are worth holding out, and that are enough."""
+FEW = 100
+"""Inputs below which a fit warns: at the usual share none are held out."""
 
 
 def hold_out(loader: Any, share: float, seed: int) -> tuple[Any, Iterable[Any] | None]:
@@ -39,6 +44,20 @@ def hold_out(loader: Any, share: float, seed: int) -> tuple[Any, Iterable[Any] |
     if isinstance(loader, list | tuple):
         return _split_batches(loader, share)
     return loader, None
+
+
+def warn_if_few(loader: Any) -> None:
+    """Warn of a loader with few inputs, where their number can be said."""
+    count: int | None = None
+    if isinstance(loader, list | tuple):
+        sizes = [_size(batch) for batch in loader]
+        count = None if None in sizes else sum(size or 0 for size in sizes)
+    elif isinstance(loader, DataLoader) and loader.batch_sampler is not None and isinstance(loader.sampler, Sized):
+        count = len(loader.sampler)
+    if count and count < FEW:
+        accepted = f"at least {FEW}, of which some are held out to learn the score from"
+        fix = "A score from fewer may accept inputs that are nothing like them. Fit on more of the training data."
+        warnings.warn(explain("loader", f"few inputs, {count}", accepted, fix), AbnnWarning, stacklevel=3)  # of fit()
 
 
 def _split_batches(batches: Sequence[Any], share: float) -> tuple[Any, Iterable[Any] | None]:

@@ -15,8 +15,10 @@ from torch import Tensor
 from abnn.config import DRAWS
 from abnn.decisions import COST_KINDS, Costs, TriageConfig
 from abnn.errors import AbnnWarning, InputError, explain
+from abnn.model.inputs import Inputs
 from abnn.outliers import DEFAULT, make_outliers, measure_range
 from abnn.predict import Prediction, concatenate
+from abnn.tensors import row_hashes
 from abnn.train.batches import check_batch
 from abnn.train.watch import progress_bar
 from abnn.triage import thresholds
@@ -26,6 +28,7 @@ from abnn.triage.statements import choose_temperature, learn_statement
 from abnn.triage.triage import Triage
 
 LEAST_OUTLIERS = 1000
+FITTED = 0.05  # share of the remembered inputs of a fit from which their return is no chance
 PROBES = 8  # good inputs that are scored alone, too, to see how far rounding depends on the batch
 Pair = tuple[float, float]
 
@@ -126,6 +129,8 @@ def gather(
             yield check_batch(model, batch)
             bar.advance(task)
 
+    learnt_from: frozenset[int] = getattr(model, "learnt_from", frozenset())
+    known: set[int] = set()  # inputs of the fit that are here, too
     rows: list[tuple[np.ndarray, ...]] = []
     kept: list[tuple[Prediction, Tensor]] = []  # of other distributions than classes
     facts: dict[str, Any] = {"classes": model.classes, "draws": draws, "seed": config.seed}
@@ -140,6 +145,7 @@ def gather(
                 least = thresholds.LEARNT if facts["score"] == "combined" else 0.0
                 facts["rounding"] = max(least, float(np.abs(alone - scores[:PROBES]).max()))
                 facts.update(drawn=len(prediction.samples), views=prediction.views)
+            known.update(learnt_from.intersection(row_hashes(x.first if isinstance(x, Inputs) else x)))
             if prediction.distribution == "classes":
                 columns = (prediction.label, y, prediction.probs.float().log())
             else:
@@ -157,6 +163,11 @@ def gather(
         layout = generator.layout_for(model)
         limits = measure_range(good_inputs(), layout)
         maker = generator.with_range(None, lambda: limits, layout, model)
+        if len(known) > FITTED * len(learnt_from):
+            accepted = "held-out inputs, which it has not seen"
+            fix = "Else more good inputs than promised are not accepted. Hold data out before abnn.fit()."
+            message = explain("loader", "inputs that the model was fitted on", accepted, fix)
+            warnings.warn(message, AbnnWarning, stacklevel=3)  # of calibrate()
         good, predicted, labels, log_probs = (np.concatenate(column) for column in zip(*rows))
         if kept:
             whole, targets = concatenate([each for each, _ in kept]), torch.cat([y for _, y in kept])
