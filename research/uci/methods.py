@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
+from abnn.baselines.posthoc.base import library
+from abnn.baselines.posthoc.laplace import LIBRARY
 from abnn.metrics import gaussian_nll
 from abnn.predict import NumberPrediction
 from research.uci.data import Split
@@ -94,10 +96,8 @@ def dropout(networks: Stack, rates: list[float], split: Split, seed: int) -> tup
 
 def laplace(network: nn.Module, split: Split) -> Callable[[Tensor], Said]:
     """laplace-torch over all weights with Kronecker factors; prior by the marginal likelihood, as its authors advise."""
-    from laplace import Laplace
-
     x, y = split.train
-    posterior = Laplace(network, "regression", subset_of_weights="all", hessian_structure="kron")
+    posterior = library(*LIBRARY).Laplace(network, "regression", subset_of_weights="all", hessian_structure="kron")
     posterior.fit(DataLoader(TensorDataset(x, y[:, None]), 512))
     logs = [torch.zeros(1, requires_grad=True) for _ in range(2)]
     optimizer = torch.optim.Adam(logs, 0.1)
