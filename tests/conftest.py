@@ -192,6 +192,17 @@ def trained(network: nn.Module, x: Tensor, y: Tensor, steps: int = 60) -> nn.Mod
     return network.eval()
 
 
+class Reader(nn.Module):
+    """A network of 20 words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.first, self.last = nn.Embedding(20, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.last(self.first(self.words(input_ids).mean(1)).relu())
+
+
 def mlp(features: int = 6, classes: int = 3, width: int = 16) -> nn.Module:
     return nn.Sequential(
         nn.Linear(features, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, classes)

@@ -184,13 +184,19 @@ def evaluate(model: Any, images: ImageSet) -> SetResult:
 
 
 def columns(evaluation: Evaluation, by_score: bool = True) -> Numbers:
-    """The columns of the module's docstring, and by set its accuracy and A(ordinary, set). Without errors, no "errors"."""
+    """The columns of the module's docstring, and by set its accuracy and A(ordinary, set). Without errors, no "errors"; so of the others."""
     scores = {each.name: each.scores[evaluation.score] for each in evaluation.sets}
     ordinary = next(each for each in evaluation.sets if each.tier == "id")
-    good, right = scores[ordinary.name], ordinary.correct
+    good = scores[ordinary.name]
     semi = [each.name for each in evaluation.tier("semi")]
     far = [each.name for each in evaluation.tier("full") if each.name != "near"]
     accuracy = {each.name: float(each.correct.mean()) for each in evaluation.sets if each.labelled}
+    asked_of = {
+        "errors": [ordinary],
+        "mistakes": [each for each in evaluation.sets if each.labelled],
+        "failures": evaluation.sets,
+    }
+    told_apart = {name: right_below_wrong(sets, evaluation.score) for name, sets in asked_of.items()}
     readable = [
         auroc(scores[each.name][each.correct], scores["near"]) for each in evaluation.tier("semi") if each.correct.any()
     ]
@@ -200,9 +206,7 @@ def columns(evaluation: Evaluation, by_score: bool = True) -> Numbers:
         "semi < near": float(np.mean([auroc(scores[each], scores["near"]) for each in semi])),
         **({"readable < near": float(np.mean(readable))} if readable else {}),
         "semi < far": float(np.mean([auroc(scores[each], scores[other]) for each in semi for other in far])),
-        **({} if right.all() or not right.any() else {"errors": auroc(good[right], good[~right])}),
-        "mistakes": right_below_wrong([each for each in evaluation.sets if each.labelled], evaluation.score),
-        "failures": right_below_wrong(evaluation.sets, evaluation.score),
+        **{name: value for name, value in told_apart.items() if value is not None},
         "accuracy": accuracy[ordinary.name],
         "accuracy on semi": float(np.mean([accuracy[each] for each in semi])),
     }
@@ -210,11 +214,11 @@ def columns(evaluation: Evaluation, by_score: bool = True) -> Numbers:
     return {"columns": numbers, "accuracy": accuracy, "detection": detection}
 
 
-def right_below_wrong(sets: Sequence[SetResult], score: str) -> float:
-    """A(right, wrong) over all images of some sets; every prediction of an unknown class is wrong."""
+def right_below_wrong(sets: Sequence[SetResult], score: str) -> float | None:
+    """A(right, wrong) over all images of some sets; every prediction of an unknown class is wrong. None where all are right, or none is."""
     right = np.concatenate([each.correct if each.labelled else np.zeros(len(each), bool) for each in sets])
     values = np.concatenate([each.scores[score] for each in sets])
-    return auroc(values[right], values[~right])
+    return None if right.all() or not right.any() else auroc(values[right], values[~right])
 
 
 def loader(images: ImageSet, batch: int, shuffled_by: torch.Generator | None = None) -> DataLoader[Any]:

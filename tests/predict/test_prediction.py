@@ -25,7 +25,7 @@ from abnn.predict import Plain, Prediction, chunks, concatenate
 from abnn.scores import SAMPLE_SCORES, SCORES
 from abnn.scores.probability import ONE_DRAW_SCORES
 from abnn.triage.thresholds import lift
-from tests.conftest import generator, mlp, random_head, randomise_attachments, with_score
+from tests.conftest import Reader, generator, mlp, random_head, randomise_attachments, with_score
 
 KINDS = ["bounded", "chain", "replace"]
 
@@ -385,14 +385,6 @@ def test_tables_of_pandas_are_explained(tabular: tuple[Tensor, Tensor]) -> None:
 
 @pytest.mark.parametrize("several", [False, True])
 def test_tokens_without_an_embedding_are_explained(several: bool) -> None:
-    class Reader(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words, self.first, self.last = nn.Embedding(20, 8), nn.Linear(8, 8), nn.Linear(8, 3)
-
-        def forward(self, input_ids: Tensor) -> Tensor:
-            return self.last(self.first(self.words(input_ids).mean(1)).relu())
-
     def batch(tokens: Tensor) -> Any:
         return {"input_ids": tokens} if several else tokens
 

@@ -32,7 +32,7 @@ from abnn.train.batches import Batches
 from abnn.train.checkpoint import Run
 from abnn.train.fit import _choose_epochs as choose_epochs
 from abnn.train.loop import make_fabric
-from tests.conftest import SmallBatchNormNet, attach_with, mlp
+from tests.conftest import Reader, SmallBatchNormNet, attach_with, mlp
 
 
 def quiet(**options: Any) -> dict[str, Any]:
@@ -645,17 +645,6 @@ def test_bad_loaders(batches: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         abnn.fit(model, batches, epochs=1, **QUIET)
     assert equal(start, values(model)) and modes == [module.training for module in model.modules()]
-
-
-class Reader(nn.Module):
-    """A network of 20 words."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.first, self.last = nn.Embedding(20, 8), nn.Linear(8, 8), nn.Linear(8, 3)
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        return self.last(self.first(self.words(input_ids).mean(1)).relu())
 
 
 @pytest.mark.parametrize("several", [False, True])

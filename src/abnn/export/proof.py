@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import AbnnError
-from abnn.model.inputs import TIED, Batch, Inputs
+from abnn.model.inputs import TIED, Batch, Inputs, main_input
 from abnn.predict.prediction import NumberPrediction, Prediction
 
 CLOSE = 1e-3
@@ -31,7 +31,7 @@ def check_inputs(model: Any) -> Batch:
 
 def longer(x: Batch) -> Batch | None:
     """Return sentences of another length; None for inputs that are no numbers of words."""
-    first = x.first if isinstance(x, Inputs) else x
+    first = main_input(x)
     if first.is_floating_point() or first.ndim != 2:
         return None
     values = x.values if isinstance(x, Inputs) else {"": x}

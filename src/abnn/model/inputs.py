@@ -134,6 +134,11 @@ def call(network: nn.Module | Callable[..., Any], x: Batch) -> Any:
     return network(*places, **{name: value for name, value in x.values.items() if isinstance(name, str)})
 
 
+def main_input(x: Batch) -> Tensor:
+    """Return the input that outliers are made of: of several, :attr:`Inputs.first`."""
+    return x.first if isinstance(x, Inputs) else x
+
+
 def rows_of(x: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
     """Return a batch with the rows of all its tensors changed."""
     return x.map(change) if isinstance(x, Inputs) else change(x)

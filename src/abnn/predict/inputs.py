@@ -13,7 +13,7 @@ from torch import Tensor
 
 from abnn.errors import InputError, explain
 from abnn.model.blocks import summary
-from abnn.model.inputs import TIED, Forms, Inputs, Name, check_tied, read
+from abnn.model.inputs import TIED, Forms, Inputs, Name, check_tied, main_input, read
 
 
 def check_inputs(model: Any, x: Any, values: bool = True) -> Any:
@@ -90,7 +90,7 @@ def _check_tensor(argument: Name, x: Any, expected: tuple[int, ...], dtype: torc
 
 def without_embedding(x: Any, error: IndexError) -> InputError:
     """Return the error about a batch of tokens on which the network failed with ``error``."""
-    tokens = x.first if isinstance(x, Inputs) else x
+    tokens = main_input(x)
     numbers = f"whole numbers from {int(tokens.min())} to {int(tokens.max())} in shape {tuple(tokens.shape)}"
     accepted = "tokens that the network has an embedding for, and no more of them than it takes"
     fix = "Make them with the tokenizer that the network was trained with."

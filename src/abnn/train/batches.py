@@ -29,7 +29,7 @@ from torch.utils.data import (
 from abnn.config import DEFAULT_TASK
 from abnn.errors import AbnnWarning, InputError, explain
 from abnn.model.blocks import evaluating
-from abnn.model.inputs import LABELS, Inputs, call
+from abnn.model.inputs import LABELS, call, main_input
 from abnn.outliers import measure_range
 from abnn.predict.inputs import check_inputs, split_batch, without_embedding
 from abnn.tasks import TASKS
@@ -94,7 +94,7 @@ class Batches:
                 except InputError as error:
                     raise InputError(f"{error} Found in batch {step} of the loader, counted from 0.") from error
                 if epoch == 0 and len(self.hashes) < REMEMBERED:
-                    self.hashes += row_hashes(x.first if isinstance(x, Inputs) else x)
+                    self.hashes += row_hashes(main_input(x))
                 if chance:
                     seed_everything(self.seed, "step", epoch, step, self.rank)
                 else:

@@ -15,7 +15,7 @@ from torch import Tensor
 from abnn.config import DRAWS
 from abnn.decisions import COST_KINDS, Costs, TriageConfig
 from abnn.errors import AbnnWarning, InputError, explain
-from abnn.model.inputs import Inputs
+from abnn.model.inputs import main_input
 from abnn.outliers import DEFAULT, make_outliers, measure_range
 from abnn.predict import Prediction, concatenate
 from abnn.tensors import row_hashes
@@ -145,7 +145,8 @@ def gather(
                 least = thresholds.LEARNT if facts["score"] == "combined" else 0.0
                 facts["rounding"] = max(least, float(np.abs(alone - scores[:PROBES]).max()))
                 facts.update(drawn=len(prediction.samples), views=prediction.views)
-            known.update(learnt_from.intersection(row_hashes(x.first if isinstance(x, Inputs) else x)))
+            if learnt_from:
+                known.update(learnt_from.intersection(row_hashes(main_input(x))))
             if prediction.distribution == "classes":
                 columns = (prediction.label, y, prediction.probs.float().log())
             else:

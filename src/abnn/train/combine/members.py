@@ -111,9 +111,9 @@ def _round(model: AttachedNetwork, seen: Seen, hidden: Tensor) -> Groups:
     if changed is not None:
         evidence, own_labels = changed
         kept = ~task.hidden_inputs(own_labels, hidden)
-        x = units(combined.raw_parts(hide(evidence, hidden), visible))
-        right = task.right_inputs(evidence, own_labels, hidden)
-        groups |= {"changed": x[kept], "readable": x[kept & right], "misread": x[kept & ~right]}
+        rows = units(combined.raw_parts(hide(evidence, hidden), visible))
+        read = task.right_inputs(evidence, own_labels, hidden)
+        groups |= {"changed": rows[kept], "readable": rows[kept & read], "misread": rows[kept & ~read]}
     if destroyed is not None:
         groups["destroyed"] = units(combined.raw_parts(hide(destroyed[0], hidden), visible))
     return groups
