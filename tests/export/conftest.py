@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.export.models import picture_model
+
 
 @pytest.fixture(scope="session")
-def folder(exported_pictures: Path) -> Path:
-    return exported_pictures
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of pictures as this process exports it: that of another one may differ from picture_model() here by rounding."""
+    return picture_model().export(tmp_path_factory.mktemp("exported") / "pictures")
