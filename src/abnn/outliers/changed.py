@@ -208,6 +208,12 @@ def _sharp(x: Tensor, amount: float, rng: Rng) -> Tensor:
     return x + (1 + 6 * amount) * amount * (x - blurred(x, 1 + (0 if small(x) else 2 * rng.number())))
 
 
+def _very_soft(x: Tensor, amount: float, rng: Rng) -> Tensor:
+    """Out of focus; small images, and one half of the others, with noise as well."""
+    soft = _soft(x, 1.4, rng).clamp(0, 1)
+    return _noise(soft, 0.5, rng) if small(x) or rng.number() < 0.5 else soft
+
+
 def _two_colours(x: Tensor, amount: float, rng: Rng) -> Tensor:
     value = blurred(x.mean(1, keepdim=True), 1.0)
     some = value.flatten(1)[:, :: 1 + value.numel() // SORTED]
@@ -291,7 +297,7 @@ MILD: dict[str, Kind] = {
     "overlaid": lambda x, amount, rng: torch.lerp(x, clutter(x, rng), 0.45 * amount),
 }
 HARD: dict[str, Kind] = {
-    "very soft": lambda x, amount, rng: _noise(_soft(x, 1.4, rng).clamp(0, 1), 0.5, rng),
+    "very soft": _very_soft,
     "very noisy": lambda x, amount, rng: x + rng.number(0.2, 0.5) * rng.normal(*x.shape),
     "spectrum of another": lambda x, amount, rng: spectrum_of_others(x, 1.0),
     "faint": lambda x, amount, rng: grey(x) * rng.number(0.08, 0.25) + rng.number(0, 0.7),
