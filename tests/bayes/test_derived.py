@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -58,6 +59,20 @@ def test_every_change_is_seen(inference: bool) -> None:
         module.own += 1
         assert torch.equal(module.ready(), torch.full((3,), 12.0))
     assert not module.ready().is_inference()
+
+
+@pytest.mark.parametrize(
+    "move", [lambda module: module.double(), lambda module: setattr(module.own, "data", 2 * module.own.data)]
+)
+def test_a_parameter_that_is_moved_is_seen(move: Callable[[nn.Module], object]) -> None:
+    """It stays the same object, which nobody has written to."""
+    module = Module()
+    module.own = nn.Parameter(torch.ones(3))
+    own, version = module.own, module.own._version
+    module.ready()
+    move(module)
+    assert module.own is own and own._version == version
+    assert module.ready().dtype == own.dtype and torch.equal(module.ready(), 2 * own.detach())
 
 
 def test_a_copy_has_its_own() -> None:

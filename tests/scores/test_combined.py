@@ -317,6 +317,18 @@ def test_what_classes_claim_is_found_once_for_heads_with_parametrised_weights(mo
     assert not torch.equal(model.predict(x).parts["unclaimed"], before) and len(calls) == 1
 
 
+def test_what_classes_claim_follows_weights_that_lie_elsewhere() -> None:
+    """As those of a model that was moved to another device: its parameters stay the same objects."""
+    x = torch.randn(60, 6, generator=generator(0))
+    model = with_score(abnn.attach(mlp(), x[:1]), x)
+    before = model.predict(x).parts["unclaimed"]
+    head = [layer for layer in model.backbone.modules() if isinstance(layer, nn.Linear)][-1]
+    head.weight.data = torch.randn(head.weight.shape, generator=generator(1))
+    after = model.predict(x).parts["unclaimed"]
+    assert not torch.equal(after, before)
+    assert torch.equal(copy.deepcopy(model).predict(x).parts["unclaimed"], after)
+
+
 def test_exported_models_compute_with_the_same_constants() -> None:
     """They import no torch, so the numbers stand twice."""
     for name in ("CUT", "LOWEST", "NEVER", "WEIGHT_OF_ODDS"):

@@ -1,4 +1,4 @@
-"""Constants that follow from the buffers of a module: made once, and again when a buffer has changed.
+"""Constants that follow from the buffers of a module: made once, and again when a buffer has changed or lies elsewhere.
 
 A prediction would otherwise join, convert and square the same buffers each time, a kernel for every step.
 """
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 Values = TypeVar("Values", bound=NamedTuple)
-Versions = list[tuple[Tensor, int]]
+Versions = list[tuple[Tensor, int, int]]
+"""Each source, how often it was written to, and where it lies: a parameter that is moved stays the same object."""
 
 
 class Derived(Generic[Values]):
@@ -35,7 +36,7 @@ class Derived(Generic[Values]):
             return held[0]
         # Before they are read: what is written meanwhile has a later version. Inference tensors do not count how often they were written to.
         countable = not any(each.is_inference() for each in sources)
-        versions = [(each, each._version) for each in sources] if countable else []
+        versions = [(each, each._version, _place(each)) for each in sources] if countable else []
         with torch.inference_mode(False), torch.no_grad():
             made = _apart(make(), sources)
             if held is not None and _lie_alike(held[0], made):
@@ -58,10 +59,15 @@ def _are_current(versions: Versions, sources: Sequence[Tensor]) -> bool:
     """Whether these are the buffers that values were made from, and none was written to since."""
     if len(sources) != len(versions):
         return False
-    for each, (before, version) in zip(sources, versions):  # with every prediction: no generator
-        if each is not before or each._version != version:
+    for each, (before, version, place) in zip(sources, versions):  # with every prediction: no generator
+        if each is not before or each._version != version or each.data_ptr() != place:
             return False
     return True
+
+
+def _place(source: Tensor) -> int:
+    """Where a tensor lies in memory; those of a trace lie nowhere."""
+    return 0 if torch.compiler.is_compiling() else source.data_ptr()
 
 
 def _lie_alike(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
