@@ -162,6 +162,14 @@ def test_severity_zero_leaves_single_images_as_they_are() -> None:
             assert torch.equal(batch.x[::3], x[::3]) and (batch.severity[::3] == 0).all(), name
 
 
+@pytest.mark.parametrize(("side", "least", "most"), [(28, 1.0, 1.0), (64, 0.2, 0.8)])
+def test_large_images_out_of_focus_have_noise_in_one_half_of_the_draws(side: int, least: float, most: float) -> None:
+    """Else a photograph that is merely blurred would look like nothing that was practised."""
+    grey = torch.full((2, 3, side, side), 0.5)
+    noisy = [bool(HARD["very soft"](grey, 1.0, Rng(generator(seed), grey)).std() > 0.01) for seed in range(40)]
+    assert least <= sum(noisy) / len(noisy) <= most
+
+
 def test_changed_images_count_as_the_upper_end_at_most_and_destroyed_ones_as_told() -> None:
     x, y = photographs(32, 1, 48, 48), torch.zeros(32)
     own = prepared("changed", x)(x, y, generator()).severity
