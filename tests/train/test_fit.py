@@ -658,6 +658,8 @@ def test_tokens_without_an_embedding_are_explained(several: bool, epochs: int, r
     message = r"x: got whole numbers from 0 to 20 in shape \(120, 5\), on which the network fails: .*tokenizer"
     with pytest.raises(InputError, match=message):
         abnn.fit(model, batches, epochs=epochs, **QUIET)
+    with pytest.raises(InputError, match=message):
+        abnn.loss(model, *batches[0])
 
 
 def test_an_index_error_that_is_not_about_tokens_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from abnn.model.inputs import Batch, call
 from abnn.model.network import AttachedNetwork
 from abnn.outliers import PRESET, Outliers, make_outliers, measure_range
 from abnn.predict.compiling import is_compiled, with_network
-from abnn.train.batches import check_batch
+from abnn.train.batches import check_batch, explained_tokens
 
 
 def loss(
@@ -57,7 +57,11 @@ def loss(
     attachments = [parameter for _, parameter in model.attachment_parameters()]
     losses = Losses(model, goal)
     along = freeze and losses.can_come_along
-    with touching(attachments, model.parameters()) if freeze else contextlib.nullcontext(), plain_along(model, False):
+    with (
+        explained_tokens(model, [(x, y)]),
+        touching(attachments, model.parameters()) if freeze else contextlib.nullcontext(),
+        plain_along(model, False),
+    ):
         plain = None if along else losses.plain(x)
         with (
             fresh_draws(model, goal.draws[1]),
