@@ -92,3 +92,8 @@ def test_hidden_classes_take_their_words_along() -> None:
     torch.testing.assert_close(words.rarity, alone.rarity)
     torch.testing.assert_close(words.ratios, alone.ratios)
     assert words.rarity[9] == words.rarity.amax()
+
+
+def test_no_words_at_all_are_explained_by_classes_as_unknown_ones_are() -> None:
+    _, classes = fitted(*data())(torch.tensor([[11, 11, 11], [-1, -1, -1]]))
+    assert classes is not None and torch.equal(classes[0], classes[1])

@@ -637,3 +637,12 @@ def test_an_unknown_score_is_refused_at_once() -> None:
     numbers = abnn.attach(mlp(classes=1), torch.zeros(1, 6), task="regression")
     with pytest.raises(InputError, match="score: got 'entropy'"):  # of classes alone
         numbers.score = "entropy"
+
+
+@pytest.mark.parametrize("norm", [nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm])
+def test_copies_of_blocks_that_copy_themselves(norm: Any) -> None:
+    """Parametrised layers say themselves how they are copied, which must not take the attachment off."""
+    layers = [nn.Linear(6, 16), nn.ReLU(), norm(nn.Linear(16, 16)), nn.ReLU(), norm(nn.Linear(16, 4))]
+    x = torch.randn(5, 6, generator=generator(0))
+    model = randomise_attachments(abnn.attach(nn.Sequential(*layers).eval(), x[:1], at="2"))
+    assert torch.equal(copy.deepcopy(model).predict(x).samples, model.predict(x).samples)

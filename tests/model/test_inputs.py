@@ -19,6 +19,7 @@ from abnn.model.inputs import Inputs, pack, read
 from abnn.predict import Plain
 from abnn.train.batches import check_batch
 from abnn.train.hold_out import hold_out
+from tests.conftest import randomise_attachments
 
 WORDS, CLASSES, PAD = 40, 4, 0
 
@@ -271,3 +272,21 @@ def test_inputs_are_cut_and_moved_like_one_tensor() -> None:
     assert pack((x,), {})[0] is x and "attention_mask: torch.int64 (2, 5)" in repr(x)
     packed, _ = pack((BATCH["input_ids"],), {"flag": True, "scale": torch.ones(())})
     assert isinstance(packed, Inputs) and packed[:1].values["flag"] is True and packed[:1].values["scale"].ndim == 0
+
+
+class FirstWord(Reader):
+    """Reads the answer from the first word: nothing leads around the attachments, so that rows become more half-way."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None) -> Output:
+        return Output({"logits": self.head(super().forward(input_ids, attention_mask)["hidden_states"][-1][:, 0])})
+
+
+@pytest.mark.parametrize("draws", [0, 1, 3])
+def test_attachments_count_no_padding(draws: int) -> None:
+    torch.manual_seed(0)
+    batch = without_labels(next(iter(batches())))
+    model = randomise_attachments(abnn.attach(FirstWord().eval(), batch, at="layers.2"), 0.2)
+    assert not model.folds_at_input
+    whole, more = (model.predict(each, draws=draws, seed=0).samples for each in (batch, longer(batch, 9)))
+    assert (whole[0] - whole[1]).abs().max() > 1e-3
+    torch.testing.assert_close(more, whole, rtol=1e-4, atol=1e-5)

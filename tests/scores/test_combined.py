@@ -333,3 +333,13 @@ def test_exported_models_compute_with_the_same_constants() -> None:
     """They import no torch, so the numbers stand twice."""
     for name in ("CUT", "LOWEST", "NEVER", "WEIGHT_OF_ODDS"):
         assert getattr(learnt, name) == getattr(scores, name)
+
+
+def test_no_other_part_counts_in_how_destroyed_an_input_looks() -> None:
+    x = torch.randn(60, 6, generator=generator(0))
+    combined = with_score(abnn.attach(mlp(), x[:1]), x).combined
+    far = torch.full((1, len(combined.names)), 1e7)
+    own = combined.readable < scores.NEVER
+    assert own.any() and not own.all()
+    torch.testing.assert_close(combined.destroyed(far), (far - combined.readable)[:, own].sum(1))
+    assert not combined.constants().weight.view(4, -1)[2, : len(own)][~own].any()

@@ -104,3 +104,10 @@ def test_what_does_not_fit_is_named(model: abnn.Attached) -> None:
         _ = model.predict(x).label
     with pytest.raises(AttachError, match=r"outputs of shape \(1,\)"):
         abnn.attach(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 1), nn.Flatten(0)), x[:1], task="multilabel")
+
+
+def test_the_mean_of_sure_predictions_stays_sure() -> None:
+    z = torch.tensor([[[-74.6, 90.0, 0.3]], [[-74.6, 90.0, 0.3]]])
+    torch.testing.assert_close(Multilabel().average(z), z[0])
+    z = torch.randn(4, 5, 3)
+    torch.testing.assert_close(Multilabel().average(z).sigmoid(), z.sigmoid().mean(0))

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
 from abnn.config import FitConfig
+from abnn.decisions import Costs
 from abnn.errors import AttachError, InputError, NotFittedError
 from abnn.tasks import Regression
 from abnn.tasks.spread import log_variance
@@ -259,3 +260,13 @@ def test_noise_does_not_vanish_outside_of_the_data() -> None:
         outside = model.predict(side * torch.tensor([[4.0], [6.0], [10.0], [30.0]])).aleatoric
         assert (outside >= inside.min()).all()
         assert (outside.diff(dim=0) >= -1e-6).all()
+
+
+def test_calibrating_again_finds_the_same(models: dict[str, abnn.Attached]) -> None:
+    """What widths of an earlier calibration say is right must not count."""
+    model, held_out = copy.deepcopy(models["column"]), batches("column", 300, 5)
+    found = []
+    for _ in range(2):
+        abnn.calibrate(model, held_out, progress=False, config=abnn.TriageConfig(costs=Costs()))
+        found.append((model.triage.notice, model.triage.reject))
+    assert found[0] == found[1]

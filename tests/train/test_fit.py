@@ -707,3 +707,11 @@ def test_bad_settings(options: dict[str, Any], message: str) -> None:
 def test_a_plain_network_is_not_a_model() -> None:
     with pytest.raises(InputError, match="what abnn.attach"):
         abnn.fit(backbone(), loader(), **QUIET)  # type: ignore[arg-type]
+
+
+def test_attachments_of_a_network_in_float16_are_not_trained() -> None:
+    x, y = torch.rand(120, 6).half(), torch.arange(120) % 3
+    model = abnn.attach(nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).half().eval(), x[:1])
+    with pytest.raises(InputError, match=r"model: got a network in float16.*epochs=0"):
+        abnn.fit(model, [(x, y)], **QUIET)
+    abnn.fit(model, [(x, y)], epochs=0, **QUIET)

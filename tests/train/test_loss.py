@@ -7,15 +7,15 @@ import copy
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import abnn
 from abnn.config import preset
 from abnn.errors import InputError
 from abnn.outliers import make_outliers
-from abnn.train.loss import loss
+from abnn.train.loss import loss, plain_along
 from abnn.train.steps import Steps
-from tests.conftest import generator, randomise_attachments
+from tests.conftest import generator, randomise_attachments, with_score
 from tests.train.test_fit import attached, data
 from tests.train.test_steps import PlainFabric, sgd
 
@@ -103,3 +103,16 @@ def test_wrong_input() -> None:
         loss(attached().backbone, x, y)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="labels from"):
         loss(attached(), x, y + 3)
+
+
+def test_predictions_do_not_see_what_a_step_does() -> None:
+    """Those of other threads run while the network trains."""
+    x = torch.randn(5, 6, generator=generator(0))
+    network = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    model = with_score(abnn.attach(network, x[:1]), x)
+    before = model.predict(x)
+    with plain_along(model, False):
+        during = model.predict(x)
+    after = model.predict(x)
+    for each in (during, after):
+        assert torch.equal(each.samples, before.samples) and torch.equal(each.score, before.score)

@@ -80,3 +80,23 @@ def test_only_plain_tensor_loaders_and_only_on_cuda() -> None:
     assert resident([(1, 2)], cuda) is None
     assert resident(DataLoader(DATA, batch_size=5, collate_fn=lambda rows: rows), cuda) is None
     assert resident(DataLoader(DATA, batch_size=None), cuda) is None
+
+
+def test_data_that_have_changed_are_copied_again() -> None:
+    x, y = torch.zeros(6, 2), torch.arange(6)
+    data = TensorDataset(x, y)
+    some = Subset(data, [0, 1, 2])
+    elsewhere = torch.device("cpu", 0)  # which counts as another device
+
+    def held(chosen: Dataset) -> list[torch.Tensor]:
+        return Resident(DataLoader(chosen, batch_size=6), elsewhere).tensors
+
+    first = held(data)
+    assert first[0] is not x and held(data)[0] is first[0]
+    held(some)
+    x.add_(1)
+    assert torch.equal(held(data)[0], x) and torch.equal(held(some)[0], x[:3])
+    some.indices = [3, 4]
+    assert torch.equal(held(some)[1], y[3:5])
+    data.tensors = (x + 7, y)
+    assert torch.equal(held(data)[0], x + 7)

@@ -81,7 +81,8 @@ class Words(nn.Module):
         variance = torch.where(count > 0, (self.rarity[place] * share).sum(1), self.rarity.amax(0))
         if not self.classes:
             return variance, None
-        return variance, (self.ratios[self.rows[place]] * share[..., None]).sum(1)
+        ratios = (self.ratios[self.rows[place]] * share[..., None]).sum(1)
+        return variance, torch.where(count[:, None] > 0, ratios, self.ratios[0])
 
     @torch.no_grad()
     def set(self, counts: WordCounts) -> None:

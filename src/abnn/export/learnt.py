@@ -60,7 +60,7 @@ class Learnt:
         cut = np.clip(x, -CUT, CUT)
         hidden = np.tanh(np.matmul(cut, self.inner) + self.offset)
         said = (np.matmul(cut, self.linear) + np.matmul(hidden, self.outer))[..., 0]
-        beyond = np.maximum(x - self.readable, 0).sum(1)
+        beyond = (np.maximum(x - self.readable, 0) * (self.readable < NEVER / 2)).sum(1)
         return ((said - self.mean) / self.spread).mean(0) + np.maximum(x, LOWEST) @ self.anchor + beyond
 
     def drops(self, x: np.ndarray, score: np.ndarray) -> np.ndarray:

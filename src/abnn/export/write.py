@@ -60,7 +60,7 @@ def export(model: Any, path: str | Path, format: str = "onnx", check: Any = None
         "runtime": format, "task": model.task.name, "classes": model.classes, "outputs": graph.names, "parts": graph.parts,
         "inputs": {name: {"shape": shape, "dtype": types[name]} for name, shape in shapes.items()},
         "main": str(model.example.main) if isinstance(model.example, Inputs) else INPUT,
-        "score": graph.score, "draws": draws, "seed": seed, "views": prediction.views or 1, "plain": model.state.plain,
+        "score": graph.score, "draws": draws, "seed": seed, "views": prediction.views or 1, "plain": model.comes_along,
         "spread": spread_of(graph.triage), "extra": as_json("extra", model.extra),
         "triage": None if graph.triage is None else graph.triage.to_dict(),
         "length": model.input_shape[0] if shapes.get(INPUT) == [None] else None,

@@ -23,7 +23,8 @@ class PassState:
     """What the blocks of a network share in a pass. The network itself has one; a :class:`Pass` brings its own.
 
     layer     any Bayesian layer of the network: it knows how many draws are held
-    plain     whether the network without attachments comes along, as the first of the draws
+    plain     whether the network without attachments comes along, as the first of the draws; a training step may say otherwise for
+              passes of the network itself
     batches   how many views of the inputs come in, one batch after the other
     views     where one row per view and input comes in: which view each draw looks at, the plain network's first
     twice     what is remembered where the network runs once without attachments and once with them, see :class:`Twice`
@@ -187,7 +188,7 @@ class AttachedBlock(WatchedBlock):
         if isinstance(self.attachment, Bounded):
             comes_along = state.groups > state.layer.draws
             if self.unfolds and comes_along and state.groups == 2 and not state.views:
-                return torch.cat([main, self.attachment(main, onto=True)])
+                return torch.cat([main, self.attachment(main, self._mask_of(main), onto=True)])
             if self.unfolds and (state.groups > 1 or state.views):
                 main = spread(main, state.views or (0,) * state.groups)
             # Rows of the plain network come first and get no addition.

@@ -55,7 +55,7 @@ def choose_fold(model: AttachedNetwork, example: Batch) -> None:
             f"backbone: folding draws into the batch changes its output ({trouble}). It seems to mix the inputs of a "
             "batch or not to have the batch first; accepted: a network that treats each input of a batch by itself."
         )
-    if model.state.plain:  # it runs twice, see abnn.model.attached_blocks.Twice, and computes what comes before once
+    if model.comes_along:  # it runs twice, see abnn.model.attached_blocks.Twice, and computes what comes before once
         return
     warnings.warn(
         "This network passes features around the first attachment, so draws are folded at its input and the part "

@@ -26,6 +26,8 @@ class StandIn(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
+            if name.startswith("__"):  # such as __deepcopy__, which would copy the block alone
+                raise
             return getattr(super().__getattr__("block"), name)
 
 

@@ -31,7 +31,7 @@ class Pass:
     views    which view each draw looks at, see :func:`abnn.model.views.views_of`
     noting   whether features of the first of the draws are noted
     root     another tree over the network's blocks, with modules that read on the way; None: the network's own
-    plain    whether the network without attachments comes along, as the first of the draws; None: as the network does it
+    plain    whether the network without attachments comes along, as the first of the draws; None: as in predictions
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Pass:
         root = network.net if root is None else root
         streams = {id(part.stream): Stream() for part in root.modules() if isinstance(part, ChainLink)}
         first = network.layers[0]
-        state = PassState(first, views, noting, network.state.plain if plain is None else plain)
+        state = PassState(first, views, noting, network.comes_along if plain is None else plain)
         state.table, state.apart = network.state.table, network.state.apart
         twins = self.twins = shadow(root, {id(network.state): state, **streams})
         state.layer = twins[id(first)]  # type: ignore[assignment]

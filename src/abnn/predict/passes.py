@@ -44,7 +44,7 @@ class PredictionPass:
     def __init__(self, network: AttachedNetwork, noise: Noise, wanted: str, views: tuple[int, ...]) -> None:
         self.network, self.wanted = network, wanted
         self.notes = wanted in ("score", "evidence")
-        self.views = (0, *views) if network.state.plain and views else views
+        self.views = (0, *views) if network.comes_along and views else views
         ordered = sorted(set(self.views))
         self.run = Pass(network, noise, tuple(ordered.index(view) for view in self.views), noting=self.notes)
         self.compute: Callable[[Any, Any], Outputs] | None = None  # in the place of outputs(), compiled

@@ -50,10 +50,10 @@ def predict(
     if views is None:
         views = model.views if can_move(*form) else 1  # images may be smaller than the example
     views = min(check_views(views, *form), count)
-    chunks = plan(model, x, count, memory_limit, views, plain=model.state.plain)
+    chunks = plan(model, x, count, memory_limit, views, plain=model.comes_along)
     number = int(torch.randint(2**62, ())) if seed is None else whole_seed(seed)
     runtime, device = runtime_of(model), model.device
-    first = int(model.state.plain)
+    first = int(model.comes_along)
     samples: Tensor | None = None
     judgement = Judgement(model, chunks, first) if judged else None
     with torch.inference_mode(), runtime.turn(device):

@@ -135,7 +135,9 @@ class Combined(nn.Module):
         if weight is None or UNCLAIMED not in self.own:
             return None
         head: nn.Module | None = self.__dict__["head"]  # a parametrised one has another weight each time it is asked
-        sources = [weight] if isinstance(weight, nn.Parameter) or head is None else [*head.parameters()]
+        sources: list[Tensor] = [weight]
+        if head is not None and not isinstance(weight, nn.Parameter):
+            sources = [*head.parameters(), *head.buffers()]
         return self._claims.get(sources, lambda: Claims(claims_of(weight))).matrix
 
     def constants(self) -> Constants:
@@ -158,7 +160,7 @@ class Combined(nn.Module):
         high[3, parts:] = LARGEST
         weight = torch.zeros_like(low, dtype=wide)
         weight[0, :parts] = (b.linear * share).sum((0, 2))
-        weight[1, :parts], weight[2, :parts] = b.anchor, 1
+        weight[1, :parts], weight[2, :parts] = b.anchor, b.readable < NEVER / 2
         weight[3, self.names.index(DESTROYED)] = -(b.mean * share[..., 0]).sum()
         return Constants(
             torch.cat([b.centre, b.bounds]),
@@ -193,8 +195,8 @@ class Combined(nn.Module):
         return STEEPNESS * beyond.expm1()
 
     def destroyed(self, x: Tensor) -> Tensor:
-        """D of the module's formula, [B], likewise; ``readable`` has q at the place of its part, 0 at that of odds for tables, and :data:`NEVER` elsewhere."""
-        return (x - self.readable).clamp_min(0).sum(1)  # type: ignore[operator]
+        """D of the module's formula, [B], likewise; ``readable`` has q at the place of its part, 0 at that of odds for tables, and :data:`NEVER` elsewhere, where nothing counts."""
+        return ((x - self.readable).clamp_min(0) * (self.readable < NEVER / 2)).sum(1)  # type: ignore[operator]
 
     def forward(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
         """The score of each input, [B], and its parts in units of what is usual, [B, parts]; never in half precision."""

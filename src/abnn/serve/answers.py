@@ -60,7 +60,7 @@ class Answerer:
             judges = getattr(model, "is_judge", False)
             learnt = model.combined.names if judges else []
             self.learnt = Learnt.of(model.combined) if judges else None
-            self.plain = getattr(getattr(model, "state", None), "plain", False)
+            self.plain = getattr(model, "comes_along", False)
         self.parts = {name: in_words(name) for name in ([*learnt, FAR] if learnt else ())}
 
     def __call__(self, x: Any) -> list[dict[str, Any]]:

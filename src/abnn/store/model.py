@@ -188,7 +188,7 @@ def _with_saved_weights(path: Path, saved: AttachedModel, network: nn.Module | N
     there = (path / BACKBONE).exists()
     if network is None and not (there and saved.backbone is not None):
         accepted = "the network that the attachments were fitted on"
-        fix = "Pass it, or save with backbone=True a model whose backbone abnn.build_backbone() made."
+        fix = "Pass it, on the command line by --backbone; or save with backbone=True a model whose backbone abnn.build_backbone() made."
         raise InputError(explain("backbone", "None", accepted, fix))
     if not there:
         raise other_network(path, saved.fingerprint)

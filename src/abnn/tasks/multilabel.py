@@ -71,8 +71,10 @@ class Multilabel(Task):
         return y
 
     def average(self, outputs: Tensor, plain: bool = False) -> Tensor:
-        mean = outputs.float().sigmoid().mean(0)
-        return outputs[0] if len(outputs) == 1 else torch.logit(mean, eps=1e-7).to(outputs.dtype)
+        if len(outputs) == 1:
+            return outputs[0]
+        for_it, against = (F.logsigmoid(z.float()).logsumexp(0) for z in (outputs, -outputs))
+        return (for_it - against).to(outputs.dtype)  # the logit of the mean probability
 
     def _loss(
         self, goal: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None, severity: Any, generator: Any

@@ -183,9 +183,10 @@ def log_variance(features: Tensor, squares: Tensor, ridge: float, prior: Tensor 
 
     minimises 1/2 sum_i [l_i + r_i^2 exp(-l_i)] + ridge / 2 |w - prior|^2, which is convex, by Newton's method.
     """
-    x = torch.cat([features, torch.ones_like(features[:, :1])], dim=1).double()
-    r = squares.double().clamp_min(1e-12 * float(squares.double().mean()) + 1e-30)
-    start = torch.zeros(x.shape[1], dtype=x.dtype, device=x.device)
+    x = torch.cat([features, torch.ones_like(features[:, :1])], dim=1).cpu().double()  # MPS has no float64
+    r = squares.cpu().double()
+    r = r.clamp_min(1e-12 * float(r.mean()) + 1e-30)
+    start = torch.zeros(x.shape[1], dtype=x.dtype)
     if prior is not None:
         start[:-1] = prior
     penalty = torch.full_like(start, ridge)
@@ -212,4 +213,4 @@ def log_variance(features: Tensor, squares: Tensor, ridge: float, prior: Tensor 
         if before - after < 1e-9 * (1 + before.abs()):
             break
         before = after
-    return w.to(features.dtype)
+    return w.to(features)

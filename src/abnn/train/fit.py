@@ -58,6 +58,10 @@ def fit(
     """
     check_model(model)
     check_rate("lr", lr)
+    if epochs != 0 and model.weight_dtype == torch.float16:
+        actual = "a network in float16, in which steps of attachments are lost to rounding"
+        fix = "Attach to network.float(), or fit with epochs=0."
+        raise InputError(explain("model", actual, "one in float32 or bfloat16, or epochs=0", fix))
     seed = whole_seed(seed)
     if not isinstance(config, FitConfig):
         raise InputError(explain("config", repr(config), "an abnn.FitConfig", "abnn.FitConfig(compile=True), say."))

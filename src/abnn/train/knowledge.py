@@ -142,7 +142,7 @@ def _warn_if_worse(model: AttachedNetwork, batches: Iterable[tuple[Tensor, Tenso
         outputs = run(x.to(model.device))
         y = y.to(model.device)
         rows.append(torch.stack([model.task.errors(outputs[:1], y), model.task.errors(outputs, y)]))
-    plain, both = torch.cat(rows, dim=1).double()
+    plain, both = torch.cat(rows, dim=1).cpu().double()  # MPS has no float64
     growth = both - plain
     if growth.mean() > TOLERANCE * plain.mean() and growth.mean() > 2 * growth.std() / math.sqrt(len(growth)):
         numbers = f"from {plain.mean():.4g} to {both.mean():.4g}"

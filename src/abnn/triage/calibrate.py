@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -150,7 +150,8 @@ def gather(
             if prediction.distribution == "classes":
                 columns = (prediction.label, y, prediction.probs.float().log())
             else:
-                kept.append((prediction.apply(Tensor.cpu), y.cpu()))
+                # Without thresholds and widths of before, or calibrating again would find others.
+                kept.append((replace(prediction.apply(Tensor.cpu), triage=None), y.cpu()))
                 columns = (nothing := torch.zeros(len(y), dtype=torch.int64), nothing, nothing)
             rows.append((scores, *(column.cpu().numpy() for column in columns)))
             yield x
