@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from abnn.config import DRAWS, AttachConfig
 from abnn.config import preset as choose_preset
-from abnn.errors import AttachError, FileFormatError, InputError, explain, not_negative
+from abnn.errors import AbnnWarning, AttachError, FileFormatError, InputError, explain, not_negative
 from abnn.files import write_text
 from abnn.model.attach import check_backbone, choose_blocks, watched_blocks
 from abnn.model.beside import changes_outputs
@@ -24,6 +25,7 @@ from abnn.model.inputs import Inputs
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
 from abnn.model.views import check_views
+from abnn.model.written import Written
 from abnn.predict import Prediction, concatenate
 from abnn.predict import predict as predict_batch
 from abnn.predict.compiled_pass import CompiledPass
@@ -39,14 +41,25 @@ from abnn.tasks import Task, make_task
 from abnn.train.watch import progress_bar
 from abnn.triage import Triage
 
+WRITTEN = "weights, or statistics of norms, that were written to after thresholds were chosen"
+CALIBRATE = "Predict in eval mode. After training, call abnn.fit and abnn.calibrate again."
+
 
 class Attached(AttachedNetwork):
     """A backbone with attachments: made by :func:`attach`, undone by :func:`detach`.
 
-    ``triage`` has its thresholds, once abnn.calibrate() has set them; they are saved with the model.
+    ``triage`` has its thresholds, once abnn.calibrate() has set them; they are saved with the model. Predictions warn where weights were
+    written to since.
     """
 
-    triage: Triage | None
+    @property
+    def triage(self) -> Triage | None:
+        return self.__dict__["triage"]
+
+    @triage.setter
+    def triage(self, chosen: Triage | None) -> None:
+        self.__dict__["triage"] = chosen
+        self.__dict__["_written"] = Written(None if chosen is None else self)
 
     @property
     def score(self) -> str:
@@ -85,6 +98,8 @@ class Attached(AttachedNetwork):
         if self._is_batch(x):
             made = predict_batch(self, x, draws, seed, score, memory_limit, replay, views)
             known = self.triage is not None and self.triage.is_about(made)
+            if known and self.__dict__["_written"].again():
+                warnings.warn(explain("model", WRITTEN, "weights as they were", CALIBRATE), AbnnWarning, stacklevel=2)
             return replace(made, triage=self.triage) if known else made
         parts = []
         with progress_bar(disable=not progress) as bar:

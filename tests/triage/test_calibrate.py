@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import sys
@@ -21,6 +22,7 @@ from abnn.predict import Plain, Prediction, concatenate
 from abnn.triage import Costs, Triage, TriageConfig, calibrate
 from abnn.triage.calibrate import Gathered, choose, gather, usual_draws
 from abnn.triage.thresholds import conformal_quantile, conformal_rank, lift
+from tests.conftest import SmallBatchNormNet
 from tests.export.models import picture_model, pictures
 from tests.train.test_fit import QUIET, attached, backbone, data, loader
 
@@ -409,3 +411,23 @@ def test_thresholds_on_equal_inputs_leave_room_for_another_runtime() -> None:
     good, config = [(x, torch.zeros(40, dtype=torch.int64))], TriageConfig()
     triage = choose(gather(model, good, config), config)  # calibrate() would change the model, which other tests share
     assert 9e-5 < triage.notice - model.predict(x[:1]).score.item() < 2e-4
+
+
+def test_weights_written_to_after_calibration_are_said_once() -> None:
+    model = abnn.attach(SmallBatchNormNet().eval(), X[:1])
+    triage = calibrate(model, loader(), TriageConfig(score="entropy"), progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AbnnWarning)
+        model.predict(X[:2], score="entropy")
+        copy.deepcopy(model).predict(X[:2], score="entropy")
+    with torch.no_grad():
+        next(model.backbone.parameters()).mul_(1.1)
+    with pytest.warns(AbnnWarning, match="model: got weights.*written to after thresholds.*abnn.calibrate again"):
+        assert model.predict(X[:2], score="entropy").triage is triage
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AbnnWarning)
+        model.predict(X[:2], score="entropy")
+    with torch.no_grad():
+        model.train()(X[:4])
+    with pytest.warns(AbnnWarning, match="statistics of norms"):
+        model.eval().predict(X[:2], score="entropy")
