@@ -162,7 +162,9 @@ def test_samples_have_the_names_of_what_they_are() -> None:
 
 def test_a_model_with_draws_says_so(model: Any) -> None:
     triage = replace(model.triage, draws=3, drawn=4)
-    stand_in = SimpleNamespace(predict=model.predict, triage=triage, classes=10, extra={}, comes_along=model.comes_along)
+    stand_in = SimpleNamespace(
+        predict=model.predict, triage=triage, classes=10, extra={}, comes_along=model.comes_along
+    )
     (answer,) = Answerer(stand_in)(torch.zeros(1, 1, 8, 8))
     assert answer["samples"]["names"] == ["without attachments", "draw 1", "draw 2", "draw 3"]
 

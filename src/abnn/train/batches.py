@@ -274,7 +274,7 @@ class Resident:
         is_there = here.type == device.type and device.index in (None, here.index)
         if not is_there and size <= LARGEST:
             held = _HELD.setdefault(loader.dataset, {})
-            source = [(tensor, tensor._version) for tensor in self.tensors]
+            source = [(each, None if each.is_inference() else each._version) for each in self.tensors]
             rows = None if self.places is None else self.places.tolist()
             if device not in held or not _is_of(held[device][1], [*source, rows]):
                 some = self.tensors if self.places is None else [tensor[self.places] for tensor in self.tensors]
