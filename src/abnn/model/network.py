@@ -95,9 +95,8 @@ class AttachedNetwork(nn.Module):
         self._requires_grad = {name: p.requires_grad for name, p in backbone.named_parameters()}
         self._modes = {name: module.training for name, module in backbone.named_modules()}
         self._layers = list(dict.fromkeys(layer for part in attachments for layer in bayesian_layers(part)))
-        self.comes_along = bool(
-            watched
-        )  # whether the plain network does, in predictions; those of other threads while it trains, too
+        # Whether the plain network does in predictions, those of other threads while this one trains, too.
+        self.comes_along = bool(watched)
         self.state = PassState(self._layers[0], plain=self.comes_along)
         self.places: list[
             str

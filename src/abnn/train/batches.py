@@ -253,8 +253,8 @@ def explained_tokens(model: Any, loader: Any) -> Iterator[None]:
 # -- batches of tensors are cut out at once, instead of item by item; those of small data sets on the device ----------------
 
 LARGEST = 2**30  # bytes that are copied to a device
-_HELD: WeakKeyDictionary[Dataset, dict[torch.device, tuple[list[Tensor], list[Any]]]] = WeakKeyDictionary()
-"""Copies of data sets by device, and of what: each tensor, how often it had been written to, and which rows."""
+_HELD: WeakKeyDictionary[Dataset, dict[torch.device, tuple[list[Tensor], list[Tensor], Any]]] = WeakKeyDictionary()
+"""Copies of data sets by device, what they were made of, and which tensors that were, how often written to, and which rows."""
 
 
 class Resident:
@@ -274,11 +274,11 @@ class Resident:
         is_there = here.type == device.type and device.index in (None, here.index)
         if not is_there and size <= LARGEST:
             held = _HELD.setdefault(loader.dataset, {})
-            source = [(each, None if each.is_inference() else each._version) for each in self.tensors]
-            rows = None if self.places is None else self.places.tolist()
-            if device not in held or not _is_of(held[device][1], [*source, rows]):
+            versions = [(id(each), None if each.is_inference() else each._version) for each in self.tensors]
+            now = versions, None if self.places is None else self.places.tolist()
+            if device not in held or held[device][2] != now:
                 some = self.tensors if self.places is None else [tensor[self.places] for tensor in self.tensors]
-                held[device] = [tensor.to(device) for tensor in some], [*source, rows]
+                held[device] = [tensor.to(device) for tensor in some], self.tensors, now
             self.tensors, self.places = held[device][0], None
         if device.type == "cuda":  # runs on other streams may read them from now on
             torch.cuda.synchronize(device)
@@ -303,12 +303,6 @@ class Resident:
             return tensor.index_select(0, rows)
         found = torch.empty(len(rows), *tensor.shape[1:], dtype=tensor.dtype, pin_memory=True)
         return torch.index_select(tensor, 0, rows, out=found).to(self.device, non_blocking=True)
-
-
-def _is_of(before: list[Any], now: list[Any]) -> bool:
-    """Whether a copy is of these tensors as they are, and of these rows."""
-    same = [one[0] is two[0] and one[1] == two[1] for one, two in zip(before[:-1], now[:-1])]
-    return len(before) == len(now) and all(same) and before[-1] == now[-1]
 
 
 def resident(loader: Any, device: torch.device) -> Resident | None:
