@@ -85,3 +85,14 @@ def test_what_cannot_be_learnt_is_named() -> None:
         abnn.AbnnRegressor().fit(np.ones((5, 2)), np.array([1.0, np.nan, 1, 1, 1]))
     with pytest.raises(InputError, match="X: got 1 sample"):
         abnn.AbnnRegressor().fit(np.ones((1, 2)), np.ones(1))
+
+
+@pytest.mark.usefixtures("short")
+def test_columns_in_small_units_are_read_and_constant_ones_are_not() -> None:
+    X, y = load_wine(return_X_y=True)
+    small = abnn.AbnnClassifier(hidden=(16,), epochs=10).fit(X * 1e-9, y)
+    assert small.score(X * 1e-9, y) > 0.9
+    constant = estimators.Standard(torch.tensor([[0.0, 0.1, 1e-9, 3e7]]).expand(50, 4))
+    assert (constant.spread == 1).all()
+    tiny = estimators.Standard(1e-15 * torch.tensor([[1.0], [3.0]]))
+    assert tiny(1e-15 * torch.tensor([[1.0], [3.0]])).flatten().tolist() == pytest.approx([-1, 1])

@@ -144,8 +144,9 @@ class Standard(nn.Module):
     def __init__(self, x: Tensor) -> None:
         super().__init__()
         spread = x.std(0, correction=0)
+        constant = (x == x[:1]).all(0) | (spread == 0)
         self.mean = nn.Buffer(x.mean(0))
-        self.spread = nn.Buffer(torch.where(spread > 1e-6, spread, torch.ones_like(spread)))
+        self.spread = nn.Buffer(torch.where(constant, torch.ones_like(spread), spread))
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.spread
