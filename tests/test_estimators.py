@@ -96,3 +96,12 @@ def test_columns_in_small_units_are_read_and_constant_ones_are_not() -> None:
     assert (constant.spread == 1).all()
     tiny = estimators.Standard(1e-15 * torch.tensor([[1.0], [3.0]]))
     assert tiny(1e-15 * torch.tensor([[1.0], [3.0]])).flatten().tolist() == pytest.approx([-1, 1])
+
+
+@pytest.mark.usefixtures("short")
+def test_a_network_with_batch_normalisation_learns_from_any_number_of_rows() -> None:
+    X, y = load_wine(return_X_y=True)
+    network = nn.Sequential(nn.Linear(13, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    rows = 161  # of which 32 are held out: 129 are two batches and one row
+    fitted = abnn.AbnnClassifier(module=network, epochs=1).fit(X[:rows], y[:rows])
+    assert np.isfinite(fitted.predict_proba(X)).all()

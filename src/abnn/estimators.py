@@ -99,13 +99,14 @@ class _Estimator(BaseEstimator):
 
     def _train(self, network: nn.Module, x: Tensor, y: Tensor) -> None:
         learning = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        batches = -(-len(x) // BATCH)
+        single = len(x) > BATCH and len(x) % BATCH == 1  # batch normalisation cannot learn from a last batch of one
+        batches = -(-len(x) // BATCH) - single
         epochs = max(int(self.epochs), -(-FEWEST_STEPS // batches))
         optimizer = torch.optim.AdamW(learning, RATE, weight_decay=1e-3)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * batches)
         network.train()
         for _ in range(epochs):
-            for rows in torch.randperm(len(x)).split(BATCH):
+            for rows in torch.randperm(len(x))[: len(x) - single].split(BATCH):
                 optimizer.zero_grad()
                 self._loss(network(x[rows]), y[rows]).backward()
                 optimizer.step()
