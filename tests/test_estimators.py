@@ -85,6 +85,16 @@ def test_what_cannot_be_learnt_is_named() -> None:
         abnn.AbnnRegressor().fit(np.ones((5, 2)), np.array([1.0, np.nan, 1, 1, 1]))
     with pytest.raises(InputError, match="X: got 1 sample"):
         abnn.AbnnRegressor().fit(np.ones((1, 2)), np.ones(1))
+    for share in (-0.1, 1, 50, None):
+        with pytest.raises(InputError, match="held_out: got .*less than 1"):
+            abnn.AbnnRegressor(held_out=share).fit(np.ones((5, 2)), np.ones(5))
+
+
+@pytest.mark.usefixtures("short")
+def test_without_held_out_rows_there_are_no_verdicts() -> None:
+    X, y = load_wine(return_X_y=True)
+    with pytest.raises(NotFittedError, match="verdict: .* 19 held-out rows. Fit on more rows"):
+        abnn.AbnnClassifier(hidden=(8,), epochs=1, held_out=0).fit(X, y).verdict(X)
 
 
 @pytest.mark.usefixtures("short")

@@ -11,6 +11,7 @@ import copy
 import math
 import warnings
 from itertools import pairwise
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,8 @@ class _Estimator(BaseEstimator):
         """Train, attach, fit and calibrate; y: targets as the task takes them."""
         if len(X) < 2:
             raise InputError(explain("X", "1 sample", "at least two rows"))
+        if not (isinstance(self.held_out, Real) and 0 <= self.held_out < 1):
+            raise InputError(explain("held_out", repr(self.held_out), "a share of the rows, from 0 to less than 1"))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(self.random_state))
             x = self._rows(X)
@@ -133,7 +136,8 @@ class _Estimator(BaseEstimator):
         p = self._predict(X)
         if p.triage is None:
             least = least_count(TriageConfig().noticed)
-            accepted = f"at least {least} held-out rows, which are {math.ceil(least / self.held_out)} in all"
+            in_all = f", which are {math.ceil(least / self.held_out)} in all" if self.held_out else ""
+            accepted = f"at least {least} held-out rows{in_all}"
             fix = "Fit on more rows, or with a larger held_out."
             raise NotFittedError(explain("verdict", "an estimator with too few rows to calibrate", accepted, fix))
         return np.array(p.verdict)
