@@ -88,6 +88,9 @@ def test_what_cannot_be_learnt_is_named() -> None:
     for share in (-0.1, 1, 50, None):
         with pytest.raises(InputError, match="held_out: got .*less than 1"):
             abnn.AbnnRegressor(held_out=share).fit(np.ones((5, 2)), np.ones(5))
+    for estimator, outputs in ((abnn.AbnnClassifier, 3), (abnn.AbnnClassifier, 1), (abnn.AbnnRegressor, 2)):
+        with pytest.raises(InputError, match=f"module: got a network with {outputs} outputs for one row; accepted: "):
+            estimator(module=nn.Linear(2, outputs)).fit(np.ones((6, 2)), np.arange(6) % 2)
 
 
 @pytest.mark.usefixtures("short")

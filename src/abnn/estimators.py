@@ -79,6 +79,7 @@ class _Estimator(BaseEstimator):
             count = count if count >= least_count(TriageConfig().noticed) else 0
             held, rest = order[:count], order[count:]
             network = self._network(x[rest], outputs)
+            _check_outputs(network, x[rest[:1]], outputs)
             if self.epochs:
                 self._train(network, x[rest], y[rest])
             network.eval()
@@ -141,6 +142,15 @@ class _Estimator(BaseEstimator):
             fix = "Fit on more rows, or with a larger held_out."
             raise NotFittedError(explain("verdict", "an estimator with too few rows to calibrate", accepted, fix))
         return np.array(p.verdict)
+
+
+def _check_outputs(network: nn.Module, x: Tensor, outputs: int) -> None:
+    """One row has as many outputs as there are classes or numbers; what else can be wrong attach() says."""
+    with torch.no_grad():
+        made = network.eval()(x)
+    if isinstance(made, Tensor) and made.numel() != outputs:
+        accepted = f"{outputs}, one for each class or number of y"
+        raise InputError(explain("module", f"a network with {made.numel()} outputs for one row", accepted))
 
 
 class Standard(nn.Module):
