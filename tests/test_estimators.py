@@ -118,3 +118,13 @@ def test_a_network_with_batch_normalisation_learns_from_any_number_of_rows() -> 
     rows = 161  # of which 32 are held out: 129 are two batches and one row
     fitted = abnn.AbnnClassifier(module=network, epochs=1).fit(X[:rows], y[:rows])
     assert np.isfinite(fitted.predict_proba(X)).all()
+
+
+@pytest.mark.usefixtures("short")
+def test_random_states_of_scikit_learn_are_taken() -> None:
+    X, y = load_wine(return_X_y=True)
+    first, second, other = (
+        abnn.AbnnClassifier(hidden=(8,), epochs=1, random_state=state).fit(X, y).predict_proba(X)
+        for state in (np.random.RandomState(3), np.random.RandomState(3), None)
+    )
+    assert np.array_equal(first, second) and not np.array_equal(first, other)

@@ -11,13 +11,14 @@ import copy
 import math
 import warnings
 from itertools import pairwise
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor, nn
@@ -42,7 +43,7 @@ class _Estimator(BaseEstimator):
     fit_epochs     of its attachments, see :func:`abnn.fit`; 0: the score alone is learnt, in seconds
     held_out       the share of rows on which thresholds, probabilities and widths are calibrated; where that is fewer than 19,
                    there are no verdicts
-    random_state   the seed of everything
+    random_state   the seed of everything; None or a RandomState: a seed at random, as in scikit-learn
     """
 
     task: str
@@ -54,7 +55,7 @@ class _Estimator(BaseEstimator):
         epochs: int = 40,
         fit_epochs: int | None = 0,
         held_out: float = 0.2,
-        random_state: int = 0,
+        random_state: Any = 0,
     ) -> None:
         self.module = module
         self.hidden = hidden
@@ -71,8 +72,10 @@ class _Estimator(BaseEstimator):
             raise InputError(explain("X", "1 sample", "at least two rows"))
         if not (isinstance(self.held_out, Real) and 0 <= self.held_out < 1):
             raise InputError(explain("held_out", repr(self.held_out), "a share of the rows, from 0 to less than 1"))
+        whole = isinstance(self.random_state, Integral)  # what else scikit-learn takes gives a seed
+        seed = int(self.random_state if whole else check_random_state(self.random_state).randint(2**31))
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(self.random_state))
+            torch.manual_seed(seed)
             x = self._rows(X)
             order = torch.randperm(len(x))
             count = int(self.held_out * len(x))
@@ -85,9 +88,9 @@ class _Estimator(BaseEstimator):
             network.eval()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", AbnnWarning)  # about few rows: predictions and verdicts say the rest
-                model = attach(network, x[rest[:1]], task=self.task, seed=int(self.random_state))
+                model = attach(network, x[rest[:1]], task=self.task, seed=seed)
                 batches = list(zip(x[rest].split(BATCH), y[rest].split(BATCH)))
-                fit(model, batches, epochs=self.fit_epochs, seed=int(self.random_state), progress=False)
+                fit(model, batches, epochs=self.fit_epochs, seed=seed, progress=False)
                 if count:
                     calibrate(model, [(x[held], y[held])], progress=False)
         self.model_: Attached = model
