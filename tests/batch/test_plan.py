@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -74,6 +75,9 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path) -> None:
         open_source(str(tmp_path))
     with pytest.raises(InputError, match="no file and no folder"):
         open_source(str(tmp_path / "nothing"))
+    np.savez(tmp_path / "arrays.npz", images=np.zeros((2, 8, 8), np.uint8))
+    with pytest.raises(InputError, match=r"arrays\.npz, which is no text; accepted: .*abnn predict"):
+        open_source(str(tmp_path / "arrays.npz"))
     (tmp_path / "a.png").write_bytes(b"")
     (tmp_path / "b.parquet").write_bytes(b"")
     with pytest.raises(InputError, match="with images and Parquet files"):

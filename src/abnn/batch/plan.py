@@ -19,6 +19,7 @@ from abnn.data.images import EXTENSIONS
 from abnn.errors import FileFormatError, InputError, explain
 
 PARQUET = ".parquet"
+ACCEPTED = "a folder, a Parquet file, or a text file with the name of an image in each line"
 AT_ONCE = 2**15  # inputs whose names are held in memory
 MOST_PARTS = 16  # of one row group of a Parquet file: each part reads past those before it
 SCHEMA = pa.schema(
@@ -67,10 +68,13 @@ def open_source(text: str) -> Source:
         kind = "parquet" if _is_parquet(first) else "files"
         return Source(kind, str(path.absolute()), _of_one_kind(path, kind, chain([first], found)))
     if not path.is_file():
-        accepted = "a folder, a Parquet file, or a text file with the name of an image in each line"
-        raise InputError(explain("INPUT", f"{text}, which is no file and no folder", accepted))
+        raise InputError(explain("INPUT", f"{text}, which is no file and no folder", ACCEPTED))
     if path.suffix.lower() == PARQUET:
         return Source("parquet", str(path.absolute().parent), [os.fsencode(path.name)])
+    with open(path, "rb") as file:
+        if b"\0" in file.read(2**16):  # which no name of a file has: an image, or arrays, and not a list of names
+            fix = "For one image, or an .npz file, use abnn predict."
+            raise InputError(explain("INPUT", f"{text}, which is no text", ACCEPTED, fix))
     return Source("files", os.getcwd(), _lines(path))
 
 
