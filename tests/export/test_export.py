@@ -135,6 +135,24 @@ def test_several_labels_at_once() -> None:
     assert [["accept", "notice", "reject"][each] for each in values["verdict"].tolist()] == prediction.verdict
 
 
+@pytest.mark.no_cover
+def test_several_labels_of_a_network_that_is_very_sure(tmp_path: Path) -> None:
+    x = torch.randn(120, 6, generator=generator(8))
+    network = mlp().eval()
+    with torch.no_grad():
+        network[-1].weight.mul_(1000)
+    model = abnn.attach(network, x[:1], task="multilabel")
+    assert network(x).abs().max() > 100
+    batches = [(x, (x[:, :3] > 0).float())]
+    abnn.fit(model, batches, epochs=0, progress=False)
+    abnn.calibrate(model, batches, progress=False)
+    exported, prediction = Exported(model.export(tmp_path / "out", check=x)), model.predict(x)
+    answers = exported.predict(x.numpy())
+    assert answers.verdict == prediction.verdict and answers.parts is not None
+    for name, part in prediction.parts.items():
+        np.testing.assert_allclose(answers.parts[name], part, rtol=1e-3, atol=1e-3)
+
+
 def test_models_without_a_fit_have_neither_parts_nor_verdicts() -> None:
     x = torch.randn(9, 6, generator=generator(5))
     model = abnn.attach(mlp().eval(), x[:1])

@@ -36,17 +36,22 @@ def mean_odds(logits: Tensor) -> Tensor:
     return -logits.abs().mean(1)
 
 
+def cross_entropy(logits: Tensor, of: Tensor) -> Tensor:
+    """- p ln q - (1 - p) ln (1 - q) of each label, q and p those of ``logits`` and ``of``.
+
+    By softplus, as ONNX has it: there ln sigmoid, and with it torch's own cross-entropy, is infinite from logits of 88 on.
+    """
+    return of.sigmoid() * F.softplus(-logits) + (-of).sigmoid() * F.softplus(logits)
+
+
 def log_entropy(logits: Tensor) -> Tensor:
     """ln of the mean entropy of all labels, + 1e-3."""
-    entropy = F.binary_cross_entropy_with_logits(logits, logits.sigmoid(), reduction="none")
-    return (entropy.mean(1) + SMALL).log()
+    return (cross_entropy(logits, logits).mean(1) + SMALL).log()
 
 
 def divergence(logits: Tensor, other: Tensor) -> Tensor:
     """The mean over labels of KL[p || q]."""
-    cross = F.binary_cross_entropy_with_logits(other, logits.sigmoid(), reduction="none")
-    own = F.binary_cross_entropy_with_logits(logits, logits.sigmoid(), reduction="none")
-    return (cross - own).mean(1).clamp_min(0)
+    return (cross_entropy(other, logits) - cross_entropy(logits, logits)).mean(1).clamp_min(0)
 
 
 class Multilabel(Task):
@@ -73,7 +78,7 @@ class Multilabel(Task):
     def average(self, outputs: Tensor, plain: bool = False) -> Tensor:
         if len(outputs) == 1:
             return outputs[0]
-        for_it, against = (F.logsigmoid(z.float()).logsumexp(0) for z in (outputs, -outputs))
+        for_it, against = ((-F.softplus(-z.float())).logsumexp(0) for z in (outputs, -outputs))
         return (for_it - against).to(outputs.dtype)  # the logit of the mean probability
 
     def _loss(
