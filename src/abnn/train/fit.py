@@ -44,7 +44,8 @@ def fit(
 ) -> History:
     """Fit the attachments of ``model`` to ordinary data plus made-up outliers; returns the losses of every epoch.
 
-    Random states, the draws that the model holds, gradient flags and modes are afterwards what they were before.
+    Random states, the draws that the model holds and gradient flags are afterwards what they were before. The model is in eval mode,
+    and so is its backbone until :func:`abnn.detach`; after an error, modes are as they were.
 
     loader      yields (x, y): inputs as the model was attached with, labels as class numbers
     outliers    a name (see abnn.outliers), a generator, a data set of real outliers, or None for none; "preset": what the
