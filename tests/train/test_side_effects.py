@@ -19,7 +19,7 @@ from abnn.train.loop import make_fabric, to_end, training
 from abnn.train.steps import Steps
 from research.lanes import together
 from tests.conftest import mlp
-from tests.train.test_fit import QUIET, attached, data, equal, loader, quiet, values
+from tests.train.test_fit import QUIET, attached, backbone, data, equal, loader, may_forget, quiet, values
 
 
 @pytest.mark.parametrize("hold", [{"draws": 5, "seed": 3}, {"draws": 2}])
@@ -30,6 +30,18 @@ def test_held_draws_are_the_same_before_and_after(hold: dict[str, int]) -> None:
     abnn.fit(model, loader(), epochs=1, **QUIET)
     after = tensors_of(held_noise(model.layers))
     assert model.draws == hold["draws"] and all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@may_forget
+@pytest.mark.parametrize(("preset", "draws"), [("default", 5), ("paper", 0)])
+def test_a_fitted_model_is_saved_with_the_draws_that_it_holds(preset: str, draws: int, tmp_path: Any) -> None:
+    """Those of its steps are others: none in the default, some in the paper's."""
+    network, x = backbone(), data()[0]
+    model = abnn.attach(network, x[:1], preset=preset, draws=draws)
+    abnn.fit(model, loader(), epochs=1, **QUIET)
+    assert model.mean_weights is (draws == 0)
+    model.save(tmp_path / "model", backbone=True)
+    assert torch.equal(abnn.load(tmp_path / "model", network)(x), model.eval()(x))
 
 
 def test_generators_of_the_loader_are_left_alone_and_have_no_say() -> None:

@@ -84,7 +84,6 @@ class AttachedNetwork(nn.Module):
         self.extra: dict[str, Any] = {}
         self.preset, self.score, self.views = "default", "entropy", 1
         self.usual_draws = 0  # of a prediction; 0: mean weights
-        self.mean_weights = False  # whether the held draw is that of mean weights
         self.combined: Any = None  # the learnt score, see abnn.scores.combined
         self.seed: int | None = 0  # that of the held draws; None: they belong to none
         self.learnt_from: frozenset[int] = frozenset()  # hashes of some inputs of the last fit; not saved
@@ -212,6 +211,11 @@ class AttachedNetwork(nn.Module):
         return self._layers[0].draws
 
     @property
+    def mean_weights(self) -> bool:
+        """Whether the held draw is that of mean weights: it has no noise."""
+        return not any(part.any() for part in tensors_of(held_noise(self._layers)))
+
+    @property
     def is_judge(self) -> bool:
         """Whether a fit has learnt the combined score."""
         return self.combined is not None and self.combined.is_ready()
@@ -222,7 +226,6 @@ class AttachedNetwork(nn.Module):
         With a seed, draw s depends on (seed, s) alone, on every device; ``draws=range(5, 10)`` gives the second half of
         the ten draws of that seed.
         """
-        self.mean_weights = draws == 0
         if draws == 0:
             self.seed = 0
             hold(self._layers, no_noise(self._layers))

@@ -173,14 +173,14 @@ def plain_along(model: AttachedNetwork, comes_along: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def fresh_draws(model: AttachedNetwork, draws: int) -> Iterator[None]:
     """Inside, the model holds so many new draws, in memory of their own: a backward pass may need them later."""
-    held, seed, mean_weights = held_noise(model.layers), model.seed, model.mean_weights
+    held, seed = held_noise(model.layers), model.seed
     hold(model.layers, map_noise(held, torch.empty_like))
     try:
         model.resample(draws)
         yield
     finally:
         hold(model.layers, held)
-        model.seed, model.mean_weights = seed, mean_weights
+        model.seed = seed
 
 
 @contextlib.contextmanager
