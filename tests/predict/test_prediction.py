@@ -408,6 +408,13 @@ def test_values_that_are_not_finite_are_named_by_row(attached: Attached, value: 
         attached.predict(x)
 
 
+def test_values_that_the_type_of_the_inputs_cannot_hold_are_infinite(attached: Attached) -> None:
+    x = np.zeros((2, *attached.input_shape))
+    x[1] = 1e300
+    with pytest.raises(InputError, match="NaN or infinite values in rows 1 of the batch"):
+        attached.predict(x)
+
+
 def test_flat_inputs_must_match(tabular: tuple[Tensor, Tensor]) -> None:
     model = abnn.attach(mlp(), tabular[0][:1])
     with pytest.raises(InputError, match=r"x: got shape \(64, 5\); accepted: shape \(batch, 6\)"):

@@ -78,14 +78,15 @@ def _check_tensor(argument: Name, x: Any, expected: tuple[int, ...], dtype: torc
         raise InputError(explain(name, "an empty batch", "at least one input"))
     if x.is_floating_point() != dtype.is_floating_point:
         raise InputError(explain(name, f"dtype {x.dtype}", f"dtype {dtype}", "Scale and convert it as in training."))
-    if values:
-        check_values(x, name)
     if x.dtype != dtype and not x.is_floating_point() and dtype != torch.bool:
         limits = torch.iinfo(dtype)
         if not limits.min <= int(x.min()) <= int(x.max()) <= limits.max:
             numbers = f"numbers from {int(x.min())} to {int(x.max())}"
             raise InputError(explain(name, numbers, f"what {dtype} can hold", "Convert it as in training."))
-    return x.to(dtype)
+    x = x.to(dtype)
+    if values:
+        check_values(x, name)  # as the network sees them: what is finite in float64 may be infinite here
+    return x
 
 
 def without_embedding(x: Any, error: IndexError) -> InputError:
