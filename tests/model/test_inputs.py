@@ -216,11 +216,33 @@ def test_two_inputs_by_place(tmp_path: Path) -> None:
     abnn.fit(model, loader, epochs=1, progress=False, config=FitConfig(accelerator="cpu"))
     usual = model.predict((image, table))
     assert torch.equal(model.predict(loader, progress=False).label, usual.label)
+    for batch in ({0: image, 1: table}, {"1": table.numpy(), "0": image.numpy()[::-1].copy()[::-1]}):
+        assert torch.equal(model.predict(batch).score, usual.score)
     far = model.predict((image, table + 50))  # the second input counts as well
     assert bool((far.score > usual.score.max()).all())
     model.save(tmp_path / "two")
     loaded = abnn.load(tmp_path / "two", copy.deepcopy(network))
     assert torch.equal(loaded.predict((image, table)).score, usual.score)
+
+
+class Named(nn.Module):
+    """A table, and one number more for each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3))
+
+    def forward(self, table: Tensor, more: Tensor) -> Tensor:
+        return self.body(table + more[:, None])
+
+
+def test_a_column_of_a_table_is_an_input() -> None:
+    pandas = pytest.importorskip("pandas")
+    table, more = torch.randn(4, 5), torch.randn(4)
+    model = abnn.attach(Named().eval(), example={"table": table[:1], "more": more[:1]})
+    column = pandas.DataFrame({"other": range(4), "more": more.numpy()})["more"]
+    expected = model.predict({"table": table, "more": more}).probs
+    assert torch.equal(model.predict({"table": table, "more": column}).probs, expected)
 
 
 def test_plain_networks_take_dicts() -> None:

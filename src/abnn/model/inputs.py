@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -224,7 +225,7 @@ def _tensor(argument: str, name: Name, value: Any) -> Any:
     if value is None or isinstance(value, Tensor):
         return value
     if hasattr(value, "__array__") and getattr(value, "dtype", None) is not None and value.dtype.kind in "biuf":
-        return torch.from_numpy(value.copy())
+        return torch.from_numpy(np.array(value, order="C"))  # also a column of a table
     given = f"{type(value).__name__} as {name!r}"
     fix = 'Tokenizers give tensors with return_tensors="pt" and padding=True; leave out what the network does not take.'
     raise InputError(explain(argument, given, "tensors with a row for each input", fix))

@@ -29,12 +29,13 @@ def check_inputs(model: Any, x: Any, values: bool = True) -> Any:
     if isinstance(x, Tensor | np.ndarray) and len(forms) == 1:
         x = Inputs({next(iter(forms)): torch.as_tensor(x)})
     batch = x if isinstance(x, Inputs) else read(x)[0]
-    given = list(batch.values) if isinstance(batch, Inputs) else type(batch).__name__
-    if not isinstance(given, list) or sorted(map(str, given)) != sorted(map(str, forms)):
+    given = {str(name): value for name, value in batch.values.items()} if isinstance(batch, Inputs) else {}
+    if given.keys() != set(map(str, forms)):  # places are names as well: JSON and MLflow have no others
+        actual = list(batch.values) if given else type(batch).__name__
         fix = "Attach with an example of these inputs, or leave out what is new."
-        raise InputError(explain("x", f"inputs {given}", f"inputs {list(forms)}, as in the example", fix))
+        raise InputError(explain("x", f"inputs {actual}", f"inputs {list(forms)}, as in the example", fix))
     check_tied(batch)
-    return Inputs({name: _check_tensor(name, batch.values[name], *form, values) for name, form in forms.items()})
+    return Inputs({name: _check_tensor(name, given[str(name)], *form, values) for name, form in forms.items()})
 
 
 def split_batch(model: Any, batch: Any) -> tuple[Any, Any]:
