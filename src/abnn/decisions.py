@@ -32,10 +32,12 @@ def verdict_levels(score: Any, notice: Any, reject: Any) -> np.ndarray:
     if hasattr(score, "detach"):  # of torch, which runs of exported models do without
         import torch
 
+        score = score if score.is_floating_point() else score.double()  # thresholds of whole numbers need not be whole
         limits = (torch.as_tensor(each, dtype=score.dtype, device=score.device) for each in (notice, reject))
         passed = [(score <= limit).cpu().numpy() for limit in limits]
     else:
         score = np.asarray(score)
+        score = score if score.dtype.kind == "f" else score.astype(np.float64)
         passed = [score <= np.asarray(each, score.dtype) for each in (notice, reject)]
     return 2 - passed[0].astype(np.int64) - passed[1]
 

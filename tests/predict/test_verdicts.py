@@ -30,6 +30,11 @@ def test_a_threshold_that_was_one_of_the_scores_still_accepts_it(as_scores):
     assert verdict_levels(as_scores([0.3]), np.array([0.3]), [0.4]).tolist() == [0]
 
 
+@pytest.mark.parametrize("as_scores", [list, np.array, torch.tensor])
+def test_thresholds_of_whole_numbers_are_not_rounded(as_scores):
+    assert verdicts(as_scores([-1, 0, 1]), -0.5, 0.5) == list(VERDICTS)
+
+
 def test_infinite_thresholds_reject_nothing_but_nan():
     assert verdicts(np.array([1e30, math.nan]), math.inf, math.inf) == ["accept", "reject"]
 
