@@ -78,6 +78,9 @@ LOADERS: dict[str, Any] = {
     "workers": lambda: DataLoader(TENSORS, 50, shuffle=True, num_workers=1),
     "list of batches": lambda: list(zip(*(part.split(25) for part in rows()))),
     "tuple of small batches": lambda: tuple(zip(*(part.split(3) for part in rows()))),
+    "labels in a list": lambda: [(x, y.tolist()) for x, y in zip(*(part.split(25) for part in rows()))],
+    "labels of numpy": lambda: [(x, list(y.numpy())) for x, y in zip(*(part.split(25) for part in rows()))],
+    "labels of torch": lambda: [(x, list(y)) for x, y in zip(*(part.split(25) for part in rows()))],
     "single inputs": lambda: list(zip(*(part.split(1) for part in rows()))),
 }
 

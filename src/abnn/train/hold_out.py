@@ -78,8 +78,10 @@ def _cut(batch: Any, rows: slice) -> Any:
     """Some rows of a batch; (inputs, labels), or a dict, stays one."""
     if isinstance(batch, Mapping):
         return {name: _cut(part, rows) for name, part in batch.items()}
-    nested = isinstance(batch, tuple | list) and not isinstance(batch[0], int | float)
-    return [_cut(part, rows) for part in batch] if nested else batch[rows]
+    if not isinstance(batch, tuple | list):
+        return batch[rows]
+    numbers = isinstance(batch[0], int | float) or getattr(batch[0], "shape", None) == ()  # labels, of any library
+    return batch[rows] if numbers else [_cut(part, rows) for part in batch]
 
 
 def _size(batch: Any) -> int | None:
