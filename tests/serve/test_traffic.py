@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from abnn.data.digits import load_digits
 from abnn.data.images import encode_png
-from abnn.errors import InputError
+from abnn.errors import FileFormatError, InputError
 from abnn.serve import Settings, create_app
 from abnn.serve.traffic import Traffic
 from abnn.triage.drift import DriftMonitor
@@ -92,6 +92,11 @@ def test_a_state_of_another_model_and_a_place_that_cannot_be_written_are_errors(
         create_app(model, Settings(drift=path))
     path.write_text("{}")
     with pytest.raises(Exception, match="drift monitor"):
+        create_app(model, Settings(drift=path))
+    path.unlink()
+    Traffic(model.triage, path)
+    path.write_text(path.read_text().replace('"seen": 0', '"seen": 7'))
+    with pytest.raises(FileFormatError, match="was changed since it was saved"):
         create_app(model, Settings(drift=path))
     path.unlink()
     path.mkdir()

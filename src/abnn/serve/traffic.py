@@ -19,7 +19,7 @@ from fastapi import Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from abnn.errors import InputError, NotFittedError, explain
-from abnn.files import check_writable, write_json
+from abnn.files import check_writable, seal, write_json
 from abnn.serve.schema import Verdict
 from abnn.triage.drift import resume_monitor
 
@@ -153,5 +153,5 @@ class Traffic:
 
     def _write(self, state: dict[str, Any]) -> None:
         assert self.path is not None
-        write_json(self.path, state)
+        write_json(self.path, seal(state))
         self._saved = state["seen"]
