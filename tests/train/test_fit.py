@@ -537,6 +537,13 @@ def test_logs_to_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         abnn.fit(attached(), loader(), **quiet(epochs=1, log="mlflow"))
         assert mlflow.active_run().info.run_id == mine.info.run_id
     assert client.get_run(mine.info.run_id).data.metrics["epoch"] == 1
+    model = attached()
+    with torch.no_grad():
+        model.layers[0].weight_rho[0] = 1e5
+    with pytest.raises(DivergedError):
+        abnn.fit(model, loader(), **quiet(epochs=1, log=["mlflow", "csv", "tensorboard"], log_dir=tmp_path))
+    last, _ = client.search_runs([run.info.experiment_id], order_by=["attributes.start_time DESC"])
+    assert last.info.status == "FAILED"
 
 
 @pytest.mark.parametrize("change", [{"target": "random"}, {"target": "uniform"}, {"distil": 0.0}])

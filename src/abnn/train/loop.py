@@ -25,7 +25,7 @@ from abnn.train.checkpoint import Run
 from abnn.train.optimizers import SCHEDULES, Rates, Schedule, name_of
 from abnn.train.randomness import seeded
 from abnn.train.trainable import History, Trainable
-from abnn.train.watch import Watch, make_loggers
+from abnn.train.watch import Watch, ending, make_loggers
 
 PRECISIONS = ("32-true", "bf16-mixed")
 ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
@@ -127,7 +127,7 @@ def training(
     loggers = make_loggers(config.log, config.log_dir) if first else []
     watch = Watch(trainable.title, epochs, batches.length, run.epoch, progress and first)
     watch.sums = dict(run.sums)
-    with watch.bar:
+    with ending(loggers), watch.bar:
         while run.epoch < epochs:
             epoch, started, factor = run.epoch, time.perf_counter(), 1.0
             if run.step == 0:
@@ -159,8 +159,6 @@ def training(
             run.keep()
             if first:
                 run.save()
-    for logger in loggers:
-        logger.finalize("success")
     return run.history
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,15 @@ def make_loggers(log: Sequence[str] | str, directory: str | Path) -> list[Any]:
     except ModuleNotFoundError as error:
         package = "mlflow" if error.name == "mlflow" else "tensorboard"
         raise MissingExtraError(package, "mlflow" if package == "mlflow" else "logs") from None
+
+
+@contextmanager
+def ending(loggers: Sequence[Any]) -> Iterator[None]:
+    """Tell loggers at the end whether the run came to its end or failed."""
+    status = "failed"
+    try:
+        yield
+        status = "success"
+    finally:
+        for logger in loggers:
+            logger.finalize(status)
