@@ -128,3 +128,13 @@ def test_random_states_of_scikit_learn_are_taken() -> None:
         for state in (np.random.RandomState(3), np.random.RandomState(3), None)
     )
     assert np.array_equal(first, second) and not np.array_equal(first, other)
+
+
+@pytest.mark.usefixtures("short")
+def test_random_states_of_devices_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the CPU's is given back, so only that may be set."""
+    seeded: list[int] = []
+    monkeypatch.setattr(torch, "manual_seed", seeded.append)
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    abnn.AbnnRegressor(epochs=1).fit(X, X[:, 0])
+    assert not seeded or torch.cuda.is_available()  # a fit sets all of them, and gives all of them back

@@ -75,7 +75,7 @@ class _Estimator(BaseEstimator):
         whole = isinstance(self.random_state, Integral)  # what else scikit-learn takes gives a seed
         seed = int(self.random_state if whole else check_random_state(self.random_state).randint(2**31))
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # the CPU's alone, which is what comes back
             x = self._rows(X)
             order = torch.randperm(len(x))
             count = int(self.held_out * len(x))
