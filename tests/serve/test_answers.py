@@ -205,6 +205,13 @@ def test_a_model_without_thresholds_is_refused() -> None:
         Answerer(SimpleNamespace(triage=None, classes=2))
 
 
+@pytest.mark.parametrize("kind", ["labels", "numbers"])
+def test_a_model_of_labels_or_numbers_is_refused(model: Any, kind: str) -> None:
+    task = SimpleNamespace(distribution=kind)
+    with pytest.raises(InputError, match=f"got a model of {kind}; accepted: a model of classes"):
+        Answerer(SimpleNamespace(task=task, triage=model.triage, classes=10, extra={}))
+
+
 def test_values_that_json_cannot_hold_never_leave() -> None:
     class Always:
         draws, seed = 2, 0

@@ -20,8 +20,7 @@ from abnn.batch.plan import read_shard
 from abnn.batch.reading import Ahead, Batch, image_reader, read_raw, text_reader
 from abnn.data import InputForm
 from abnn.errors import AbnnError, NotFittedError
-from abnn.export.artefact import Exported, ask, is_exported
-from abnn.export.schema import SAID
+from abnn.export.artefact import Exported, ask, is_exported, kind_of
 from abnn.files import write_bytes
 from abnn.store.names import class_names_of
 from abnn.store.saved import load_model
@@ -104,7 +103,6 @@ class Scorer:
         work = self.work
         if is_exported(Path(work.model)):
             model: Any = Exported(work.model, work.threads)
-            kind = next(kind for kind, names in SAID.items() if set(names) <= set(model.description.outputs))
         else:
             import abnn.baselines  # noqa: F401 - its saved models, by their format
 
@@ -112,8 +110,7 @@ class Scorer:
             model = load_model(work.model, work.backbone, work.weights)
             on_gpu = work.device != "cpu" and torch.cuda.is_available()
             (model if isinstance(model, torch.nn.Module) else model.network).to("cuda" if on_gpu else "cpu")
-            kind = getattr(getattr(model, "task", None), "distribution", "classes")
-        self.schema = pa.schema({"id": pa.string(), **OWN[kind], **LAST})
+        self.schema = pa.schema({"id": pa.string(), **OWN[kind_of(model)], **LAST})
         self.names, triage = class_names_of(model), getattr(model, "triage", None)
         # Thresholds are of one number of draws.
         self.judged = triage is not None and work.draws in (None, triage.draws)

@@ -17,7 +17,7 @@ from abnn.decisions import VERDICTS, check_promise
 from abnn.errors import FileFormatError, InputError, MissingExtraError, NotFittedError, explain, import_extra
 from abnn.export.guard import check_onnx
 from abnn.export.learnt import Learnt
-from abnn.export.schema import ExportedModel, InputForm, said_by
+from abnn.export.schema import SAID, ExportedModel, InputForm, said_by
 from abnn.files import check_regular
 from abnn.store.folder import FIX, read_folder
 from abnn.triage.triage import Triage
@@ -161,6 +161,13 @@ def ask(model: Any, x: Any, draws: int | None = None, seed: int | None = None) -
     arrays: dict[str, Any] = {name: None if each is None else _array(each) for name, each in said.items()}
     parts = {name: _array(part) for name, part in (prediction.parts or {}).items()}
     return Answers(**arrays, parts=parts or None, verdict=verdict, triage=triage)
+
+
+def kind_of(model: Any) -> str:
+    """Return what predictions of any model consist of, an exported one or one of torch: "classes", "labels" or "numbers"."""
+    if isinstance(model, Exported):
+        return next(kind for kind, names in SAID.items() if set(names) <= set(model.description.outputs))
+    return getattr(getattr(model, "task", None), "distribution", "classes")
 
 
 def _array(tensor: Any) -> Any:
