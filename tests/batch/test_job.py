@@ -148,6 +148,14 @@ def test_drift_of_a_job_is_that_of_its_parts(saved: Path, pictures: Path, tmp_pa
     assert merged.log_wealth == pytest.approx(merge(monitors).log_wealth, abs=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:prediction. got 4 samples")
+def test_predictions_with_other_draws_have_neither_verdicts_nor_drift(
+    saved: Path, pictures: Path, tmp_path: Path, here: Here
+) -> None:
+    summary = run(saved, pictures, tmp_path / "out", config=ScoreConfig(draws=3))
+    assert summary["verdicts"] == {} and summary["drift"] is None and summary["errors"] < summary["inputs"]
+
+
 @pytest.mark.no_cover
 def test_an_exported_model_gives_the_same_rows(
     exported_pictures: Path, pictures: Path, tmp_path: Path, here: Here

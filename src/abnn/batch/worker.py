@@ -112,7 +112,7 @@ class Scorer:
             (model if isinstance(model, torch.nn.Module) else model.network).to("cuda" if on_gpu else "cpu")
         self.schema = pa.schema({"id": pa.string(), **OWN[kind_of(model)], **LAST})
         self.names, triage = class_names_of(model), getattr(model, "triage", None)
-        # Thresholds are of one number of draws.
+        # Thresholds, and the scores that drift is told from, are of one number of draws.
         self.judged = triage is not None and work.draws in (None, triage.draws)
         return model
 
@@ -131,10 +131,9 @@ class Scorer:
 
     def score(self, number: int) -> None:
         """Score one shard and write its part. The same shard gives the same rows, whoever scores it and however often."""
-        work, rows, counts, monitor = self.work, [], Counter[str](), None
+        work, model, rows, counts, monitor = self.work, self.model, [], Counter[str](), None
         with contextlib.suppress(NotFittedError):  # a model that keeps no calibration scores is not watched
-            triage = getattr(self.model, "triage", None)
-            monitor = None if triage is None else triage.monitor()
+            monitor = model.triage.monitor() if self.judged else None
         shard = read_shard(Path(work.output) / PLAN, number, work.size)
         raw = read_raw(shard, work.root, work.column, work.id_column)
         for batch in self.reading.batches(raw, work.batch_size):
