@@ -174,6 +174,29 @@ def test_seeds_weights_and_sizes_are_not_compiled_anew() -> None:
     assert backend.count == few <= 4
 
 
+class Shifted(nn.Module):
+    """A network with a buffer that its user may replace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.shift = mlp(), nn.Buffer(torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x + self.shift)
+
+
+def test_what_was_replaced_is_seen() -> None:
+    network, x, backend = Shifted().eval(), rows(20), Counted()
+    model = abnn.attach(network, x[:1])
+    model.compile(backend=backend)
+    model.predict(x)
+    network.shift = torch.ones(6)  # as moving to another device and back does
+    torch.testing.assert_close(model.predict(x).plain, network(x).softmax(1))
+    model.train().eval()
+    model.predict(x)
+    assert backend.count == 2
+
+
 def test_parts_of_a_batch_are_not_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     model, backend, x = make(), Counted(), images(12)
     expected = model.predict(x, draws=3)

@@ -22,6 +22,7 @@ from abnn.model.network import AttachedNetwork
 from abnn.predict.compiling import of_its_own
 from abnn.predict.compiling import options as layout_options
 from abnn.predict.passes import Outputs, PredictionPass
+from abnn.predict.replay import Memory
 
 WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 
@@ -37,6 +38,7 @@ class CompiledPass:
         self.options = options
         self.off = False
         self.passes: dict[Any, PredictionPass] = {}
+        self._memory: Memory | None = None  # of the modules that they were made of
 
     def holding(
         self, network: AttachedNetwork, noise: Noise, wanted: str, views: tuple[int, ...]
@@ -45,6 +47,9 @@ class CompiledPass:
         first = noise[0][0]
         assert first is not None
         key = first.shape[1], wanted, views, network.device
+        if self._memory is None or not self._memory.is_that_of(network.net):
+            self.passes.clear()  # they would go on with buffers and modules that were replaced
+            self._memory = Memory(network.net)
         if key not in self.passes:
             run = self.passes[key] = PredictionPass(network, noise, wanted, views)
             run.compute = partial(self._compute, run, self._compile(network))

@@ -59,7 +59,7 @@ class Replay:
         self.off = False
         self._graphs: OrderedDict[Any, _Captured] = OrderedDict()
         self._tried: OrderedDict[Any, tuple[int, int]] = OrderedDict()  # passes since the last capture, and captures
-        self._memory: _Memory | None = None
+        self._memory: Memory | None = None
         self._pool: Any = None
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class Replay:
             return make(noise)(moved(x, device))
         if self._memory is None or not self._memory.is_that_of(network):
             self.clear()
-            self._memory = _Memory(network)
+            self._memory = Memory(network)
         if self._memory.is_hooked():
             return make(noise)(moved(x, device))
         first = noise[0][0]
@@ -166,7 +166,7 @@ def _uncached() -> contextlib.AbstractContextManager[Any]:
     return torch.autocast("cuda", dtype=torch.get_autocast_dtype("cuda"), cache_enabled=False)
 
 
-class _Memory:
+class Memory:
     """Which modules a network has, and where all of its parameters and buffers lie.
 
     It is asked for with every prediction, so addresses must do: what gets another type or form moves.
