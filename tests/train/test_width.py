@@ -84,6 +84,7 @@ def test_thresholds_of_draws_are_forgotten(draws: int) -> None:
     ("options", "batches", "message"),
     [
         ({"preset": "authors"}, HELD, "kind 'chain'; accepted: bounded ones"),
+        ({"task": "multilabel"}, HELD, "model: got one for multilabel; accepted: one for classification"),
         ({}, [], "loader: got a loader without batches"),
         ({}, [(Tensor([1.0]), 0)], "x: got|loader: got"),
     ],

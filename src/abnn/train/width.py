@@ -38,6 +38,8 @@ def widen(model: AttachedNetwork, loader: Iterable[Any], tolerance: float = 0.01
         raise InputError(
             explain("model", f"attachments of kind {model.spec.kind!r}", "bounded ones, which learn no width")
         )
+    if model.task.distribution != "classes":
+        raise InputError(explain("model", f"one for {model.task.name}", "one for classification"))
     batches = [check_batch(model, batch) for batch in loader]
     if not batches:
         raise InputError(explain("loader", "a loader without batches", "held-out (x, y) batches"))
