@@ -20,7 +20,7 @@ from abnn.model.views import batches_in, spread
 
 
 class PassState:
-    """What the blocks of a network share in a pass. The network itself has one; a :class:`Pass` brings its own.
+    """What the blocks of a network share in a pass. The network itself has one; a :class:`abnn.model.passes.Pass` brings its own.
 
     layer     any Bayesian layer of the network: it knows how many draws are held
     plain     whether the network without attachments comes along, as the first of the draws; a training step may say otherwise for

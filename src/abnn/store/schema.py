@@ -53,7 +53,7 @@ class WithNetwork(Description):
 
 
 class SavedSpec(Strict):
-    """How attachments are built, see :class:`abnn.model.attachments.Spec`; the prior has its class's name as ``kind``."""
+    """How attachments are built, see :class:`abnn.config.Spec`; the prior has its class's name as ``kind``."""
 
     kind: str
     width: Annotated[int, Field(ge=1, le=4096)] | None

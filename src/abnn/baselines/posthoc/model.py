@@ -64,7 +64,7 @@ class PostHocModel:
         check_choice("score", self.score, dict.fromkeys((*self.scores, *SCORES, model.score)))
 
     def fit(self, batches: Iterable[Any], draws: int | None = None, seed: int = 0, most: int = MOST) -> PostHocModel:
-        """Fit every score on the features of (x, y) training batches, in one pass; see :func:`gather`."""
+        """Fit every score on the features of (x, y) training batches, in one pass; see :meth:`Reader.gather`."""
         for each in self.scores.values():
             each.prepare()
         learning = [each for each in self.scores.values() if each.learns]
