@@ -258,10 +258,8 @@ def summary(error: Exception) -> str:
 @contextlib.contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
     """Eval mode inside, each module's own mode again afterwards."""
-    parts = [
-        network,
-        network.__dict__.get("_backbone"),
-    ]  # whose containers an attached network has not, but moves along
+    # An attached network moves the containers of its backbone along, though it has not got them.
+    parts = [network, network.__dict__.get("_backbone")]
     modes = [(module, module.training) for part in parts if part is not None for module in part.modules()]
     network.eval()
     try:

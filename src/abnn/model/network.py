@@ -97,9 +97,8 @@ class AttachedNetwork(nn.Module):
         # Whether the plain network does in predictions, those of other threads while this one trains, too.
         self.comes_along = bool(watched)
         self.state = PassState(self._layers[0], plain=self.comes_along)
-        self.places: list[
-            str
-        ] = []  # where the closed form reads: "words" and "meaning", "input", and the names of blocks
+        # Where the closed form reads: "words" and "meaning", "input", and the names of blocks.
+        self.places: list[str] = []
         self.closed_form: ClosedForm | None = None
         for stand_in in replacements.values():
             stand_in.state = self.state

@@ -60,9 +60,7 @@ def _check_tensor(argument: Name, x: Any, expected: tuple[int, ...], dtype: torc
         if x.dtype.kind not in "biufc":
             fix = 'Convert it, with x.astype("float32") say; columns of texts have to become numbers first.'
             raise InputError(explain(name, f"an array of type {x.dtype}", "an array of numbers", fix))
-        x = torch.from_numpy(
-            np.require(x, requirements=["C", "W"])
-        )  # no negative strides, and memory that can be written to
+        x = torch.from_numpy(np.require(x, requirements=["C", "W"]))  # no negative strides, and memory to write to
     if not isinstance(x, Tensor):
         accepted = "a tensor or array with one batch of inputs, or a loader"
         raise InputError(explain("x", type(x).__name__, accepted, _how_to_convert(x)))

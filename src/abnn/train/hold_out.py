@@ -9,13 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    Subset,
-)
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset
 
 from abnn.errors import AbnnWarning, explain
 

@@ -19,13 +19,10 @@ from abnn.predict import Plain
 from abnn.store.saved import backbone_from_function
 from abnn.train.randomness import preserved_random_state, seed_everything
 
-IMAGENET = (
-    (0.485, 0.456, 0.406),
-    (0.229, 0.224, 0.225),
-)  # mean and deviation that torchvision's weights were trained with
-LARGEST_OWN_SIDE = (
-    256  # images that all have one size are used at that size up to here; larger or mixed ones are resized
-)
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""Mean and deviation that torchvision's weights were trained with."""
+LARGEST_OWN_SIDE = 256
+"""Images that all have one size are used at that size up to here; larger or mixed ones are resized."""
 
 
 def make_backbone(request: FitRequest, classes: int, sample: Look) -> tuple[nn.Module, int, list[str]]:
