@@ -258,7 +258,7 @@ def attach(
             assert model.closed_form is not None
             model.combined = Combined(chosen_task, model.places, last_width, model.closed_form.classes > 0)
             model.combined.__dict__["head"] = None if readout is None else readout.block
-            model.combined.to(model.device)
+            model.combined.to(model.device, torch.float32)
         model.preset, model.score, model.views = preset, chosen.score, views
         model.usual_draws = chosen.draws or (0 if watched else DRAWS)
         choose_fold(model, example)

@@ -65,6 +65,16 @@ def test_round_trip_onto_a_fresh_copy(fitted: abnn.Attached, tmp_path: Path) -> 
     assert torch.equal(fitted(X), loaded(X))
 
 
+def test_torchs_default_type_has_no_say(fitted: abnn.Attached, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "model")
+    network = backbone()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert same(fitted, abnn.load(tmp_path / "model", network))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_what_was_loaded_is_saved_again(fitted: abnn.Attached, tmp_path: Path) -> None:
     triage = calibrate(fitted, loader(), ONE, progress=False)
     extra = {"class_names": ["a", "b", "c"], "preprocess": {"mean": [0.5], "std": [0.2]}}

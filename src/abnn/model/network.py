@@ -121,7 +121,8 @@ class AttachedNetwork(nn.Module):
                 self.state.table = table
                 self.places[:0] = [WORDS, MEANING]
                 widths[:0] = [condensed_width((1, table.embedding_dim), "flat")]
-            self.closed_form = ClosedForm(widths, told, 0 if table is None else table.num_embeddings).to(device)
+            self.closed_form = ClosedForm(widths, told, 0 if table is None else table.num_embeddings)
+            self.closed_form.to(device, torch.float32)  # whatever torch's default type is
 
     # -- what it is made of -------------------------------------------------------------------------------------------
 
