@@ -70,9 +70,7 @@ def choose_blocks(
         shares = structure.shares_after(blocks, example)
         cheap, few = ([b for b, share in zip(blocks, shares) if share <= most] for most in (COSTS, COSTS_OF_FEW))
         blocks = max(cheap[-MOST_BLOCKS:], few[-FEW_BLOCKS:], key=len) or blocks[-1:]
-    if budget is None and not bounded:
-        return blocks, spec
-    if budget is None and spec.width is not None:
+    if budget is None and not (bounded and spec.width is None):
         return blocks, spec
     most = int(SHARE * structure.weights) if budget is None else budget
     widths = [spec.width] if spec.width is not None or not bounded else [*range(1, WIDTH + 1)]
