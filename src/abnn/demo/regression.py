@@ -6,6 +6,7 @@ same patients, widths and thresholds calibrated on a quarter, and the last quart
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from abnn.attached import Attached, attach
 from abnn.evaluate.provenance import provenance
-from abnn.files import write_json
+from abnn.files import write_bytes, write_json
 from abnn.metrics import auroc, regression
 from abnn.predict import NumberPrediction
 from abnn.train.fit import fit
@@ -107,7 +108,6 @@ def _train(x: Tensor, y: Tensor, seed: int) -> nn.Module:
 
 def write_demo(demo: Demo, folder: Path, seed: int) -> tuple[Path, Path]:
     """Write figure, record and model into a folder; return the paths of the figure and the model."""
-    folder.mkdir(parents=True, exist_ok=True)
     figure = folder / "regression.png"
     draw(demo, figure)
     record: dict[str, Any] = {"experiment": "demo regression", "data": "scikit-learn diabetes", "seed": seed}
@@ -139,4 +139,6 @@ def draw(demo: Demo, path: Path) -> None:
     right.set(xlabel=f"{FEATURE}, in standard deviations", ylabel=TARGET)
     for axes in (left, right):
         axes.legend(fontsize=8, frameon=False)
-    picture.savefig(path, dpi=110)
+    buffer = io.BytesIO()
+    picture.savefig(buffer, format="png", dpi=110)
+    write_bytes(path, buffer.getvalue())
