@@ -137,3 +137,32 @@ def test_a_full_disk_is_said_and_does_not_stop_the_answers(
     monkeypatch.undo()
     asyncio.run(_save(watched))
     assert DriftMonitor.load(tmp_path / "drift.json").seen == 1
+
+
+def test_an_older_state_never_replaces_a_newer_one(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a server stops while it writes."""
+    import asyncio
+    import threading
+    import time
+
+    from abnn.serve import traffic as module
+
+    watched, begun, usual = Traffic(model.triage, tmp_path / "drift.json"), threading.Event(), module.write_json
+
+    def slow(path: Path, content: dict[str, Any]) -> None:
+        if content["seen"] == 1:
+            begun.set()
+            time.sleep(0.5)
+        usual(path, content)
+
+    async def stop() -> None:
+        watched.update([0.1])
+        writing = asyncio.create_task(watched.save())
+        await asyncio.to_thread(begun.wait)
+        writing.cancel()
+        watched.update([0.2])
+        await watched.save()
+
+    monkeypatch.setattr(module, "write_json", slow)
+    asyncio.run(stop())
+    assert DriftMonitor.load(tmp_path / "drift.json").seen == 2

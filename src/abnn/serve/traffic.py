@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -79,6 +80,7 @@ class Traffic:
 
     def __init__(self, triage: Any, path: Path | None = None) -> None:
         self.path, self._saved, self.monitor = path, -1, None
+        self._writing = threading.Lock()  # a thread goes on writing when whoever waits for it is cancelled
         try:
             self.monitor = triage.monitor()
         except NotFittedError as error:
@@ -153,5 +155,6 @@ class Traffic:
 
     def _write(self, state: dict[str, Any]) -> None:
         assert self.path is not None
-        write_json(self.path, seal(state))
-        self._saved = state["seen"]
+        with self._writing:
+            write_json(self.path, seal(state))
+            self._saved = state["seen"]
