@@ -156,12 +156,6 @@ def test_a_recipe_of_a_known_network_is_built(tmp_path: Path) -> None:
     assert {n: v.shape for n, v in again.state_dict().items()} == {n: v.shape for n, v in network.state_dict().items()}
 
 
-def test_building_leaves_the_random_state_alone(tmp_path: Path) -> None:
-    state = torch.get_rng_state()
-    rebuild(tmp_path, {"name": "paper-resnet", "classes": 3, "in_channels": 1, "width": 8, "blocks": 1}, {})
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 def test_shapes() -> None:
     assert is_shape([3, 1024, 1024]) and is_shape([]) and is_shape([MOST_NUMBERS])
     assert not any(map(is_shape, ([3, 0], [True], "3", [MOST_NUMBERS, 2], [1.5], [-1], None)))

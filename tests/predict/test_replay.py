@@ -469,7 +469,40 @@ def test_networks_that_cannot_be_captured() -> None:
     for _ in range(3):  # once is enough
         agree(model.predict(x, draws=4), expected)
     assert runtime_of(model).replay.off and len(runtime_of(model).replay) == 0
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert torch.rand(3, device="cuda").isfinite().all()
     check(make(), images(4))  # and others are not concerned
+
+
+class Swapping(nn.Module):
+    """Puts channels into another order, by a list that has to be copied from the host, in the middle of its pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.two(self.one(x)[:, [7, 6, 5, 4, 3, 2, 1, 0]].relu())
+        return self.head(h.mean((2, 3)))
+
+
+@needs_cuda
+def test_a_failed_capture_leaves_nothing_behind() -> None:
+    """Its stream is left, and memory that the second stream has read is used again by later passes."""
+    torch.manual_seed(0)
+    x = torch.rand(64, 3, 64, 64, generator=generator())
+    model = with_score(abnn.attach(Swapping().cuda().eval(), x[:1].cuda()), x.cuda())
+    expected, stream = model.predict(x.cuda(), replay=False), torch.cuda.current_stream()
+    agree(model.predict(x.cuda()), expected)
+    with pytest.warns(AbnnWarning, match="cannot be captured as one CUDA graph .*pinned"):
+        agree(model.predict(x.cuda()), expected)
+    assert torch.cuda.current_stream() == stream
+    reserved = []
+    for _ in range(40):
+        agree(model.predict(x.cuda()), expected)
+        reserved.append(torch.cuda.memory_reserved())
+    assert reserved[-1] == reserved[9]
 
 
 @needs_cuda

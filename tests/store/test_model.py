@@ -134,7 +134,9 @@ def test_with_the_backbone_nothing_else_is_needed(tmp_path: Path) -> None:
     network = abnn.build_backbone("paper-resnet", 3, 1, **recipe).eval()
     model = abnn.attach(network, X[:1])
     model.save(tmp_path / "model", backbone=True)
+    state = torch.get_rng_state()
     assert same(model, abnn.load(tmp_path / "model"))
+    assert torch.equal(torch.get_rng_state(), state)
     model.save(tmp_path / "alone")
     with pytest.raises(InputError, match="backbone: got None"):
         abnn.load(tmp_path / "alone")

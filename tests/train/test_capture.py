@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
@@ -44,3 +44,25 @@ def test_graphs_teach_the_same(monkeypatch: pytest.MonkeyPatch, outliers: str) -
     assert captures == [True]
     monkeypatch.setattr(capture, "WARM_UP", 10**6)
     assert by_graph == pytest.approx(losses(outliers), rel=2e-2)
+
+
+class Looking(nn.Module):
+    """Looks at a value in the middle of its pass, which no graph can do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Linear(6, 16), nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.one(x).relu()
+        return self.head(self.two(h if h.sum().item() < 1e9 else -h).relu())
+
+
+@needs_cuda
+def test_a_fit_goes_on_where_a_step_cannot_be_captured() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(128, 6), torch.arange(128) % 3
+    model = abnn.attach(Looking().eval().cuda(), x[:1].cuda())
+    with pytest.warns(AbnnWarning, match="training step cannot be captured as one CUDA graph"):
+        history = abnn.fit(model, DataLoader(TensorDataset(x, y), 8), epochs=2, progress=False)
+    assert len(history.rows) == 2 and torch.cuda.current_stream() == torch.cuda.default_stream()

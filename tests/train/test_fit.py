@@ -287,6 +287,18 @@ def test_a_run_that_goes_on_after_the_last_step_of_an_epoch_has_the_same_history
     assert [{**row, "seconds": 0} for row in again.rows] == [{**row, "seconds": 0} for row in history.rows]
 
 
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_torchs_default_type_may_be_float64(epochs: int) -> None:
+    model, data = attached(), loader()
+    torch.set_default_dtype(torch.float64)
+    try:
+        abnn.fit(model, data, **quiet(epochs=epochs))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert model.is_judge and all(value.dtype != torch.float64 for value in model.state_dict().values())
+    assert model.predict(data.dataset[0][0][None]).score.isfinite().all()
+
+
 def fit_and_die(file: Path, freeze: bool) -> None:
     """Fit until the fifth checkpoint is half written."""
     real, count = tensors.write_bytes, iter(range(1, 100))
@@ -303,6 +315,7 @@ def fit_and_die(file: Path, freeze: bool) -> None:
     abnn.fit(attached(), loader(), **quiet(checkpoint=file, checkpoint_every=1, **same))
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="forks cannot use CUDA")
 @pytest.mark.parametrize("freeze", [True, False])
 def test_a_killed_run_ends_bit_identical(tmp_path: Path, freeze: bool) -> None:
     file = tmp_path / "fit.safetensors"

@@ -112,6 +112,7 @@ def work(rank: int, port: int, folder: Path) -> None:
         os._exit(0)  # what else is at work in this process is not the fork's to end
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="forks cannot use CUDA")
 @pytest.mark.no_cover  # all work is done in forks, whose counts are lost
 def test_two_processes_agree(tmp_path: Path) -> None:
     alone = score_alone()  # before there are forks: what it imports they need not

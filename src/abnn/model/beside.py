@@ -50,6 +50,16 @@ def join(made: Sequence[Tensor], on: bool) -> None:
             each.record_stream(current)
 
 
+def rejoin(device: torch.device) -> None:
+    """Let what follows wait for the second stream if it takes part in a capture: one that failed half-way has left it behind."""
+    side = _stream(device, threading.get_ident())
+    with torch.cuda.stream(side):
+        captured = torch.cuda.is_current_stream_capturing()
+    if captured:
+        with contextlib.suppress(RuntimeError):  # of a capture that is not valid any more
+            torch.cuda.current_stream(device).wait_stream(side)
+
+
 def changes_outputs(run: Pass, x: Batch) -> bool:
     """Whether the network changes, later in a pass, what its noted blocks have said, or what came in."""
     read: list[tuple[Tensor, int]] = []

@@ -75,8 +75,7 @@ def rebuild(path: Path, recipe: Any, weights: Mapping[str, Tensor]) -> nn.Module
             raise FileFormatError(f"{path}: its backbone has {size:,} numbers, far more than its weights file. {FIX}")
         if size is None and classes > FEW and not any(value.shape[:1] == (classes,) for value in weights.values()):
             raise FileFormatError(f"{path}: no weight of its file is of {classes:,} classes, as its backbone. {FIX}")
-        with torch.random.fork_rng(devices=[]):  # values that weights of the folder replace
-            return build_backbone(**recipe)
+        return build_backbone(**recipe)
     except FileFormatError:
         raise
     except (AbnnError, RuntimeError, TypeError, ValueError, AssertionError) as error:

@@ -27,6 +27,7 @@ from abnn.bayes.noise import Noise, map_noise, tensors_of
 from abnn.errors import AbnnWarning
 from abnn.model.blocks import summary
 from abnn.model.network import AttachedNetwork
+from abnn.predict.capturing import capture
 from abnn.predict.passes import Outputs, moved
 
 GRAPHS = 8
@@ -131,13 +132,9 @@ class Replay:
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         try:
-            with (
-                torch.cuda.graph(graph, pool=self._pool, stream=_stream(device), capture_error_mode="thread_local"),
-                _uncached(),
-            ):
+            with capture(graph, _stream(device), self._pool), _uncached():
                 outputs = run(own_x)
         except Exception as error:  # noqa: BLE001 - whatever a network does that cannot be captured
-            torch.cuda.synchronize()
             self.clear()
             self.off = True
             warnings.warn(

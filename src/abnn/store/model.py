@@ -195,7 +195,9 @@ def _with_saved_weights(path: Path, saved: AttachedModel, network: nn.Module | N
     weights = read_tensors(path / BACKBONE)
     if tensor_digest(weights) != saved.fingerprint:
         raise FileFormatError(f"{path}: the saved backbone does not have the fingerprint that was saved with it. {FIX}")
-    network = rebuild(path, saved.backbone, weights).eval() if network is None else network
+    if network is None:
+        with torch.random.fork_rng(devices=[]):  # its random values are replaced below
+            network = rebuild(path, saved.backbone, weights).eval()
     forms, own = ({n: (v.shape, v.dtype) for n, v in state.items()} for state in (weights, network.state_dict()))
     if other := sorted(name for name in forms.keys() | own.keys() if forms.get(name) != own.get(name)):
         actual = f"{path} was fitted on a network with other layers, which differ in {', '.join(other[:4])}"

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from abnn.errors import AbnnWarning
 from abnn.model.blocks import summary
+from abnn.predict.capturing import capture
 from abnn.train.trainable import Trainable
 
 WARM_UP = 3
@@ -62,11 +63,10 @@ class CapturedStep:
         state, graph = torch.cuda.get_rng_state(), torch.cuda.CUDAGraph()
         self.inputs = [each.clone() for each in inputs]
         try:
-            with torch.cuda.graph(graph, stream=self.stream):
+            with capture(graph, self.stream, torch.cuda.graph_pool_handle()):
                 self.losses = self._step(self.inputs)
             self.graph = graph
         except Exception as error:  # noqa: BLE001 - whatever a network does that cannot be captured
-            torch.cuda.synchronize()
             self.off = True
             warnings.warn(
                 f"The training step cannot be captured as one CUDA graph and runs kernel by kernel ({summary(error)}).",

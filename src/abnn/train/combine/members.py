@@ -152,13 +152,13 @@ def fit_members(combined: Any, groups: Groups, known: float, inputs: int, genera
     device, parts, hidden = combined.linear.device, combined.linear.shape[1], combined.inner.shape[2]
     values = {}
     for name, scale in zip(names, (0.0, parts**-0.5, 0.3, hidden**-0.5)):
-        start = scale * torch.randn(getattr(combined, name).shape, generator=generator)
+        start = scale * torch.randn(getattr(combined, name).shape, generator=generator, dtype=torch.float32)
         values[name] = start.to(device).requires_grad_(True)
     sides = [name for less, more, _ in pairs for name in (less, more)]
     rows = {name: groups[name] for name in dict.fromkeys(sides)}
     table = torch.cat([*rows.values()]).clamp(-CUT, CUT)
     starts = dict(zip(rows, itertools.accumulate(map(len, rows.values()), initial=0)))
-    weights = torch.tensor([weight for *_, weight in pairs], device=device)
+    weights = table.new_tensor([weight for *_, weight in pairs])
     optimizer = torch.optim.AdamW(values.values(), RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
 
@@ -167,7 +167,8 @@ def fit_members(combined: Any, groups: Groups, known: float, inputs: int, genera
         return starts[name] + torch.randint(len(rows[name]), (MEMBERS, PAIRS), generator=generator)
 
     for _ in range(STEPS):
-        shown = (torch.rand(MEMBERS, 1, parts, generator=generator) >= dropped).float().mT.to(device)
+        chances = torch.rand(MEMBERS, 1, parts, generator=generator, dtype=torch.float32)
+        shown = (chances >= dropped).float().mT.to(device)
         places = torch.stack([draw(name) for name in sides], dim=1)
         x = table.index_select(0, places.flatten().to(device)).unflatten(0, (MEMBERS, -1))
         said = say(x, **values | {name: values[name] * shown for name in ("linear", "inner")})
@@ -215,7 +216,7 @@ def _near_found(groups: Groups, weights: Tensor) -> float | None:
 
 def _mean_of(combined: Any, names: list[str]) -> Tensor:
     """Weights of parts that give the mean of the named ones; a task without them has its first part instead."""
-    weights = torch.zeros(len(combined.names), device=combined.centre.device)
+    weights = torch.zeros_like(combined.centre)
     places = [combined.names.index(name) for name in names if name in combined.names] or [0]
     weights[places] = 1 / len(places)
     return weights
