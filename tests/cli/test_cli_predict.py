@@ -276,6 +276,18 @@ def test_rows_that_are_no_numbers_are_named_and_skipped(tmp_path: Path) -> None:
     assert [row["input"][-3:] for row in csv.DictReader(io.StringIO(skipped.stdout))] == ["[0]", "[1]", "[3]", "[5]"]
 
 
+@pytest.mark.parametrize(("task", "kind"), [("multilabel", "labels"), ("regression", "numbers")])
+def test_models_of_labels_and_numbers_are_refused(tmp_path: Path, task: str, kind: str) -> None:
+    """One row for each input has room for one class: of several labels it would say the most probable one alone."""
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    model = abnn.attach(mlp(4).eval(), x[:1], config=abnn.AttachConfig(task=task))
+    model.save(tmp_path / "model", backbone=True)
+    np.savez(tmp_path / "t.npz", features=x.numpy())
+    refused = run(tmp_path / "model", tmp_path / "t.npz", "--backbone", f"{__name__}:table_network")
+    assert isinstance(refused.exception, InputError)
+    assert f"model: got a model of {kind}; accepted: a model of classes. Take abnn score" in str(refused.exception)
+
+
 def test_json_lines_have_null_for_what_is_no_number() -> None:
     def refuse(word: str) -> None:
         raise AssertionError(word)
