@@ -131,6 +131,27 @@ def test_order_and_settings_of_the_loader_stay() -> None:
     assert numbers(hold_out(LOADERS["in order"](), 0.2, 0)[0]) == sorted(numbers(rest))
 
 
+def test_a_subset_is_split_as_a_data_set_is() -> None:
+    chosen = list(range(10, 160))
+    generator = torch.Generator()
+    rest, out = hold_out(DataLoader(TENSORS, 16, sampler=SubsetRandomSampler(chosen, generator)), 0.2, 0)
+    assert out is not None and sorted(numbers(rest) + numbers(out)) == chosen and len(numbers(out)) == 30
+    assert numbers(rest) != sorted(numbers(rest)) and rest.generator is generator
+
+
+def test_weights_of_items_stay() -> None:
+    """Rare items come as often as they did, and those of no weight never; what is held out comes once, as in the data."""
+    weights = [0.0] * 20 + [1.0] * 160 + [9.0] * 20
+    sampler = WeightedRandomSampler(weights, 3600, generator=torch.Generator().manual_seed(0))
+    rest, out = hold_out(DataLoader(TENSORS, 16, sampler=sampler), 0.2, 0)
+    assert out is not None
+    seen, held = numbers(rest), numbers(out)
+    assert len(held) == len(set(held)) == 36 and not set(seen) & set(held) and min(seen + held) >= 20
+    kept = [20 * 9 - 9 * sum(each >= 180 for each in held), 160 - sum(each < 180 for each in held)]
+    assert len(seen) == 2880
+    assert sum(each >= 180 for each in seen) / len(seen) == pytest.approx(kept[0] / sum(kept), abs=0.03)
+
+
 def test_one_large_batch_is_not_dropped() -> None:
     rest, out = hold_out(DataLoader(TENSORS, COUNT, drop_last=True), 0.2, 0)
     assert out is not None and [len(x) for x, _ in rest] == [160]
@@ -146,8 +167,8 @@ def test_no_batch_of_one_is_left() -> None:
 @pytest.mark.parametrize(
     "loader",
     [
-        DataLoader(TENSORS, 16, sampler=SubsetRandomSampler(range(150))),
-        DataLoader(TENSORS, 16, sampler=WeightedRandomSampler([1.0] * COUNT, COUNT)),
+        DataLoader(TENSORS, 16, sampler=SubsetRandomSampler([*range(150), 3])),
+        DataLoader(TENSORS, 16, sampler=WeightedRandomSampler([1.0] * COUNT, COUNT, replacement=False)),
         DataLoader(TENSORS, 16, sampler=RandomSampler(TENSORS, replacement=True)),
         DataLoader(TENSORS, 16, sampler=RandomSampler(TENSORS, num_samples=50)),
         DataLoader(TENSORS, 16, sampler=Backwards(TENSORS)),
@@ -243,5 +264,7 @@ def test_a_fit_on_few_inputs_is_said_to_be() -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*few inputs", AbnnWarning)
         abnn.fit(model, [(x, y)], epochs=0, **QUIET)
-        abnn.fit(model, DataLoader(Stream(), batch_size=4), epochs=0, **QUIET)  # of which the number is not known
+        with pytest.warns(AbnnWarning, match="loader: got a DataLoader of whose inputs none can be held out") as caught:
+            abnn.fit(model, DataLoader(Stream(), batch_size=4), epochs=0, **QUIET)  # of which the number is not known
+    assert [each.filename for each in caught if "none can be held out" in str(each.message)] == [__file__]
     assert hold_out([(x, y)], 0.2, 0)[1] is not None and hold_out([(x[1:], y[1:])], 0.2, 0)[1] is None

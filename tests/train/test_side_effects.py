@@ -67,6 +67,7 @@ class Endless(IterableDataset):
         return zip(*data())
 
 
+@pytest.mark.filterwarnings("ignore:loader. got a DataLoader of whose inputs none can be held out")
 def test_a_loader_without_a_length() -> None:
     model, same = attached(), attached()
     history = abnn.fit(model, DataLoader(Endless(), batch_size=16), **quiet(epochs=2, schedule="constant"))
@@ -74,6 +75,7 @@ def test_a_loader_without_a_length() -> None:
     assert len(history.rows) == 2 and equal(values(model), values(same))
 
 
+@pytest.mark.filterwarnings("ignore:loader. got a DataLoader of whose inputs none can be held out")
 def test_a_checkpoint_beside_a_loader_without_a_length(tmp_path: Any) -> None:
     whole, resumed = attached(), attached()
     file, batches = tmp_path / "fit.safetensors", DataLoader(Endless(), batch_size=16)

@@ -9,7 +9,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from abnn.errors import AbnnWarning, explain
 
@@ -25,23 +33,23 @@ def hold_out(loader: Any, share: float, seed: int) -> tuple[Any, Iterable[Any] |
     Of an ordinary DataLoader single inputs are held out, of a list of batches the last inputs of batches. Nothing is held out,
     and None comes back, where inputs cannot be told from one reading to the next, or there are too few.
     """
-    if type(loader) is DataLoader and _is_plain(loader):
-        count = len(loader.dataset)  # type: ignore[arg-type]
+    if type(loader) is DataLoader and (items := _items(loader)) is not None:
+        count = len(items)
         held = min(int(share * count), MOST)
         if (count - held) % (loader.batch_size or 1) == 1:
             held -= 1  # batch normalisation cannot learn from a last batch of one
         if held < FEWEST:
             return loader, None
         order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-        rest, out = (places.sort().values for places in (order[held:], order[:held]))
+        rest, out = (items[places.sort().values] for places in (order[held:], order[:held]))
         return _over(loader, rest), _over(loader, out, in_order=True)
     if isinstance(loader, list | tuple):
         return _split_batches(loader, share)
     return loader, None
 
 
-def warn_if_few(loader: Any) -> None:
-    """Warn of a loader with few inputs, where their number can be said."""
+def warn_if_few(loader: Any) -> bool:
+    """Warn of a loader with few inputs, where their number can be said, and return whether it has so few."""
     count: int | None = None
     if isinstance(loader, list | tuple):
         sizes = [_size(batch) for batch in loader]
@@ -52,6 +60,19 @@ def warn_if_few(loader: Any) -> None:
         accepted = f"at least {FEW}, of which some are held out to learn the score from"
         fix = "A score from fewer may accept inputs that are nothing like them. Fit on more of the training data."
         warnings.warn(explain("loader", f"few inputs, {count}", accepted, fix), AbnnWarning, stacklevel=3)  # of fit()
+    return count is not None and count < FEW
+
+
+def warn_if_none(loader: Any) -> None:
+    """Warn of a DataLoader of whose inputs none can be held out."""
+    if not isinstance(loader, DataLoader):
+        return
+    accepted = (
+        "one of torch's DataLoaders over a data set with a length, in order, shuffled or weighted, or a list of batches"
+    )
+    fix = "The score is learnt from what attachments were fitted to, and cannot say how changed an input looks."
+    actual = f"a {type(loader).__name__} of whose inputs none can be held out"
+    warnings.warn(explain("loader", actual, accepted, fix), AbnnWarning, stacklevel=3)  # of fit()
 
 
 def _split_batches(batches: Sequence[Any], share: float) -> tuple[Any, Iterable[Any] | None]:
@@ -91,28 +112,41 @@ def _size(batch: Any) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _is_plain(loader: DataLoader) -> bool:
-    """Whether a loader reads each item of a data set once, in order or shuffled."""
+def _items(loader: DataLoader) -> Tensor | None:
+    """Return the places of all items of a data set that a loader can read; None where that cannot be said.
+
+    One of torch's samplers says so: each item once, in order or shuffled; each of a subset; or by weights, again and again.
+    """
     data, sampler = loader.dataset, loader.sampler
     if loader.batch_size is None or isinstance(data, IterableDataset):
-        return False
-    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-        return False
+        return None
+    if not (isinstance(data, Sized) and hasattr(data, "__getitem__")):
+        return None
+    count = len(data)
+    if type(sampler) is SubsetRandomSampler:
+        places = torch.tensor(list(sampler.indices), dtype=torch.int64)
+        return places if len(places.unique()) == len(places) else None
+    if type(sampler) is WeightedRandomSampler:
+        return sampler.weights.nonzero()[:, 0] if sampler.replacement and len(sampler.weights) == count else None
     if type(sampler) is RandomSampler:
-        return not sampler.replacement and sampler.num_samples == len(data)
-    return type(sampler) is SequentialSampler
+        return None if sampler.replacement or sampler.num_samples != count else torch.arange(count)
+    return torch.arange(count) if type(sampler) is SequentialSampler else None
 
 
 def _over(loader: DataLoader, places: Tensor, in_order: bool = False) -> DataLoader:
     """The same loader over some items of its data set; the last batch is dropped only where others are left."""
     data: Any = loader.dataset
-    rows = places.tolist()
+    before, rows, sampler = loader.sampler, places.tolist(), None
+    if isinstance(before, WeightedRandomSampler) and not in_order:
+        count = max(1, round(before.num_samples * len(places) / int(before.weights.count_nonzero())))
+        sampler = WeightedRandomSampler(before.weights[places].tolist(), count, generator=before.generator)
     if type(data) is Subset:  # of which another one would hide the tensors
         data, rows = data.dataset, [data.indices[row] for row in rows]
     return DataLoader(
         Subset(data, rows),
         batch_size=loader.batch_size,
-        shuffle=not in_order and isinstance(loader.sampler, RandomSampler),
+        shuffle=not in_order and isinstance(before, RandomSampler | SubsetRandomSampler),
+        sampler=sampler,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory,
@@ -120,7 +154,7 @@ def _over(loader: DataLoader, places: Tensor, in_order: bool = False) -> DataLoa
         timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,
         multiprocessing_context=loader.multiprocessing_context,
-        generator=None if in_order else loader.generator,
+        generator=None if in_order else loader.generator or getattr(before, "generator", None),
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=loader.persistent_workers,
     )
