@@ -99,5 +99,17 @@ def test_destroyed_inputs_count_above_near_ones_where_data_are_not_new() -> None
 def test_that_changed_inputs_are_excused_needs_many_inputs() -> None:
     """Two parts of which one has the changed inputs highest, the other the near ones, by a little."""
     groups = around({"ordinary": torch.zeros(2), "near": torch.tensor([0.3, 0.5]), "changed": torch.tensor([2.0, 0])})
+    groups["readable"] = groups["changed"]
     few, some, many = (order_of("changed", "near", groups, 0.0, inputs) for inputs in (members.FEW, 120, 1000))
     assert few < 0.3 and many > 0.6 and few < some < many
+
+
+@pytest.mark.parametrize(
+    ("share", "seen", "weight"), [(1, 0, 8), (0.45, 0, 8), (0.375, 0, 6), (0.3, 0, 4), (0, 0, 4), (1, 1, 4), (0, 1, 4)]
+)
+def test_changed_inputs_are_excused_as_far_as_they_are_read(share: float, seen: float, weight: float) -> None:
+    groups = {"changed": torch.zeros(1000, 2), "readable": torch.zeros(round(1000 * share), 2)}
+    weights = members.weights_of(groups, seen, 1000)
+    assert weights["changed", "near"] == pytest.approx(weight)
+    others = members.weights_of({}, seen, 1000)
+    assert all(weights[pair] == others[pair] for pair in others if pair != ("changed", "near"))

@@ -45,6 +45,9 @@ DROPPED = (0.05, 0.5)
 FEW, ENOUGH = 80, 160
 """Held-out inputs: up to the first, it does not count that changed inputs lie below near ones; from the second on, it counts wholly. To learn
 from a few inputs that looking changed is an excuse took 30 points off a recurrent network's outliers."""
+READ = (0.3, 0.45)
+"""The share of changed inputs that the network reads: up to the first, that they lie below near ones counts no more than where data are not new;
+from the second on, as :data:`WEIGHTS` say. A SqueezeNet reads a third of them. It excused digits, too, that its energy finds."""
 ENERGIES = (["energy"], ["energy", "attached energy"], ["widened energy", "widened attached energy"])
 AS_THEY_ARE, WIDENED, TOLERANCE = 0.25, 0.5, 0.01
 """How much energies count beside what was learnt, and what widening may cost in the AUROC of near inputs."""
@@ -127,7 +130,7 @@ def seen_before(combined: Any, groups: Groups) -> float:
     class can be hidden, it is taken to be so.
     """
     found = _near_found(groups, _mean_of(combined, ENERGIES[0]))
-    return 1.0 if found is None else min(1.0, max(0.0, (found - KNOWN) / (WELL_KNOWN - KNOWN)))
+    return 1.0 if found is None else _share(found, (KNOWN, WELL_KNOWN))
 
 
 def fit_members(combined: Any, groups: Groups, known: float, inputs: int, generator: torch.Generator) -> None:
@@ -137,12 +140,10 @@ def fit_members(combined: Any, groups: Groups, known: float, inputs: int, genera
     inputs  how many held-out inputs there are
     """
     names = ("linear", "inner", "offset", "outer")
-    weight_of = {pair: _between(ends, known) for pair, ends in WEIGHTS.items()}
-    weight_of["changed", "near"] *= min(1.0, max(0.0, (inputs - FEW) / (ENOUGH - FEW)))
     dropped = _between(DROPPED, known)
     pairs = [
         (*pair, weight)
-        for pair, weight in weight_of.items()
+        for pair, weight in weights_of(groups, known, inputs).items()
         if weight and all(len(groups.get(name, ())) for name in pair)
     ]
     if not pairs:
@@ -183,10 +184,26 @@ def fit_members(combined: Any, groups: Groups, known: float, inputs: int, genera
             getattr(combined, name).copy_(value)
 
 
-def _between(ends: tuple[float, float], known: float) -> float:
-    """Return the number between both ends: the first for data that are new to the network, the second for those that are not."""
-    new, old = ends
-    return new + known * (old - new)
+def weights_of(groups: Groups, known: float, inputs: int) -> dict[tuple[str, str], float]:
+    """Return how much each pair counts. That changed inputs lie below near ones: as far as the network reads them, and inputs are enough to tell."""
+    weights = {pair: _between(ends, known) for pair, ends in WEIGHTS.items()}
+    if count := len(groups.get("changed", ())):
+        pair = ("changed", "near")
+        readable = _share(len(groups["readable"]) / count, READ)
+        weights[pair] = _share(inputs, (FEW, ENOUGH)) * _between((WEIGHTS[pair][1], weights[pair]), readable)
+    return weights
+
+
+def _share(value: float, ends: tuple[float, float]) -> float:
+    """Return how far a value is on its way from one end to the other, from 0 to 1."""
+    low, high = ends
+    return min(1.0, max(0.0, (value - low) / (high - low)))
+
+
+def _between(ends: tuple[float, float], share: float) -> float:
+    """Return the number between both ends that is so far on its way from the first to the second."""
+    first, second = ends
+    return first + share * (second - first)
 
 
 def choose_anchor(combined: Any, groups: Groups, known: float) -> Tensor:
