@@ -142,6 +142,14 @@ def test_with_the_backbone_nothing_else_is_needed(tmp_path: Path) -> None:
         abnn.load(tmp_path / "alone")
 
 
+def test_places_where_nothing_can_be_written_are_named(fitted: abnn.Attached, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        InputError, match=r"path: got .*file, where .*file is a file; accepted: a place in a folder of yours"
+    ):
+        fitted.save(tmp_path / "file" / "model")
+
+
 def test_attachments_are_small(fitted: abnn.Attached, tmp_path: Path) -> None:
     fitted.save(tmp_path / "model")
     assert fitted.closed_form is not None

@@ -287,6 +287,13 @@ def test_a_run_that_goes_on_after_the_last_step_of_an_epoch_has_the_same_history
     assert [{**row, "seconds": 0} for row in again.rows] == [{**row, "seconds": 0} for row in history.rows]
 
 
+def test_checkpoints_that_cannot_be_written_are_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place, trouble in ((tmp_path, "which is a folder"), (tmp_path / "file" / "fit.safetensors", "is a file")):
+        with pytest.raises(InputError, match=f"checkpoint: got .*{trouble}"):
+            abnn.fit(attached(), loader(), **quiet(checkpoint=place))
+
+
 @pytest.mark.parametrize("epochs", [0, 1])
 def test_torchs_default_type_may_be_float64(epochs: int) -> None:
     model, data = attached(), loader()

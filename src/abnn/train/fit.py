@@ -12,6 +12,7 @@ import torch
 from abnn.bayes.noise import held_noise, hold, map_noise
 from abnn.config import DEFAULTS, FitConfig, Objective, check_rate, preset
 from abnn.errors import InputError, explain, not_negative, whole_seed
+from abnn.files import check_writable
 from abnn.model.network import AttachedNetwork
 from abnn.outliers import PRESET, Outliers
 from abnn.predict.compiling import compiled
@@ -66,6 +67,8 @@ def fit(
     seed = whole_seed(seed)
     if not isinstance(config, FitConfig):
         raise InputError(explain("config", repr(config), "an abnn.FitConfig", "abnn.FitConfig(compile=True), say."))
+    if checkpoint is not None:
+        check_writable("checkpoint", Path(checkpoint))  # before hours of work, not after
     chosen = preset(model.preset)
     lr = chosen.lr if lr is None else lr
     backbone_lr = chosen.backbone_lr if config.backbone_lr is None else config.backbone_lr
