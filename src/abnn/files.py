@@ -70,7 +70,7 @@ def left_behind(target: Path) -> str:
 
 
 def check_replaceable(target: Path, mark: str, what: str = "a saved model", argument: str = "path") -> None:
-    """Refuse to replace a folder of another kind, which may hold a user's own files, and a place where nothing can be written.
+    """Refuse to replace a folder of another kind, which may hold a user's own files.
 
     mark      the file that tells a folder of the right kind
     what      a folder of that kind, in words
@@ -79,7 +79,6 @@ def check_replaceable(target: Path, mark: str, what: str = "a saved model", argu
     if target.exists() and not (target / mark).exists():
         place = f"{target}, which exists and is not {what}"
         raise InputError(explain(argument, place, f"a new folder, or {what} to replace"))
-    check_writable(argument, target.parent, folder=True)
 
 
 def check_writable(argument: str, target: Path, folder: bool = False) -> None:

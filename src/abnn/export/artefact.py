@@ -170,6 +170,14 @@ def kind_of(model: Any) -> str:
     return getattr(getattr(model, "task", None), "distribution", "classes")
 
 
+def check_about_classes(model: Any) -> None:
+    """Refuse a model of labels or numbers where an answer has room for one class."""
+    if (kind := kind_of(model)) != "classes":
+        from_python = "abnn.load(...).predict(x), abnn.export.Exported(...).predict(x)"
+        fix = f"Take abnn score, or predict from Python: {from_python}."
+        raise InputError(explain("model", f"a model of {kind}", "a model of classes", fix))
+
+
 def _array(tensor: Any) -> Any:
     return (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from abnn.errors import InputError, explain
-from abnn.export.artefact import Answers, Exported, ask, kind_of
+from abnn.export.artefact import Answers, Exported, ask, check_about_classes
 from abnn.export.learnt import CUT, WEIGHT_OF_ODDS, Learnt
 from abnn.store.names import class_names_of
 from abnn.triage.thresholds import seven_digits
@@ -52,9 +52,7 @@ class Answerer:
         if getattr(model, "triage", None) is None:
             fix = "Choose thresholds with abnn.calibrate(model, held_out), then save it again."
             raise InputError(explain("model", "a model without thresholds", "a model saved with its triage", fix))
-        if (kind := kind_of(model)) != "classes":
-            fix = "Use abnn score, or predict() from Python."
-            raise InputError(explain("model", f"a model of {kind}", "a model of classes, of which one is right", fix))
+        check_about_classes(model)
         self.model, self.triage = model, model.triage
         self.names = class_names_of(model) or [str(number) for number in range(model.classes)]
         if isinstance(model, Exported):

@@ -78,6 +78,7 @@ def write_folder(
     """
     path = Path(path)
     files.check_replaceable(path, kind.FILE, kind.WHAT)
+    files.check_writable("path", path.parent, folder=True)
     description = {**fields, "format": kind.FORMAT, "version": kind.NEWEST, "abnn": __version__}
     files.parse(kind, description, f"{path}: ", "It could not be loaded again.")
     with files.writing_directory(path) as folder:

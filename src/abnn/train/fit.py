@@ -19,7 +19,7 @@ from abnn.predict.compiling import compiled
 from abnn.tensors import tensor_digest
 from abnn.train.batches import Batches, explained_tokens, generators_of
 from abnn.train.combine import learn_score
-from abnn.train.hold_out import hold_out, warn_if_few, warn_if_none
+from abnn.train.hold_out import hold_out, warn_of
 from abnn.train.knowledge import recall, warn_if_lost
 from abnn.train.loop import make_fabric, to_end, training
 from abnn.train.loss import check_model, choose_outliers
@@ -89,10 +89,8 @@ def fit(
         fabric.to_device(model)
         held_out = None
         if model.combined is not None and isinstance(loader, Iterable):
-            few = warn_if_few(loader)
+            warn_of(loader, config.hold_out)
             loader, held_out = hold_out(loader, config.hold_out, seed)
-            if held_out is None and config.hold_out == DEFAULTS.hold_out and not few:
-                warn_if_none(loader)
         batches = Batches(loader, model, fabric, seed)
         epochs = _choose_epochs(epochs, batches.length)
         if model.task.spread is not None:

@@ -33,7 +33,7 @@ def hold_out(loader: Any, share: float, seed: int) -> tuple[Any, Iterable[Any] |
     Of an ordinary DataLoader single inputs are held out, of a list of batches the last inputs of batches. Nothing is held out,
     and None comes back, where inputs cannot be told from one reading to the next, or there are too few.
     """
-    if type(loader) is DataLoader and (items := _items(loader)) is not None:
+    if isinstance(loader, DataLoader) and (items := _items(loader)) is not None:
         count = len(items)
         held = min(int(share * count), MOST)
         if (count - held) % (loader.batch_size or 1) == 1:
@@ -48,8 +48,8 @@ def hold_out(loader: Any, share: float, seed: int) -> tuple[Any, Iterable[Any] |
     return loader, None
 
 
-def warn_if_few(loader: Any) -> bool:
-    """Warn of a loader with few inputs, where their number can be said, and return whether it has so few."""
+def warn_of(loader: Any, share: float) -> None:
+    """Warn of a loader with few inputs, where their number can be said; and of a DataLoader that :func:`hold_out` cannot split."""
     count: int | None = None
     if isinstance(loader, list | tuple):
         sizes = [_size(batch) for batch in loader]
@@ -59,19 +59,14 @@ def warn_if_few(loader: Any) -> bool:
     if count and count < FEW:
         accepted = f"at least {FEW}, of which some are held out to learn the score from"
         fix = "A score from fewer may accept inputs that are nothing like them. Fit on more of the training data."
-        warnings.warn(explain("loader", f"few inputs, {count}", accepted, fix), AbnnWarning, stacklevel=3)  # of fit()
-    return count is not None and count < FEW
-
-
-def warn_if_none(loader: Any) -> None:
-    """Warn of a DataLoader of whose inputs none can be held out."""
-    if not isinstance(loader, DataLoader):
+        actual = f"few inputs, {count}"
+    elif share and isinstance(loader, DataLoader) and _items(loader) is None:
+        kinds = "in order, shuffled or weighted, or a list of batches"
+        accepted = f"one of torch's DataLoaders over a data set with a length, {kinds}"
+        fix = "The score is learnt from what attachments were fitted to, and cannot say how changed an input looks."
+        actual = f"a {type(loader).__name__} of whose inputs none can be held out"
+    else:
         return
-    accepted = (
-        "one of torch's DataLoaders over a data set with a length, in order, shuffled or weighted, or a list of batches"
-    )
-    fix = "The score is learnt from what attachments were fitted to, and cannot say how changed an input looks."
-    actual = f"a {type(loader).__name__} of whose inputs none can be held out"
     warnings.warn(explain("loader", actual, accepted, fix), AbnnWarning, stacklevel=3)  # of fit()
 
 
@@ -118,7 +113,7 @@ def _items(loader: DataLoader) -> Tensor | None:
     One of torch's samplers says so: each item once, in order or shuffled; each of a subset; or by weights, again and again.
     """
     data, sampler = loader.dataset, loader.sampler
-    if loader.batch_size is None or isinstance(data, IterableDataset):
+    if type(loader) is not DataLoader or loader.batch_size is None or isinstance(data, IterableDataset):
         return None
     if not (isinstance(data, Sized) and hasattr(data, "__getitem__")):
         return None
@@ -136,16 +131,16 @@ def _items(loader: DataLoader) -> Tensor | None:
 def _over(loader: DataLoader, places: Tensor, in_order: bool = False) -> DataLoader:
     """The same loader over some items of its data set; the last batch is dropped only where others are left."""
     data: Any = loader.dataset
-    before, rows, sampler = loader.sampler, places.tolist(), None
-    if isinstance(before, WeightedRandomSampler) and not in_order:
-        count = max(1, round(before.num_samples * len(places) / int(before.weights.count_nonzero())))
-        sampler = WeightedRandomSampler(before.weights[places].tolist(), count, generator=before.generator)
+    old, rows, sampler = loader.sampler, places.tolist(), None
+    if isinstance(old, WeightedRandomSampler) and not in_order:
+        count = max(1, round(old.num_samples * len(places) / int(old.weights.count_nonzero())))
+        sampler = WeightedRandomSampler(old.weights[places].tolist(), count, generator=old.generator)
     if type(data) is Subset:  # of which another one would hide the tensors
         data, rows = data.dataset, [data.indices[row] for row in rows]
     return DataLoader(
         Subset(data, rows),
         batch_size=loader.batch_size,
-        shuffle=not in_order and isinstance(before, RandomSampler | SubsetRandomSampler),
+        shuffle=not in_order and isinstance(old, RandomSampler | SubsetRandomSampler),
         sampler=sampler,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
@@ -154,7 +149,7 @@ def _over(loader: DataLoader, places: Tensor, in_order: bool = False) -> DataLoa
         timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,
         multiprocessing_context=loader.multiprocessing_context,
-        generator=None if in_order else loader.generator or getattr(before, "generator", None),
+        generator=None if in_order else loader.generator or getattr(old, "generator", None),
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=loader.persistent_workers,
     )

@@ -26,7 +26,7 @@ from abnn.cli.steps.inputs import list_names, read_inputs
 from abnn.data import InputForm
 from abnn.data.drawing import InkForm, reads_drawings
 from abnn.errors import FileFormatError, InputError, explain, import_extra, unknown
-from abnn.export.artefact import ask, kind_of
+from abnn.export.artefact import ask, check_about_classes
 from abnn.files import check_writable, write_bytes, write_text
 from abnn.store.names import class_names_of
 from abnn.triage.drift import resume_monitor
@@ -134,6 +134,7 @@ def run(request: PredictRequest) -> int:
     if request.drift is not None:
         check_writable("--drift", request.drift)
     model, _ = open_model(request.model, request.backbone, request.weights, request.device)
+    check_about_classes(model)
     monitor = None if request.drift is None else _open_monitor(model, request.drift)
     already = monitor is not None and monitor.alarmed
     try:
@@ -192,11 +193,6 @@ def _predict_all(
 
 def _predict(model: Any, names: list[str], x: Any, draws: int | None, seed: int | None) -> list[Row]:
     """Return what the model says about each input; verdicts and probabilities that come true if it has thresholds."""
-    if (kind := kind_of(model)) != "classes":
-        fix = (
-            "Take abnn score, or predict from Python: abnn.load(...).predict(x), abnn.export.Exported(...).predict(x)."
-        )
-        raise InputError(explain("model", f"a model of {kind}", "a model of classes", fix))
     answers, classes = ask(model, x, draws, seed), class_names_of(model)
     probs = answers.probs if answers.stated is None else answers.stated
     assert probs is not None

@@ -47,7 +47,7 @@ FEW, ENOUGH = 80, 160
 from a few inputs that looking changed is an excuse took 30 points off a recurrent network's outliers."""
 READ = (0.3, 0.45)
 """The share of changed inputs that the network reads: up to the first, that they lie below near ones counts no more than where data are not new;
-from the second on, as :data:`WEIGHTS` say. A SqueezeNet reads a third of them. It excused digits, too, that its energy finds."""
+from the second on, as :data:`WEIGHTS` say. A SqueezeNet that reads 30 % of them learnt to excuse digits, too, which its energy finds."""
 ENERGIES = (["energy"], ["energy", "attached energy"], ["widened energy", "widened attached energy"])
 AS_THEY_ARE, WIDENED, TOLERANCE = 0.25, 0.5, 0.01
 """How much energies count beside what was learnt, and what widening may cost in the AUROC of near inputs."""
