@@ -44,10 +44,16 @@ def attached(**options: Any) -> abnn.Attached:
 
 
 @pytest.fixture(scope="module")
-def fitted() -> abnn.Attached:
+def fitted_once() -> abnn.Attached:
     model = attached()
     abnn.fit(model, loader(), epochs=1, **QUIET)
     return model
+
+
+@pytest.fixture
+def fitted(fitted_once: abnn.Attached) -> abnn.Attached:
+    fitted_once.extra = {}
+    return fitted_once
 
 
 def same(left: abnn.Attached, right: abnn.Attached) -> bool:
@@ -84,6 +90,18 @@ def test_what_was_loaded_is_saved_again(fitted: abnn.Attached, tmp_path: Path) -
     assert second.triage == triage and second.extra == extra
     second.save(tmp_path / "third", extra={})
     assert abnn.load(tmp_path / "third", backbone()).extra == {}
+
+
+def test_names_that_were_given_once_are_kept_by_later_saves_and_cards(fitted: abnn.Attached, tmp_path: Path) -> None:
+    names = ["cat", "dog", "emu"]
+    fitted.save(tmp_path / "first", extra={"class_names": tuple(names)})
+    fitted.save(tmp_path / "second")
+    assert abnn.load(tmp_path / "second", backbone()).extra == fitted.extra == {"class_names": names}
+    folder = fitted.save_pretrained(tmp_path / "third")
+    assert "emu" in (folder / "README.md").read_text()
+    with pytest.raises(InputError, match="class_names"):
+        fitted.save(tmp_path / "fourth", extra={"class_names": ["cat"]})
+    assert fitted.extra == {"class_names": names}
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,9 @@ def test_class_names_are_checked_where_they_can_be_mended(model: abnn.Attached, 
         with pytest.raises(InputError, match=rf'extra\["class_names"\]: {given}'):
             model.save(tmp_path / "model", extra={"class_names": names})
         assert not (tmp_path / "model").exists()
-    path = model.save(tmp_path / "model", backbone=True, extra={"class_names": ("a", "b", "c")})
-    assert class_names_of(load_model(path, OWN)) == ["a", "b", "c"]
     assert class_names_of(model) is None
+    path = model.save(tmp_path / "model", backbone=True, extra={"class_names": ("a", "b", "c")})
+    assert class_names_of(load_model(path, OWN)) == class_names_of(model) == ["a", "b", "c"]
     wrong = load_model(path, OWN)
     wrong.extra["class_names"] = ["a"]
     with pytest.raises(InputError, match="class_names of the model: got 1 names.*Save the model again"):

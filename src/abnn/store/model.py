@@ -55,7 +55,8 @@ def save(
     backbone  also write the backbone's weights, so that the folder is all that is needed; a warning says where they are
               left out although they were trained with the attachments
     triage    thresholds to keep with the model; None: ``model.triage``
-    extra     anything else to keep, as JSON can hold it: class names, preprocessing; None: ``model.extra``
+    extra     anything else to keep, as JSON can hold it: class names, preprocessing. It becomes ``model.extra``, so that later saves and
+              exports keep it; None: ``model.extra`` as it is
     example   also write the input that the model was attached with, for the probing pass of :func:`load`. False, for private
               data: that pass gets zeros, which a network must be able to take
     """
@@ -98,7 +99,9 @@ def save(
     if backbone:
         state = model.backbone.state_dict()
         parts[BACKBONE] = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-    return write_folder(path, AttachedModel, fields, parts)
+    folder = write_folder(path, AttachedModel, fields, parts)
+    model.extra = extra
+    return folder
 
 
 def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any]) -> Any:
