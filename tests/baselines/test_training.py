@@ -55,13 +55,13 @@ METHODS: list[Method] = [
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.name}-{method.variant}")
 def test_a_killed_run_ends_as_one_that_was_not(method: Method, tmp_path: Path) -> None:
-    """Killed twice, after nine batches from wherever it was."""
+    """Killed twice, after nine batches from wherever it was, and the two that tell which data these are."""
     options: dict[str, Any] = {"seed": 3, "progress": False}
     whole = train_method(method, TINY, Loader(), 4, **options, config=TrainConfig(accelerator="cpu"))
     config = TrainConfig(accelerator="cpu", checkpoint=tmp_path / "run.safetensors", checkpoint_every=1)
     for _ in range(2):
         with pytest.raises(Killed):
-            train_method(method, TINY, Loader(9), 4, **options, config=config)
+            train_method(method, TINY, Loader(2 + 9), 4, **options, config=config)
         assert any(tmp_path.iterdir())
     resumed = train_method(method, TINY, Loader(), 4, **options, config=config)
     assert state(whole).keys() == state(resumed).keys()

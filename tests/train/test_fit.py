@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset, WeightedRandomSampler
 
 import abnn
 from abnn import tensors
@@ -236,7 +236,9 @@ def test_an_interrupted_run_ends_bit_identical(tmp_path: Path, preset: str, afte
     file = tmp_path / "fit.safetensors"
     settings = quiet(epochs=3, seed=4, checkpoint=file, checkpoint_every=2)
     cut = attached(preset=preset)
-    before = 6  # batches that go into the range of values, or into what the backbone knows
+    before = (
+        6 + 2
+    )  # batches that go into the range of values, or into what the backbone knows; and into what data these are
     with pytest.raises(KeyboardInterrupt):
         abnn.fit(cut, Interrupted(before + after), **settings)
     assert file.exists()
@@ -447,6 +449,75 @@ def test_a_checkpoint_knows_data_sets_by_their_items(tmp_path: Path) -> None:
     run(None)  # other inputs at every reading, and the same labels
 
 
+def one_after_the_other(by: float = 0.0, batch: int = 50) -> list[tuple[Tensor, Tensor]]:
+    """Batches of a list; the last has other values, if asked."""
+    x, y = data()
+    x[-1] += by
+    return list(zip(x.split(batch), y.split(batch)))
+
+
+def in_order(batch: int, shuffle: bool, seed: int = 0) -> DataLoader:
+    return DataLoader(TensorDataset(*data()), batch, shuffle, generator=torch.Generator().manual_seed(seed))
+
+
+def weighted(first: float) -> DataLoader:
+    weights = [first] * 48 + [1.0] * 48
+    return DataLoader(TensorDataset(*data()), 32, sampler=WeightedRandomSampler(weights, 96))
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        (lambda: one_after_the_other(), lambda: one_after_the_other(by=0.5)),
+        (lambda: one_after_the_other(batch=50), lambda: one_after_the_other(batch=60)),
+        (lambda: in_order(50, False), lambda: in_order(60, False)),
+        (lambda: in_order(32, False), lambda: in_order(32, True)),
+        (lambda: weighted(1.0), lambda: weighted(9.0)),
+    ],
+    ids=["values of a list", "batches of a list", "size of batches", "order", "weights"],
+)
+def test_other_data_or_another_order_is_refused(tmp_path: Path, then: Any, now: Any) -> None:
+    """All have as many batches and inputs as before, so that nothing else can tell."""
+    settings = quiet(epochs=1, checkpoint=tmp_path / "fit.safetensors", value_range=(0.0, 1.0))
+    model = attached()
+    abnn.fit(model, then(), **settings)
+    other = attached()
+    with pytest.raises(InputError, match=r"other settings \(.*data.*in the same order and in batches of the same size"):
+        abnn.fit(other, now(), **settings)
+    abnn.fit(other, then(), **settings)
+    assert equal(values(model), values(other))
+
+
+def test_a_generator_of_the_caller_has_no_say_in_the_order(tmp_path: Path) -> None:
+    settings = quiet(epochs=1, checkpoint=tmp_path / "fit.safetensors")
+    first, second = attached(), attached()
+    abnn.fit(first, in_order(32, True, seed=1), **settings)
+    abnn.fit(second, in_order(32, True, seed=2), **settings)
+    assert equal(values(first), values(second))
+
+
+class Unsteady:
+    """A loader with inputs, and if asked labels, that are other ones at every reading, whatever is seeded."""
+
+    def __init__(self, labels: bool) -> None:
+        self.labels, self.random = labels, torch.Generator()
+        self.random.seed()
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        x, y = data()
+        order = torch.randperm(len(y), generator=self.random) if self.labels else torch.arange(len(y))
+        yield x + 0.1 * torch.rand(x.shape, generator=self.random), y[order]
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_a_loader_that_never_repeats_can_go_on(tmp_path: Path, labels: bool) -> None:
+    settings = quiet(epochs=1, checkpoint=tmp_path / "fit.safetensors", value_range=(0.0, 1.0))
+    first, second = attached(), attached()
+    abnn.fit(first, Unsteady(labels), **settings)
+    abnn.fit(second, Unsteady(labels), **settings)
+    assert equal(dict(first.attachment_parameters()), dict(second.attachment_parameters()))
+
+
 def test_divergence_keeps_the_last_good_state() -> None:
     model = attached(preset="authors")
     start = values(model)
@@ -488,7 +559,7 @@ def test_divergence_after_going_on_keeps_the_state_of_the_last_whole_epoch(
     abnn.fit(after, loader(), **quiet(epochs=1, **settings))
     monkeypatch.setattr(Poisoned, "left", 10**9)
     with pytest.raises(KeyboardInterrupt):
-        abnn.fit(attached(), Interrupted(9), **quiet(epochs=2, checkpoint=file, checkpoint_every=1, **settings))
+        abnn.fit(attached(), Interrupted(2 + 9), **quiet(epochs=2, checkpoint=file, checkpoint_every=1, **settings))
     monkeypatch.setattr(Poisoned, "left", 1)
     model = attached()
     with pytest.raises(DivergedError, match="epoch 2, step 5: .* set back to its state after 1 complete epochs"):

@@ -7,8 +7,9 @@ from (seed, epoch, step) anyway.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,7 +30,7 @@ from torch.utils.data import (
 from abnn.config import DEFAULT_TASK
 from abnn.errors import AbnnWarning, InputError, explain
 from abnn.model.blocks import evaluating
-from abnn.model.inputs import LABELS, call, main_input
+from abnn.model.inputs import LABELS, Inputs, call, main_input
 from abnn.outliers import measure_range
 from abnn.predict.inputs import check_inputs, split_batch, without_embedding
 from abnn.tasks import TASKS
@@ -112,14 +113,20 @@ class Batches:
             fix = "Check data set and drop_last."
             raise InputError(explain("loader", "a loader without batches", "at least one batch", fix))
 
+    @cached_property
     def identity(self) -> dict[str, Any]:
-        """What tells data from other data without reading all of it: how many batches and inputs, and some of these."""
-        data = getattr(self.source, "dataset", None)
+        """What tells data from other data without reading all of it: how many batches and inputs, some of these, and the first batch.
+
+        The first batch belongs to the seed, so it tells other orders and sizes of batches. It is read twice.
+        """
+        data: Any = getattr(self.source, "dataset", self.source if isinstance(self.source, list | tuple) else None)
         result: dict[str, Any] = {"batches": self.length, "inputs": _length(data)}
+        can_pick = isinstance(data, Dataset) and isinstance(data, Sized) and not isinstance(data, IterableDataset)
         if (found := _tensors(data)) is not None:
             result["sha256"] = rows_digest(*found)
-        elif isinstance(data, Dataset) and isinstance(data, Sized) and not isinstance(data, IterableDataset):
+        elif can_pick or isinstance(data, list | tuple):
             result["sha256"] = _items_digest(data, len(data))
+        result["first"] = _repeated_digest(lambda: [_tensors_of(*batch) for batch in islice(self.once(), 1)])
         return result
 
     def warn_if_not_repeatable(self) -> None:
@@ -185,26 +192,37 @@ def _share_out(loader: DataLoader, fabric: Any, seed: int) -> DataLoader:
     return share
 
 
-def _items_digest(data: Dataset, count: int) -> str | None:
-    """sha256 over some items; over their labels alone where inputs are other ones whenever they are read; None where an item
-    is not an input and a label."""
+def _items_digest(data: Any, count: int) -> str | None:
+    """sha256 over some items, see :func:`_repeated_digest`; None where an item is not an input and a label."""
 
     def read() -> list[list[Tensor]]:
         seed_everything("identity")
         items = (data[place] for place in range(0, count, max(1, count // SAMPLED)))
         return [[torch.as_tensor(part) for part in _parts(item)] for item in items]
 
+    try:
+        with preserved_random_state():
+            return _repeated_digest(read)
+    except Exception:  # noqa: BLE001 - anything may happen in there; a step of training says it better
+        return None
+
+
+def _repeated_digest(read: Callable[[], list[list[Tensor]]]) -> str | None:
+    """sha256 over items that two readings agree in: over all parts, over their labels, which come last, or None."""
+
     def digest(items: list[list[Tensor]]) -> str:
         return tensor_digest({f"{n} {p}": part for n, item in enumerate(items) for p, part in enumerate(item)})
 
-    try:
-        with preserved_random_state():
-            first, second = read(), read()
-        if digest(first) == digest(second):
-            return digest(first)
-        return tensor_digest({str(place): parts[-1] for place, parts in enumerate(first)})
-    except Exception:  # noqa: BLE001 - anything may happen in there; a step of training says it better
-        return None
+    first, second = read(), read()
+    if digest(first) == digest(second):
+        return digest(first)
+    labels, again = (digest([parts[-1:] for parts in items]) for items in (first, second))
+    return labels if labels == again else None
+
+
+def _tensors_of(x: Any, y: Tensor) -> list[Tensor]:
+    """The tensors of a batch, labels last."""
+    return [*(x.values.values() if isinstance(x, Inputs) else [x]), y]
 
 
 def _parts(item: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from abnn.errors import AbnnWarning, FileFormatError, InputError, explain
 from abnn.tensors import read_tree, write_tree
 from abnn.train.trainable import History, Trainable
 
-FORMAT = "abnn-checkpoint-5"
+FORMAT = "abnn-checkpoint-6"
 
 
 class Run:
@@ -88,7 +88,10 @@ class Run:
         then = then if isinstance(then, dict) else {}
         if names := sorted(name for name in {**then, **self.digests} if then.get(name) != self.digests.get(name)):
             given = f"{self.path}, written by a run with other settings ({', '.join(names)})"
-            fix = "Give the same settings as then, choose another file, or delete it to start anew."
+            same = "the same settings"
+            if "data" in names:
+                same += " and a loader of the same data, in the same order and in batches of the same size,"
+            fix = f"Give {same} as then, choose another file, or delete it to start anew."
             raise InputError(explain("checkpoint", given, "a checkpoint of the same run", fix))
         self._warn_of_threads(tree.get("threads"))
         try:

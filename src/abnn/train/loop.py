@@ -173,7 +173,7 @@ def _start(
     """The run from its beginning, or from where its checkpoint says that it stands."""
     if checkpoint is not None:
         batches.warn_if_not_repeatable()
-        settings = {**settings, "data": batches.identity(), "schedule": name_of(schedule)}
+        settings = {**settings, "data": batches.identity, "schedule": name_of(schedule)}
     run = Run(trainable, settings, Path(checkpoint) if checkpoint else None)
     if fabric.world_size > 1:
         run.broadcast(fabric)
