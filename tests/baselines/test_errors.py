@@ -13,6 +13,7 @@ from torch import nn
 
 from abnn.baselines import TrainConfig, Trained, load_trained, make_method, train_method
 from abnn.errors import FileFormatError, InputError
+from abnn.triage import Triage
 from tests.baselines.samples import TINY, digits, loader, quick
 from tests.conftest import SmallBatchNormNet, alter, mlp
 
@@ -130,6 +131,7 @@ def test_damaged_and_foreign_files(model: Trained, tmp_path: Path) -> None:
     def changed(**changes: Any) -> Path:
         return alter(model.save(tmp_path / "model"), **changes)
 
+    triage = Triage(1.0, 2.0, 0.05, 0.01, "entropy", 1, 0, 100).to_dict()
     cases: list[tuple[dict[str, Any], str]] = [
         ({"format": "x"}, "not the description of a saved method"),
         ({"version": 99}, "Update abnn"),
@@ -139,6 +141,9 @@ def test_damaged_and_foreign_files(model: Trained, tmp_path: Path) -> None:
         ({"input_dtype": "no"}, "input_dtype is 'no'; accepted: one of float16"),
         ({"classes": None}, "classes is None; accepted: a valid integer"),
         ({"extra": [1]}, r"extra is \[1\]; accepted: an object"),
+        ({"triage": {**triage, "score": "combined"}}, "triage.score: got 'combined'; accepted: entropy"),
+        ({"triage": {**triage, "by_class": [[1.0, 2.0]]}}, "triage.by_class is 1 pairs; accepted: 10"),
+        ({"triage": {**triage, "notice": "x"}}, "triage.notice is 'x'"),
     ]
     for changes, words in cases:
         with pytest.raises(FileFormatError, match=words):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,10 +91,18 @@ def test_training_repeats_with_its_seed_and_leaves_random_states_alone(name: str
     assert any(not torch.equal(first[key], other[key]) for key in first)
 
 
-@pytest.mark.parametrize("name", ["threshold", "woods", "abnn"])
-def test_thresholds_can_be_calibrated(name: str) -> None:
-    model = trained(name)
+@pytest.mark.parametrize("name", ["threshold", "woods", "abnn", "mc-dropout"])
+def test_thresholds_can_be_calibrated_and_are_saved(name: str, tmp_path: Path) -> None:
+    model, x = trained(name), digits().x
+    assert load_trained(model.save(tmp_path / "before")).triage is None
     triage = Triage.calibrate(model, loader(shuffle=False), draws=2)  # type: ignore[arg-type]
     assert triage.score == model.score
-    verdicts = triage(model.predict(digits().x, draws=2)).verdict
-    assert verdicts.count("accept") >= 0.9 * len(verdicts)  # calibrated on these very inputs, for 5 %
+    said = model.predict(x, draws=2)
+    assert said.verdict == triage(said).verdict
+    assert said.verdict.count("accept") >= 0.9 * len(x)  # calibrated on these very inputs, for 5 %
+    loaded = load_trained(model.save(tmp_path / "model"))
+    again = loaded.predict(x, draws=2)
+    assert loaded.triage == triage and again.verdict == said.verdict
+    assert said.stated is not None and again.stated is not None and torch.equal(again.stated, said.stated)
+    assert loaded.predict(x, draws=2, score="entropy" if triage.score != "entropy" else "margin").levels is None
+    model.triage = None  # others use it, too

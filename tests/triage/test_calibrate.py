@@ -79,8 +79,9 @@ def test_calibrated_on_a_fitted_model(fitted: abnn.Attached) -> None:
 
 
 def test_plain_networks_can_be_calibrated_too() -> None:
-    triage = Triage.calibrate(Plain(backbone(), X[:1]), loader())
-    assert triage.score == "entropy"
+    plain = Plain(backbone(), X[:1])
+    triage = Triage.calibrate(plain, loader())
+    assert triage.score == "entropy" and plain.predict(X).verdict == triage(plain.predict(X)).verdict
 
 
 def test_another_number_of_draws_is_noticed(model: abnn.Attached) -> None:

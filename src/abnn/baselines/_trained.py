@@ -34,6 +34,7 @@ from abnn.store.saved import LOADERS
 from abnn.store.schema import TrainedMethod
 from abnn.tensors import read_tensors
 from abnn.train.trainable import History
+from abnn.triage import Triage
 
 (NETWORK,) = TrainedMethod.PARTS
 EXAMPLE = "abnn.example"  # the name of the saved input among the network's tensors
@@ -51,6 +52,9 @@ class Trained:
         self.input_shape, self.input_dtype = tuple(example.shape[1:]), example.dtype
         self.example = example[:1].detach().cpu().clone()
         self.score = method.score
+        self.triage: Triage | None = (
+            None  # thresholds, once abnn.calibrate() has set them; they are saved with the model
+        )
         self.history: dict[str, History] = {}  # of each training stage, by its name
         self.extra: dict[str, Any] = {}  # further notes that are saved with the model, as JSON can hold them
 
@@ -80,7 +84,8 @@ class Trained:
             prediction = self.method.predict(self.network, x.to(device), draws, number)
         if shown not in prediction.own:  # one that was never learnt is an error here, not later
             find_score(shown, tuple(prediction.own), prediction.distribution).check(prediction)
-        return replace(prediction.apply(Tensor.clone), default=shown)  # usable under autograd again
+        prediction = replace(prediction.apply(Tensor.clone), default=shown)  # usable under autograd again
+        return prediction if self.triage is None else self.triage.add_to(prediction)
 
     def save(self, path: str | Path) -> Path:
         """Write the folder ``path``, which is complete or absent at every moment."""
@@ -93,6 +98,7 @@ class Trained:
             "score": self.score,
             "views": self.network.views if isinstance(self.network, Attached) else None,
             "extra": self.extra,
+            "triage": None if self.triage is None else self.triage.to_dict(),
         }
         tensors = {**state_of(self.network), EXAMPLE: self.example}
         return write_folder(path, TrainedMethod, fields, {NETWORK: tensors})
@@ -122,7 +128,9 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
             network.views = int(saved.views or config.get("views") or 1)
             check_classes(path, saved.classes, network.classes)
         trained = Trained(method, network, example, saved.classes, recipe)
-        trained.score, trained.extra = saved.score, saved.extra
+        trained.score, trained.extra, trained.triage = saved.score, saved.extra, saved.triage
+        if saved.triage is not None:
+            check_choice("triage.score", saved.triage.score, method.scores)
     except FileFormatError:
         raise
     except (KeyError, TypeError, AttributeError, RuntimeError, AbnnError) as error:

@@ -39,7 +39,8 @@ class Plain:
         x = check_inputs(self, x)
         with torch.inference_mode():
             probs = self._logits(x).float().softmax(1)
-        return Prediction(probs[None].clone(), default=score or self.score)
+        prediction = Prediction(probs[None].clone(), default=score or self.score)
+        return prediction if self.triage is None else self.triage.add_to(prediction)
 
     def _logits(self, x: Batch) -> Tensor:
         network = shadow(self.network)[id(self.network)]

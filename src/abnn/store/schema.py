@@ -50,6 +50,15 @@ class WithNetwork(Description):
     classes: Annotated[int, Field(ge=1, le=2**20)]
     backbone: Recipe
     extra: dict[str, Any]
+    triage: Triage | None = None
+
+    @model_validator(mode="after")
+    def _check_by_class(self) -> WithNetwork:
+        if self.triage is not None and (pairs := len(self.triage.by_class)) not in (0, self.classes):
+            raise ValueError(
+                f"triage.by_class is {pairs} pairs; accepted: {self.classes}, one for each class, or none."
+            )
+        return self
 
 
 class SavedSpec(Strict):
@@ -86,21 +95,15 @@ class AttachedModel(WithNetwork):
 
     @model_validator(mode="after")
     def _check_triage(self) -> AttachedModel:
-        if self.triage is None:
-            return self
-        if self.triage.score not in SCORES:
+        if self.triage is not None and self.triage.score not in SCORES:
             raise ValueError(f"triage.score is {self.triage.score!r}; accepted: one of {', '.join(SCORES)}.")
-        if (pairs := len(self.triage.by_class)) not in (0, self.classes):
-            raise ValueError(
-                f"triage.by_class is {pairs} pairs; accepted: {self.classes}, one for each class, or none."
-            )
         return self
 
 
 class TrainedMethod(WithNetwork):
-    """A trained method with its network; ``views`` where that has attachments."""
+    """A trained method with its network; ``views`` where that has attachments. Up to version 3 there were no thresholds."""
 
-    FILE, FORMAT, OLDEST, NEWEST, SEALED = "method.json", "abnn-method", 2, 3, 3
+    FILE, FORMAT, OLDEST, NEWEST, SEALED = "method.json", "abnn-method", 2, 4, 3
     WHAT, PARTS = "a saved method", ("network.safetensors",)
 
     method: Annotated[dict[str, Any], only(_has_few_parts, "members, samples and diffusion_convs from 1 to 1,000")]
@@ -116,9 +119,9 @@ class SavedScore(Strict):
 
 
 class PostHocScores(Description):
-    """Post-hoc scores of a model that is saved by its own means."""
+    """Post-hoc scores of a model that is saved by its own means. Up to version 2 there were no thresholds."""
 
-    FILE, FORMAT, OLDEST, NEWEST, SEALED = "posthoc.json", "abnn-posthoc", 1, 2, 2
+    FILE, FORMAT, OLDEST, NEWEST, SEALED = "posthoc.json", "abnn-posthoc", 1, 3, 2
     WHAT, PARTS = "a saved set of post-hoc scores", ("scores.safetensors",)
 
     scores: Annotated[list[SavedScore], Field(min_length=1)]
@@ -126,3 +129,4 @@ class PostHocScores(Description):
     of: str
     at: str | list[str] | None
     fingerprint: Digest
+    triage: Triage | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -163,6 +163,10 @@ class Triage:
     def is_about(self, prediction: Prediction) -> bool:
         """Return whether the thresholds are of the score, draws and views that a prediction has."""
         return prediction.default == self.score and self._other_number(prediction) is None
+
+    def add_to(self, prediction: Prediction) -> Prediction:
+        """Return a prediction with these thresholds, so that it has verdicts; as it is where they are not about it."""
+        return replace(prediction, triage=self) if self.is_about(prediction) else prediction
 
     def check_numbers(self, prediction: Prediction) -> None:
         """Warn where a prediction has other numbers of draws or views than those that thresholds were chosen for."""

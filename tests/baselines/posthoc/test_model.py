@@ -144,6 +144,15 @@ def test_saved_and_loaded(model: PostHocModel, data: Any, images: Tensor, tmp_pa
     model.save(tmp_path / "scores")  # replaces
 
 
+def test_thresholds_are_saved_with_the_scores(model: PostHocModel, data: Any, images: Tensor, tmp_path: Path) -> None:
+    triage = abnn.Triage.calibrate(model.fit(data, draws=3), data, draws=3)
+    again = PostHocModel.load(model.save(tmp_path / "scores"), model.model)
+    said = model.predict(images, draws=3)
+    assert again.triage == model.triage == triage and triage.score == "energy"
+    assert again.predict(images, draws=3).verdict == said.verdict == triage(said).verdict
+    assert model.predict(images, draws=3, score="knn").triage is None
+
+
 def test_blocks_by_name_are_remembered(small_net: nn.Module, data: Any, images: Tensor, tmp_path: Path) -> None:
     model = PostHocModel(Plain(small_net, images), ("mahalanobis-blocks",), at=("blocks.0", "blocks.2")).fit(data)
     model.save(tmp_path / "scores")
@@ -180,8 +189,11 @@ def test_files_of_another_model_or_kind(small_net: nn.Module, data: Any, images:
 
     with pytest.raises(FileFormatError, match="is not the description of a saved set of post-hoc scores"):
         load_with(format="other")
-    with pytest.raises(FileFormatError, match="written in format 3.*Update abnn"):
-        load_with(version=3)
+    with pytest.raises(FileFormatError, match="written in format 4.*Update abnn"):
+        load_with(version=4)
+    triage = abnn.Triage(1.0, 2.0, 0.05, 0.01, "enrgy", 1, 0, 100).to_dict()
+    with pytest.raises(FileFormatError, match="not complete or does not fit.*triage.score: got 'enrgy'"):
+        load_with(triage=triage)
     with pytest.raises(FileFormatError, match="not complete or does not fit.*'enrgy'"):
         load_with(scores=[{"name": "enrgy", "settings": {}}])
     with pytest.raises(FileFormatError, match="scores.* is "):

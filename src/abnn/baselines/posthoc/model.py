@@ -21,6 +21,7 @@ from abnn.scores import SAMPLE_SCORES, SCORES
 from abnn.store.folder import fingerprint, read_folder, write_folder
 from abnn.store.schema import PostHocScores
 from abnn.tensors import read_tensors
+from abnn.triage import Triage
 
 DEFAULT = ("energy", "mahalanobis", "mahalanobis-blocks")  # these need no extra
 
@@ -61,7 +62,14 @@ class PostHocModel:
                     lack = f"{name!r} for a network with {self.reader.missing[part]}"
                     raise InputError(explain("scores", lack, f"scores that do not need {part!r}"))
         self.score = next(iter(self.scores)) if score is None else score
-        check_choice("score", self.score, dict.fromkeys((*self.scores, *SCORES, model.score)))
+        self.triage: Triage | None = (
+            None  # thresholds, once abnn.calibrate() has set them; they are saved with the scores
+        )
+        self.check_score("score", self.score)
+
+    def check_score(self, argument: str, score: str) -> None:
+        """Refuse a score that no prediction of this model has."""
+        check_choice(argument, score, dict.fromkeys((*self.scores, *SCORES, self.model.score)))
 
     def fit(self, batches: Iterable[Any], draws: int | None = None, seed: int = 0, most: int = MOST) -> PostHocModel:
         """Fit every score on the features of (x, y) training batches, in one pass; see :meth:`Reader.gather`."""
@@ -98,7 +106,7 @@ class PostHocModel:
             prediction = self.model.predict(x, draws=draws, seed=seed)
         prediction = dataclasses.replace(prediction, default=shown, own={**prediction.own, **own})
         prediction.score_by(shown)  # a score that this model cannot give is an error here, not later
-        return prediction
+        return prediction if self.triage is None else self.triage.add_to(prediction)
 
     def save(self, path: str | Path) -> Path:
         """Write the scores and what they learned into the folder ``path``; the model itself is saved by its own means."""
@@ -108,6 +116,7 @@ class PostHocModel:
             "of": self.of,
             "at": self.at if self.at is None or isinstance(self.at, str) else list(self.at),
             "fingerprint": fingerprint(self.reader.network),
+            "triage": None if self.triage is None else self.triage.to_dict(),
         }
         tensors = {f"{name}/{key}": value for name, each in self.scores.items() for key, value in each.state.items()}
         return write_folder(path, PostHocScores, fields, {"scores.safetensors": tensors})
@@ -121,6 +130,9 @@ class PostHocModel:
         try:
             scores = [build_posthoc(each.name, **each.settings) for each in saved.scores]
             loaded = cls(model, scores, saved.of, saved.at, saved.score)
+            loaded.triage = saved.triage
+            if saved.triage is not None:
+                loaded.check_score("triage.score", saved.triage.score)
         except (KeyError, TypeError, InputError) as error:
             raise FileFormatError(
                 f"{path} is not complete or does not fit ({type(error).__name__}: {error}); save the scores again."
