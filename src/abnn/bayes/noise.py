@@ -19,7 +19,9 @@ from abnn.bayes.layers import MeanField
 
 Noise = list[tuple[Tensor | None, ...]]
 """Noise of weight and bias for each layer, [uses, S, ...]."""
-REMEMBERED = 4  # requests: a prediction in parts needs two
+REMEMBERED, MOST = 4, 32
+"""Requests: so many always, and at most. A prediction in parts needs two; a hundred draws come in ten parts, again and again."""
+ROOM = 2**26  # bytes that more than REMEMBERED of them may take
 
 
 def tensors_of(noise: Noise) -> list[Tensor]:
@@ -101,9 +103,13 @@ class NoiseCache:
                 noise = make()
         if not fresh:
             self._noise[key] = noise
-            while len(self._noise) > REMEMBERED:
+            while len(self._noise) > MOST or (len(self._noise) > REMEMBERED and self._bytes() > ROOM):
                 self._noise.popitem(last=False)
         return noise
+
+    def _bytes(self) -> int:
+        tensors = [part for noise in list(self._noise.values()) for part in tensors_of(noise)]
+        return sum(part.untyped_storage().nbytes() for part in tensors)
 
 
 def _make(layers: Sequence[MeanField], draws: range, seed: int, fresh: bool) -> Noise:
