@@ -143,6 +143,7 @@ def test_damaged_and_foreign_files(model: Trained, tmp_path: Path) -> None:
         ({"extra": [1]}, r"extra is \[1\]; accepted: an object"),
         ({"triage": {**triage, "score": "combined"}}, "triage.score: got 'combined'; accepted: entropy"),
         ({"triage": {**triage, "by_class": [[1.0, 2.0]]}}, "triage.by_class is 1 pairs; accepted: 10"),
+        ({"triage": {**triage, "offsets": [1.0]}}, "triage.offsets is 1 numbers; accepted: 10"),
         ({"triage": {**triage, "notice": "x"}}, "triage.notice is 'x'"),
     ]
     for changes, words in cases:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +49,15 @@ def test_pictures_of_every_kind(folder: Path) -> None:
     assert_same(exported.predict(x.numpy()), prediction, exported.description.spread)
     for rows in (slice(0, 1), slice(3, 10)):
         assert_same(exported.predict(x[rows].numpy()), model.predict(x[rows]), exported.description.spread)
+
+
+def test_offsets_of_rare_classes_are_exported(tmp_path: Path) -> None:
+    model, x = copy.deepcopy(picture_model()), every_kind(pictures(20, 3)[0])
+    assert model.triage is not None
+    model.triage = replace(model.triage, offsets=(0.0, -2.0, 0.5))
+    exported, said = Exported(model.export(tmp_path / "folder")), model.predict(x)
+    assert_same(exported.predict(x.numpy()), said, exported.description.spread)
+    assert said.stated is not None and not torch.equal(said.stated, picture_model().predict(x).stated)
 
 
 def test_the_folder_says_what_it_is(folder: Path) -> None:

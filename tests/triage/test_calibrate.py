@@ -84,6 +84,20 @@ def test_plain_networks_can_be_calibrated_too() -> None:
     assert triage.score == "entropy" and plain.predict(X).verdict == triage(plain.predict(X)).verdict
 
 
+def test_few_inputs_of_a_rare_class_are_named() -> None:
+    plain = Plain(backbone(), X[:1])
+    rows = torch.cat([torch.arange(len(Y))[Y != 1], torch.arange(len(Y))[Y == 1][:1]])
+    with pytest.warns(
+        AbnnWarning, match=r"loader: got few inputs of rare classes, 1 \(1\), of .*at least 20"
+    ) as caught:
+        triage = calibrate(plain, [(X[rows], Y[rows])], TriageConfig(noticed=0.1, rejected=0.1), progress=False)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert len(triage.offsets) == 3 and triage.offsets[0] == triage.offsets[2] == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert calibrate(plain, loader(), TriageConfig(noticed=0.1, rejected=0.1), progress=False).offsets == ()
+
+
 def test_another_number_of_draws_is_noticed(model: abnn.Attached) -> None:
     triage = Triage.calibrate(model, loader(), draws=3, score="entropy")
     triage(model.predict(X, draws=3, seed=1))

@@ -10,7 +10,15 @@ from abnn.errors import InputError
 from abnn.metrics.calibration import calibration
 from abnn.predict import Prediction
 from abnn.triage import Triage
-from abnn.triage.statements import FLATTEST, SHARPEST, choose_temperature, no_surer, rescale
+from abnn.triage.statements import (
+    FLATTEST,
+    SHARPEST,
+    choose_scaling,
+    choose_temperature,
+    no_surer,
+    rare_classes,
+    rescale,
+)
 
 
 def honest(count: int, classes: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -91,6 +99,47 @@ def test_the_label_stays_where_two_classes_become_equal(dtype: torch.dtype) -> N
         assert (plain.argmax(-1) != probs.argmax(-1)).any()  # what has to be mended
         assert torch.equal(stated.argmax(-1), probs.argmax(-1))
         assert torch.allclose(stated.float(), plain.float(), rtol=2 * torch.finfo(dtype).eps, atol=0)
+
+
+def overfitted(count: int, seed: int, usual: float) -> tuple[np.ndarray, np.ndarray]:
+    """ln p and labels of a network that is too sure of two classes and has learnt noise; ``usual``: the log-odds of the second."""
+    rng = np.random.default_rng(seed)
+    honest = rng.normal(usual, 2.0, count)
+    labels = (rng.random(count) < 1 / (1 + np.exp(-honest))).astype(int)
+    told = 2 * honest + rng.normal(0, 4.0, count)
+    return -np.logaddexp(0, np.stack([told, -told], axis=1)), labels
+
+
+def test_a_rare_class_is_not_stated_too_often() -> None:
+    log_probs, labels = overfitted(3000, 0, usual=-6)
+    fresh, truth = overfitted(100_000, 1, usual=-6)
+    probs, share = torch.from_numpy(fresh).exp(), truth.mean()
+    assert share < 0.015
+    temperature, offsets = choose_scaling(log_probs, labels)
+    alone = rescale(probs, choose_temperature(log_probs, labels))
+    stated = rescale(probs, temperature, offsets)
+    assert offsets[0] == 0 and offsets[1] < 0
+    assert alone[:, 1].mean() > 2 * share  # what has to be mended
+    assert abs(stated[:, 1].mean() - share) < (alone[:, 1].mean() - share) / 3  # not 0, because labels stay
+    assert calibration(stated.numpy(), truth).nll < calibration(alone.numpy(), truth).nll
+    assert torch.equal(stated.argmax(1), probs.argmax(1)) and torch.allclose(
+        stated.sum(1), torch.ones(len(stated)).double()
+    )
+
+
+def test_offsets_are_of_rare_classes_alone() -> None:
+    log_probs, labels = overfitted(2000, 0, usual=0)
+    assert choose_scaling(log_probs, labels) == (choose_temperature(log_probs, labels), ())
+    few = np.arange(500) % 100  # five inputs of each class, and none of others, say nothing
+    assert len(rare_classes(few, 200)) == 0
+    assert rare_classes(np.repeat([0, 1, 2], [500, 480, 20]), 4).tolist() == [2, 3]
+
+
+def test_offsets_belong_to_as_many_classes() -> None:
+    triage = Triage(0.9999, 1.0, 0.1, 0.1, "entropy", 5, 0, 64, offsets=(0.0, -1.0))
+    assert Triage.from_dict(triage.to_dict()) == triage
+    with pytest.raises(InputError, match="prediction: got 3 classes; accepted: 2, as calibrated"):
+        triage.probabilities(Prediction(torch.full((1, 4, 3), 1 / 3)))
 
 
 def test_the_order_of_classes_and_the_verdicts_stay() -> None:

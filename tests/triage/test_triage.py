@@ -65,6 +65,7 @@ def test_states_of_older_versions_load_and_foreign_ones_do_not() -> None:
         "drawn": (0,),
         "views": ("5",),
         "temperature": ("1", 0),
+        "offsets": (["1"], 0, [math.inf]),
         "confidence": (2,),
         "calibration": (5, [0.1, 0.2], [1.0, *[0.0] * 100]),
         "by_class": ([[0.1]], [0.1, 0.2]),

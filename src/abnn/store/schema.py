@@ -54,10 +54,11 @@ class WithNetwork(Description):
 
     @model_validator(mode="after")
     def _check_by_class(self) -> WithNetwork:
-        if self.triage is not None and (pairs := len(self.triage.by_class)) not in (0, self.classes):
-            raise ValueError(
-                f"triage.by_class is {pairs} pairs; accepted: {self.classes}, one for each class, or none."
-            )
+        for name, what in (("by_class", "pairs"), ("offsets", "numbers")):
+            count = 0 if self.triage is None else len(getattr(self.triage, name))
+            if count not in (0, self.classes):
+                accepted = f"{self.classes}, one for each class, or none"
+                raise ValueError(f"triage.{name} is {count} {what}; accepted: {accepted}.")
         return self
 
 

@@ -24,11 +24,12 @@ from abnn.train.watch import progress_bar
 from abnn.triage import thresholds
 from abnn.triage.drift import LEAST_SCORES, split_reference
 from abnn.triage.intervals import Intervals
-from abnn.triage.statements import choose_temperature, learn_statement
+from abnn.triage.statements import choose_scaling, learn_statement, rare_classes
 from abnn.triage.triage import Triage
 
 LEAST_OUTLIERS = 1000
 FITTED = 0.05  # share of the remembered inputs of a fit from which their return is no chance
+FEW = 20  # inputs of a rare class below which its stated probabilities may be far off
 PROBES = 8  # good inputs that are scored alone, too, to see how far rounding depends on the batch
 Pair = tuple[float, float]
 
@@ -226,7 +227,8 @@ def choose(gathered: Gathered, config: TriageConfig = TriageConfig()) -> Triage:
     fields = ("score", "draws", "seed", "drawn", "views", "temperature", "intervals")
     about: dict[str, Any] = {name: getattr(gathered, name) for name in fields}
     if gathered.distribution == "classes":
-        about["temperature"] = choose_temperature(gathered.log_probs, gathered.labels)
+        about["temperature"], about["offsets"] = choose_scaling(gathered.log_probs, gathered.labels)
+        _warn_of_rare(gathered)
     return Triage(
         *(notice, reject, noticed, rejected),
         **about,
@@ -265,6 +267,20 @@ def _affordable(gathered: Gathered, config: TriageConfig) -> float:
     message = explain("rejected", f"{config.rejected} with {count} good inputs{of}", f"at least {needed} of them", fix)
     warnings.warn(message, AbnnWarning, stacklevel=4)  # of calibrate()
     return share
+
+
+def _warn_of_rare(gathered: Gathered) -> None:
+    """Warn of rare classes with so few inputs that nobody can say how probable they are."""
+    names, counts = gathered.class_names or range(gathered.classes), np.bincount(gathered.labels)
+    counts = np.pad(counts, (0, gathered.classes - len(counts)))
+    rare = [place for place in rare_classes(gathered.labels, gathered.classes) if counts[place] < FEW]
+    if rare:
+        some = ", ".join(f"{names[place]} ({counts[place]})" for place in rare[:10])
+        actual = f"few inputs of rare classes, {some}{', ...' if len(rare) > 10 else ''}, of {len(gathered.labels)}"
+        fix = "The stated probabilities of these classes may be far off. Hold out more data."
+        warnings.warn(
+            explain("loader", actual, f"at least {FEW} of each", fix), AbnnWarning, stacklevel=4
+        )  # of calibrate()
 
 
 def _by_class(gathered: Gathered, config: TriageConfig, promised: Callable[[np.ndarray], Pair]) -> tuple[Pair, ...]:

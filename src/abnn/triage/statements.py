@@ -8,6 +8,13 @@ temperature scaling (Guo et al. 2017, arXiv:1706.04599) of the averaged predicti
 that T would be 0 where all held-out predictions are right. The order of classes stays, up to rounding below the first, and
 scores and verdicts do not depend on T; see also :func:`no_surer`.
 
+One T for all classes says too much of a rare one: what flattens a sure network lifts the small probabilities of a class that hardly
+comes. So each rare class k, see :func:`rare_classes`, has an offset b_k ~ N(0, 1) beforehand, learnt along with T:
+
+    q_k = p_k^(1/T) exp(b_k) / sum_j p_j^(1/T) exp(b_j),    b_k = 0 of all other classes.
+
+The label stays: where an offset would pass it, both classes become equal.
+
 The formula of widths is that of :mod:`abnn.triage.intervals`. Offset, slope and weights are the most probable ones given the held-out
 errors, beforehand slope ~ N(0.7, 1/8) and weights ~ N(0, 1/8). The errors that intervals are made of come from five parts of the data,
 each with the widths that the other four give: a few numbers are learnt from the same data, and in-sample errors would be too small.
@@ -16,11 +23,13 @@ each with the widths that the other four give: a few numbers are learnt from the
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from abnn.predict.prediction import LabelPrediction, NumberPrediction, Prediction
@@ -33,15 +42,28 @@ PLACES = 25
 MOST_ERRORS = 1000
 RIDGE, SLOPE = 8.0, 0.7
 PARTS, FEWEST = 5, 20
+RARE, EXPECTED = (
+    0.1,
+    20,
+)  # below this part of an even share a class is rare, where that share has so many inputs or more
 RIGHT = NormalDist().inv_cdf(0.95)  # so many standard deviations off, a number counts as wrong
 LEAST = -149 * math.log(2)  # ln of the smallest number in float32; what is below has become 0
 
 
-def rescale(probs: Tensor, temperature: float) -> Tensor:
-    """q of p, in the last dimension; classes without any probability keep none, and the first largest stays the first."""
-    if temperature == 1:
+def rescale(probs: Tensor, temperature: float, offsets: Sequence[float] = ()) -> Tensor:
+    """q of p, in the last dimension; classes without any probability keep none, and the first largest stays the first.
+
+    offsets  b of each class; (): none
+    """
+    if temperature == 1 and not offsets:
         return probs
-    return _with_label_of(probs, (probs.log() / temperature).softmax(-1))
+    logs = probs.log() / temperature
+    if not offsets:
+        return _with_label_of(probs, logs.softmax(-1))
+    moved = (logs + logs.new_tensor(offsets)).softmax(-1)
+    label, most = probs.argmax(-1, keepdim=True), moved.amax(-1, keepdim=True)
+    even = moved.scatter(-1, label, most) / (1 + most - moved.gather(-1, label))
+    return _with_label_of(probs, even)
 
 
 def no_surer(stated: Tensor, network: Tensor) -> Tensor:
@@ -90,6 +112,43 @@ def choose_temperature(log_probs: np.ndarray, labels: np.ndarray) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if slope(middle) > 0 else (middle, high)
     return float(f"{math.exp(-(low + high) / 2):.6g}")
+
+
+def rare_classes(labels: np.ndarray, classes: int) -> np.ndarray:
+    """Return the numbers of classes with less than a tenth of an even share of the labels; none where even shares would be small."""
+    even = len(labels) / classes
+    return (
+        np.flatnonzero(np.bincount(labels, minlength=classes) < RARE * even) if even >= EXPECTED else np.array([], int)
+    )
+
+
+def choose_scaling(log_probs: np.ndarray, labels: np.ndarray) -> tuple[float, tuple[float, ...]]:
+    """T and the offsets of all classes from ln p [N, K] and labels [N]; () where no class is rare."""
+    temperature, classes = choose_temperature(log_probs, labels), log_probs.shape[1]
+    rare = torch.from_numpy(rare_classes(labels, classes))
+    if not len(rare):
+        return temperature, ()
+    rows = np.linspace(0, len(labels) - 1, min(len(labels), MOST)).round().astype(int)
+    values = torch.from_numpy(np.maximum(log_probs[rows].astype(np.float64), LEAST))
+    targets = torch.from_numpy(labels[rows].astype(np.int64))
+    place = torch.tensor(-math.log(temperature), dtype=torch.float64)
+    with torch.inference_mode(False), torch.enable_grad():
+        learnt = torch.cat([place[None], torch.zeros(len(rare), dtype=torch.float64)]).requires_grad_()
+        optimizer = torch.optim.LBFGS([learnt], max_iter=200, line_search_fn="strong_wolfe")
+
+        def loss() -> Tensor:
+            optimizer.zero_grad()
+            offsets = torch.zeros(classes, dtype=torch.float64).scatter(0, rare, learnt[1:])
+            power = learnt[0].clamp(-math.log(FLATTEST), -math.log(SHARPEST)).exp()
+            found = F.cross_entropy(power * values + offsets, targets, reduction="sum") + learnt.square().sum() / 2
+            found.backward()
+            return found
+
+        optimizer.step(loss)
+    best = learnt.detach()
+    offsets = torch.zeros(classes, dtype=torch.float64).scatter(0, rare, best[1:])
+    temperature = min(max(math.exp(-best[0]), SHARPEST), FLATTEST)
+    return float(f"{temperature:.6g}"), tuple(float(f"{value:.6g}") for value in offsets.tolist())
 
 
 def state_labels(prediction: Prediction, accepted: Tensor, temperature: float) -> Tensor:

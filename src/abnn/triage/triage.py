@@ -60,6 +60,7 @@ class Triage:
     by_class           (notice, reject) for each predicted class in the place of the common thresholds; () if not asked for
     reference          edges and counts that a drift monitor starts from, see :meth:`monitor`
     temperature        of :meth:`probabilities`, see :mod:`abnn.triage.statements`; 1: as the model gives them
+    offsets            of rare classes, likewise, one for each class; (): none
     intervals          of a regression: widths that come true, see :mod:`abnn.triage.statements`; None: of other tasks
     """
 
@@ -80,6 +81,7 @@ class Triage:
     temperature: Annotated[float, Bounds(gt=0)] = 1.0
     views: Positive | None = None
     intervals: Intervals | None = field(default=None, repr=False)
+    offsets: Floats = field(default=(), repr=False)
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -118,7 +120,10 @@ class Triage:
         accepted = prediction.score_by(self.score) <= self.levels_of(prediction)[:, 0]  # as in verdicts()
         if prediction.distribution == "labels":
             return state_labels(prediction, accepted, self.temperature)
-        stated = rescale(prediction.probs, self.temperature)
+        if self.offsets and len(self.offsets) != prediction.probs.shape[1]:
+            actual = f"{prediction.probs.shape[1]} classes"
+            raise InputError(explain("prediction", actual, f"{len(self.offsets)}, as calibrated"))
+        stated = rescale(prediction.probs, self.temperature, self.offsets)
         return torch.where(accepted[:, None], stated, no_surer(stated, prediction.plain))
 
     def levels_of(self, prediction: Prediction) -> Tensor:
