@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_diabetes, load_wine
-from sklearn.model_selection import cross_val_score
+from sklearn.datasets import load_diabetes, load_wine, make_classification, make_friedman1
+from sklearn.linear_model import RidgeCV
+from sklearn.metrics import log_loss
+from sklearn.model_selection import cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -24,8 +27,14 @@ from abnn.train.combine import gather, members
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network and a score that learn in few steps, for fits that are not about how good they are."""
     monkeypatch.setattr(estimators, "FEWEST_STEPS", 60)
+    for estimator in (abnn.AbnnClassifier, abnn.AbnnRegressor):
+        monkeypatch.setattr(estimator, "_decays", estimators.DECAYS[:1])
     monkeypatch.setattr(members, "STEPS", 3)
     monkeypatch.setattr(gather, "MADE", 100)
+
+
+def split(X: np.ndarray, y: np.ndarray, seed: int) -> list[np.ndarray]:
+    return train_test_split(X, y, test_size=0.25, random_state=seed)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -61,6 +70,51 @@ def test_a_regressor_has_widths_and_intervals() -> None:
     assert ((low <= y[1::2]) & (y[1::2] <= high)).mean() == pytest.approx(0.8, abs=0.18)
     _, far = regressor.predict(X + 1, return_std=True)
     assert np.median(far) > 2 * np.median(std)
+
+
+def test_a_regressor_is_as_good_as_ridge_regression_where_rows_are_few() -> None:
+    """Although it holds a fifth of its rows out, and ridge regression has them all."""
+    worse = []
+    for seed in range(4):
+        X, test, y, truth = split(*load_diabetes(return_X_y=True), seed)
+        ridge = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-1, 5, 13))).fit(X, y)
+        worse.append(ridge.score(test, truth) - abnn.AbnnRegressor(random_state=seed).fit(X, y).score(test, truth))
+    assert np.mean(worse) < 0.02  # 0.15 for layers alone with one small decay
+
+
+def test_a_regressor_learns_more_than_lines_and_nothing_from_noise() -> None:
+    X, test, y, truth = split(*make_friedman1(300, random_state=0), 0)
+    ridge = RidgeCV().fit(X, y).score(test, truth)
+    assert abnn.AbnnRegressor(hidden=(24,)).fit(X, y).score(test, truth) > ridge + 0.05
+    noise = np.random.default_rng(0).normal(size=(300, 11))
+    X, test, y, truth = split(noise[:, :10], noise[:, 10], 0)
+    assert abnn.AbnnRegressor(hidden=(24,)).fit(X, y).score(test, truth) > -0.1
+
+
+@pytest.mark.usefixtures("short")
+def test_a_regressor_without_use_for_layers_is_ridge_regression(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(abnn.AbnnRegressor, "_decays", (math.inf,))
+    X, y = load_diabetes(return_X_y=True)
+    several = np.stack([y, X[:, 2] - X[:, 3]], axis=1)
+    regressor = abnn.AbnnRegressor(held_out=0).fit(X, several)
+    ridge = RidgeCV(estimators.PENALTIES, alpha_per_target=True).fit(StandardScaler().fit_transform(X), several)
+    expected = ridge.predict(StandardScaler().fit_transform(X))
+    np.testing.assert_allclose(regressor.predict(X), expected, rtol=1e-3, atol=1e-3 * several.std(0).min())
+    monkeypatch.undo()
+    flat = abnn.AbnnRegressor(hidden=()).fit(X, y)  # which is a line anyway
+    assert flat.score(X, y) > 0.4
+
+
+def test_a_classifier_does_not_learn_labels_by_heart(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = make_classification(400, 20, n_informative=5, flip_y=0.2, class_sep=0.8, random_state=0)
+    X, test, y, truth = split(*data, 0)
+
+    def loss() -> float:
+        return log_loss(truth, abnn.AbnnClassifier().fit(X, y).predict_proba(test))
+
+    chosen = loss()
+    monkeypatch.setattr(abnn.AbnnClassifier, "_decays", estimators.DECAYS[:1])
+    assert chosen < loss()
 
 
 @pytest.mark.usefixtures("short")

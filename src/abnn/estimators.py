@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.linear_model import RidgeCV
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
@@ -31,13 +32,17 @@ from abnn.triage import TriageConfig, calibrate
 from abnn.triage.thresholds import least_count
 
 BATCH, RATE, FEWEST_STEPS = 64, 1e-2, 200
+DECAYS = (1e-3, 1.0, 3.0, 10.0)
+"""Weight decays to choose from, for ``FEWEST_STEPS`` steps; less for each of more steps."""
+FOLDS, MANY = 3, 1000  # parts of the rows that a decay is chosen on; of more rows one part is enough
+PENALTIES = np.logspace(-1, 5, 13)  # of ridge regression
 
 
 class _Estimator(BaseEstimator):
     """What both estimators share.
 
     module         a network that maps float32 rows [B, F] to the task's outputs; it is copied. None: linear layers with ReLU, of
-                   the sizes ``hidden``, which see standardised columns
+                   the sizes ``hidden``, which see standardised columns; cross-validation chooses their weight decay
     hidden         the sizes of its hidden layers
     epochs         of its training, at least 200 steps; 0: a ``module`` stays as it is
     fit_epochs     of its attachments, see :func:`abnn.fit`; 0: the score alone is learnt, in seconds
@@ -47,6 +52,7 @@ class _Estimator(BaseEstimator):
     """
 
     task: str
+    _decays: tuple[float, ...] = DECAYS
 
     def __init__(
         self,
@@ -81,10 +87,12 @@ class _Estimator(BaseEstimator):
             count = int(self.held_out * len(x))
             count = count if count >= least_count(TriageConfig().noticed) else 0
             held, rest = order[:count], order[count:]
-            network = self._network(x[rest], outputs)
-            _check_outputs(network, x[rest[:1]], outputs)
-            if self.epochs:
-                self._train(network, x[rest], y[rest])
+            if self.module is None:
+                network = self._own_network(x[rest], y[rest], outputs)
+            else:
+                network = copy.deepcopy(self.module)
+                _check_outputs(network, x[rest[:1]], outputs)
+                self._train(network, x[rest], y[rest], DECAYS[0])
             network.eval()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", AbnnWarning)  # about few rows: predictions and verdicts say the rest
@@ -95,21 +103,45 @@ class _Estimator(BaseEstimator):
                     calibrate(model, [(x[held], y[held])], progress=False)
         self.model_: Attached = model
 
-    def _network(self, x: Tensor, outputs: int) -> nn.Module:
-        if self.module is not None:
-            return copy.deepcopy(self.module)
-        sizes = [x.shape[1], *self.hidden]
-        layers: list[nn.Module] = [Standard(x)]
+    def _own_network(self, x: Tensor, y: Tensor, outputs: int) -> nn.Module:
+        """Return the network of ``hidden`` layers, trained with the decay that does best on rows that were left out."""
+        decays = [each for each in self._decays if self.hidden or each < math.inf]
+        if not self.epochs or len(decays) == 1 or len(x) < 2 * FOLDS:
+            return self._learn(x, y, outputs, decays[0])
+        order = torch.randperm(len(x))
+        parts = order.tensor_split(FOLDS)[: FOLDS if len(x) <= MANY else 1]
+        losses = dict.fromkeys(decays, 0.0)
+        for part in parts:
+            rest = order[~torch.isin(order, part)]
+            for decay in decays:
+                network = self._learn(x[rest], y[rest], outputs, decay).eval()
+                with torch.no_grad():
+                    losses[decay] += len(part) * self._loss(network(x[part]), y[part]).item()
+        return self._learn(x, y, outputs, min(losses, key=losses.__getitem__))
+
+    def _learn(self, x: Tensor, y: Tensor, outputs: int, decay: float) -> nn.Module:
+        """Return a new network, trained with this decay."""
+        layers, last = self._layers(x.shape[1], outputs)
+        network = nn.Sequential(Standard(x), *layers, last)
+        self._train(network, x, y, decay)
+        return network
+
+    def _layers(self, columns: int, outputs: int) -> tuple[list[nn.Module], nn.Linear]:
+        """Return the hidden layers and the last one."""
+        sizes, layers = [columns, *self.hidden], list[nn.Module]()
         for size, following in pairwise(sizes):
             layers += [nn.Linear(size, following), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
+        return layers, nn.Linear(sizes[-1], outputs)
 
-    def _train(self, network: nn.Module, x: Tensor, y: Tensor) -> None:
+    def _train(self, network: nn.Module, x: Tensor, y: Tensor, decay: float) -> None:
+        if not self.epochs:
+            return
         learning = [parameter for parameter in network.parameters() if parameter.requires_grad]
         single = len(x) > BATCH and len(x) % BATCH == 1  # batch normalisation cannot learn from a last batch of one
         batches = -(-len(x) // BATCH) - single
         epochs = max(int(self.epochs), -(-FEWEST_STEPS // batches))
-        optimizer = torch.optim.AdamW(learning, RATE, weight_decay=1e-3)
+        weight_decay = decay * FEWEST_STEPS / (epochs * batches)
+        optimizer = torch.optim.AdamW(learning, RATE, weight_decay=weight_decay)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * batches)
         network.train()
         for _ in range(epochs):
@@ -170,6 +202,17 @@ class Standard(nn.Module):
         return (x - self.mean) / self.spread
 
 
+class Beside(nn.Module):
+    """What layers make of rows, and these rows: the layer that follows reads both."""
+
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.layers(x), x], dim=1)
+
+
 class AbnnClassifier(ClassifierMixin, _Estimator):
     """A classifier; a ``module`` gives one logit for each class, in the order of ``classes_``."""
 
@@ -201,9 +244,14 @@ class AbnnClassifier(ClassifierMixin, _Estimator):
 
 
 class AbnnRegressor(RegressorMixin, _Estimator):
-    """A regressor for one or several numbers; a ``module`` gives one output for each."""
+    """A regressor for one or several numbers; a ``module`` gives one output for each.
+
+    Without a ``module``, the layers learn what ridge regression leaves over. Where they do no better than nothing on rows that were left
+    out, ridge regression predicts alone.
+    """
 
     task = "regression"
+    _decays = (*DECAYS, math.inf)  # the last: the layers add nothing
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -242,9 +290,36 @@ class AbnnRegressor(RegressorMixin, _Estimator):
 
     def _out(self, values: Tensor, centred: bool = False) -> np.ndarray:
         """In units of the targets, and of their shape."""
+        values = values.double()  # which rounds no more than the network did
         if self.module is None:
             values = values * self._unit + (self._centre if centred else 0)
-        return (values[:, 0] if self._one else values).double().numpy()
+        return (values[:, 0] if self._one else values).numpy()
 
     def _loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         return F.mse_loss(outputs.reshape(y.shape), y)
+
+    def _learn(self, x: Tensor, y: Tensor, outputs: int, decay: float) -> nn.Module:
+        if not self.hidden:
+            return super()._learn(x, y, outputs, decay)
+        standard = Standard(x)
+        rows = standard(x)
+        line = _ridge(rows, y)
+        layers, last = self._layers(x.shape[1], outputs)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        if decay < math.inf:
+            self._train(nn.Sequential(*layers, last), rows, y - line(rows), decay)
+        both = nn.Linear(last.in_features + line.in_features, outputs)
+        with torch.no_grad():
+            both.weight.copy_(torch.cat([last.weight, line.weight], dim=1))
+            both.bias.copy_(last.bias + line.bias)
+        return nn.Sequential(standard, Beside(nn.Sequential(*layers)), both)
+
+
+def _ridge(x: Tensor, y: Tensor) -> nn.Linear:
+    """Return ridge regression as a layer without gradients; leave-one-out errors choose the penalty of each number."""
+    found = RidgeCV(PENALTIES, alpha_per_target=True).fit(x.double().numpy(), y.double().numpy())
+    layer = nn.Linear(x.shape[1], y.shape[1]).requires_grad_(False)
+    layer.weight.copy_(torch.from_numpy(np.reshape(found.coef_, layer.weight.shape)))
+    layer.bias.copy_(torch.from_numpy(np.reshape(found.intercept_, layer.bias.shape)))
+    return layer
