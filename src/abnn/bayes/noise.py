@@ -21,7 +21,8 @@ Noise = list[tuple[Tensor | None, ...]]
 """Noise of weight and bias for each layer, [uses, S, ...]."""
 REMEMBERED, MOST = 4, 32
 """Requests: so many always, and at most. A prediction in parts needs two; a hundred draws come in ten parts, again and again."""
-ROOM = 2**26  # bytes that more than REMEMBERED of them may take
+ROOM, ROOM_OF_HOST = 2**26, 2**28
+"""Bytes that more than REMEMBERED of them may take; on the host, which remembers what was sent to a device, more."""
 
 
 def tensors_of(noise: Noise) -> list[Tensor]:
@@ -75,6 +76,7 @@ class NoiseCache:
 
     def __init__(self) -> None:
         self._noise: OrderedDict[Any, Noise] = OrderedDict()
+        self._sent: OrderedDict[Any, Noise] = OrderedDict()  # the same on the host
 
     def __reduce__(self) -> Any:  # copies of a model make their own
         return NoiseCache, ()
@@ -84,38 +86,54 @@ class NoiseCache:
 
     def get(self, layers: Sequence[MeanField], draws: range, seed: int, fresh: bool = False) -> Noise:
         """Return the noise of the draws of a seed; ``fresh``: only this call needs it, so that it is not kept, and on CUDA the device makes it."""
-        return self._remembered(layers, (draws, seed), lambda: _make(layers, draws, seed, fresh), fresh)
+        device = layers[0].weight_noise.device
+        if fresh and device.type == "cuda":
+            return _fresh(layers, draws, seed)
+
+        def make() -> Noise:
+            return seeded_noise(layers, draws, seed)
+
+        def send() -> Noise:
+            return map_noise(
+                _remembered(self._sent, layers, (draws, seed), make, ROOM_OF_HOST), lambda part: part.to(device)
+            )
+
+        if fresh:
+            return map_noise(make(), lambda part: part.to(device))
+        return _remembered(self._noise, layers, (draws, seed), make if device.type == "cpu" else send, ROOM)
 
     def none(self, layers: Sequence[MeanField], draws: int) -> Noise:
         """Return no noise, so many times: mean weights."""
-        return self._remembered(layers, draws, lambda: no_noise(layers, draws), False)
+        return _remembered(self._noise, layers, draws, lambda: no_noise(layers, draws), ROOM)
 
     def remembers(self, noise: Noise) -> bool:
         """Return whether this very noise is given again when it is asked for."""
         return any(each is noise for each in list(self._noise.values()))
 
-    def _remembered(self, layers: Sequence[MeanField], what: Any, make: Callable[[], Noise], fresh: bool) -> Noise:
-        weight = layers[0].weight_noise
-        key = what, weight.device, weight.dtype, tuple(layer.weight_noise.shape[2:] for layer in layers)
-        noise = None if fresh else self._noise.get(key)
-        if noise is None:
-            with torch.inference_mode(False), torch.no_grad():
-                noise = make()
-        if not fresh:
-            self._noise[key] = noise
-            while len(self._noise) > MOST or (len(self._noise) > REMEMBERED and self._bytes() > ROOM):
-                self._noise.popitem(last=False)
-        return noise
 
-    def _bytes(self) -> int:
-        tensors = [part for noise in list(self._noise.values()) for part in tensors_of(noise)]
-        return sum(part.untyped_storage().nbytes() for part in tensors)
+def _remembered(
+    store: OrderedDict[Any, Noise], layers: Sequence[MeanField], what: Any, make: Callable[[], Noise], room: int
+) -> Noise:
+    """Return the noise that a store has for a request, or make it; the oldest ones go where it has too many or too large ones."""
+    weight = layers[0].weight_noise
+    key = what, weight.device, weight.dtype, tuple(layer.weight_noise.shape[2:] for layer in layers)
+    noise = store.get(key)
+    if noise is None:
+        with torch.inference_mode(False), torch.no_grad():
+            noise = make()
+        store[key] = noise
+        while len(store) > MOST or (len(store) > REMEMBERED and _bytes(list(store.values())) > room):
+            store.popitem(last=False)
+    return noise
 
 
-def _make(layers: Sequence[MeanField], draws: range, seed: int, fresh: bool) -> Noise:
-    device = layers[0].weight_noise.device
-    if fresh and device.type == "cuda":
+def _bytes(every: list[Noise]) -> int:
+    return sum(part.untyped_storage().nbytes() for noise in every for part in tensors_of(noise))
+
+
+def _fresh(layers: Sequence[MeanField], draws: range, seed: int) -> Noise:
+    """Return noise that only one call needs, made on the device."""
+    with torch.inference_mode(False), torch.no_grad():
         noise = map_noise(held_noise(layers), lambda part: part.new_empty(len(part), len(draws), *part.shape[2:]))
-        generator = torch.Generator(device).manual_seed(draw_seed(seed, draws.start))
+        generator = torch.Generator(noise[0][0].device).manual_seed(draw_seed(seed, draws.start))  # type: ignore[union-attr]
         return map_noise(noise, lambda part: part.normal_(generator=generator))
-    return map_noise(seeded_noise(layers, draws, seed), lambda part: part.to(device))
