@@ -30,6 +30,7 @@ DEVICE_SHARE = 16  # on a device: one part in so many of its memory
 LIVE_SHARED, LIVE = 2, 4  # how often the widest module's input and output are alive at once: attachments add to it
 TEN, MORE = 10, 0.25
 CACHE, FEWEST = 2**23, 64  # bytes for what one module reads and writes; rows that are worth starting it for
+HEAP = 2**26  # the same before the first attachment: tensors of up to 32 MiB stay in the process, see abnn.predict.heap
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ def plan(
         rows = min(rows, max(FEWEST, LIVE * CACHE / max(1.0, folded)))
     at_once = max(1, min(draws, TEN, int(rows) - plain))
     most = min(rows / (at_once + plain), memory_limit / max(1.0, shared))
+    if device.type == "cpu":
+        most = min(most, LIVE_SHARED * HEAP / max(1.0, shared))
     batch = max(1, min(len(x), int(most)))
     if draws > at_once == TEN:
         noise, before, after = 2 * model.noise_bytes, shared * batch, folded * batch

@@ -12,7 +12,6 @@ from torch import Tensor
 from abnn.bayes.words import WordCounts
 from abnn.model.evidence import Evidence
 from abnn.model.network import AttachedNetwork
-from abnn.model.passes import Pass
 from abnn.outliers import Outliers
 from abnn.scores.combined import DESTROYED, NEVER
 from abnn.train.combine.gather import (
@@ -27,6 +26,7 @@ from abnn.train.combine.gather import (
 )
 from abnn.train.combine.hidden_words import HiddenWords
 from abnn.train.combine.members import Seen, choose_anchor, fit_members, groups_of, seen_before, unit_of
+from abnn.train.combine.parts import ReadingPass
 from abnn.train.combine.trust import learn_trust
 
 MOMENTS, MOST_WITHOUT = 10_000, 2000  # inputs of the closed form over all processes, at most; where nothing is held out
@@ -56,7 +56,7 @@ def learn_score(
         return
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        run = Pass(model, noting=True, plain=True)
+        run = ReadingPass(model)
         alone = held_out is None
         some: Batches = first(read(), (MOST_WITHOUT if alone else MOMENTS) // fabric.world_size)
         if alone:  # else read one by one: so many images need not fit into memory
