@@ -36,7 +36,7 @@ def test_predictions_are_those_of_the_attached_model() -> None:
 
 def test_statistics_of_features_without_attachments_are_refused(tmp_path: Path) -> None:
     path = alter(quick("abnn").save(tmp_path / "model"), version=1)
-    with pytest.raises(FileFormatError, match="written in format 1.*formats from 2 to 3. Fit the model again"):
+    with pytest.raises(FileFormatError, match="written in format 1.*formats from 2 to 4. Fit the model again"):
         load_trained(path)
 
 
