@@ -42,10 +42,8 @@ PLACES = 25
 MOST_ERRORS = 1000
 RIDGE, SLOPE = 8.0, 0.7
 PARTS, FEWEST = 5, 20
-RARE, EXPECTED = (
-    0.1,
-    20,
-)  # below this part of an even share a class is rare, where that share has so many inputs or more
+RARE, EXPECTED = 0.1, 20
+"""Below this part of an even share a class is rare, where that share has so many inputs or more."""
 RIGHT = NormalDist().inv_cdf(0.95)  # so many standard deviations off, a number counts as wrong
 LEAST = -149 * math.log(2)  # ln of the smallest number in float32; what is below has become 0
 
