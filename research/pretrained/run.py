@@ -46,9 +46,9 @@ from abnn.metrics import auroc
 from abnn.predict import Plain, Prediction
 from research.compare import has_record
 from research.pretrained.data import CROP, Images, ImageSet, Split
-from research.pretrained.networks import NETWORKS, Pretrained
+from research.pretrained.networks import NETWORKS, Pretrained, by_name
 from research.records import rounded
-from research.tables import Column, render, update_between_markers
+from research.tables import Column, markdown_table, render, update_between_markers
 
 PLAIN = ("max-probability", "margin")
 ATTACHED: dict[str, dict[str, Any]] = {
@@ -238,13 +238,48 @@ def table(output: Path, network: str) -> str:
     return render(records, COLUMNS, [row for row in ROWS if row in rows])
 
 
+def summary(output: Path) -> str:
+    """All networks that have records of attachments: each column, and in brackets the best post-hoc score of that column with its name."""
+    networks = [each.name for each in sorted(output.iterdir())] if output.is_dir() else []
+    body: dict[str, list[str]] = {name: [] for name in NAMES}
+    measured = []
+    for network in networks:
+        means: dict[str, dict[str, float]] = {}
+        for name, records in itertools.groupby(
+            sorted(find_records(output, network), key=lambda each: each.name), key=lambda each: each.name
+        ):
+            own = list(records)
+            means[name] = {
+                column.header: 100 * float(np.mean([each.numbers[column.path] for each in own])) for column in COLUMNS
+            }
+        others = {name: numbers for name, numbers in means.items() if name not in ATTACHED}
+        if "abnn" not in means or not others:
+            continue
+        measured.append(network)
+        for column in NAMES:
+            best = max(others, key=lambda name: others[name][column])
+            ours, theirs = (round(numbers[column], 1) for numbers in (means["abnn"], others[best]))
+            named = "" if column.startswith("accuracy") else f", {best}"
+            body[column].append(
+                f"{'**' if ours >= theirs else ''}{ours}{'**' if ours >= theirs else ''} ({theirs}{named})"
+            )
+    return (
+        markdown_table(["", *measured], [[name, *cells] for name, cells in body.items()])
+        if measured
+        else "No numbers are recorded yet.\n"
+    )
+
+
 def main(arguments: list[str] | None = None) -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m research.pretrained", description=__doc__, formatter_class=form)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--data", type=Path, metavar="DIR", help="the images, see research/pretrained/data.py")
     what.add_argument("--table", action="store_true", help="only put the tables of what was recorded into the document")
-    parser.add_argument("--network", choices=NETWORKS, default="lite0")
+    parser.add_argument("--network", default="lite0", help="lite0, lite1, lite2, timm/NAME, or a name of torchvision's")
+    parser.add_argument(
+        "--weights", type=Path, metavar="FILE", help="of timm's or torchvision's; else they are downloaded"
+    )
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--rows", nargs="+", default=ROWS, metavar="ROW", help="only these")
     parser.add_argument("--limit", type=int, metavar="N", help="at most N images of each test set, for rehearsals")
@@ -256,6 +291,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args(arguments)
     if options.table:
+        update_between_markers(options.into, "pretrained summary", summary(options.output))
         for name in NETWORKS:
             update_between_markers(options.into, f"pretrained {name}", table(options.output, name))
         return
@@ -265,5 +301,6 @@ def main(arguments: list[str] | None = None) -> None:
         "progress": not options.quiet,
         "note": print,
     }
-    run(NETWORKS[options.network], options.data, options.splits, options.output, options.rows, **settings)
-    print(table(options.output, options.network), end="")
+    network = by_name(options.network, options.weights)
+    run(network, options.data, options.splits, options.output, options.rows, **settings)
+    print(table(options.output, network.name), end="")

@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
+import abnn
 from abnn.errors import InputError
 from abnn.evaluate.evaluation import Evaluation, SetResult
 from abnn.evaluate.records import read_record
 from research.pretrained import data, networks
 from research.pretrained.data import CATEGORIES, CHANGES, Images, categories
-from research.pretrained.networks import NETWORKS, MissingWeightsError, Pretrained, cut_head
+from research.pretrained.networks import NETWORKS, MissingWeightsError, Pretrained, cut_last
 from research.pretrained.run import ATTACHED, NAMES, ROWS, columns, main, run
 
 CLASSES, EACH, SIZE = 4, 100, 16
@@ -37,9 +39,10 @@ class Block(nn.Module):
 
 def build(classes: Sequence[int]) -> nn.Module:
     torch.manual_seed(0)
-    head = cut_head(nn.Linear(8, CLASSES), classes)
     body = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), Block(), Block())
-    return nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head).eval()
+    network = nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES))
+    cut_last(network, CLASSES, classes)
+    return network.eval()
 
 
 TINY = Pretrained("tiny", SIZE, CLASSES, build)
@@ -175,8 +178,12 @@ def test_rows_are_recorded_once(folder: Path, tmp_path: Path, monkeypatch: pytes
 
 def test_the_table_goes_into_its_page(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
-    page.write_text("".join(f"<!-- abnn:table pretrained {n} -->\n<!-- /abnn:table -->\n" for n in ("lite0", "tiny")))
-    monkeypatch.setattr("research.pretrained.run.NETWORKS", {"lite0": NETWORKS["lite0"], "tiny": TINY})
+    page.write_text(
+        "".join(f"<!-- abnn:table pretrained {n} -->\n<!-- /abnn:table -->\n" for n in ("summary", "lite0", "tiny"))
+    )
+    known = {"lite0": NETWORKS["lite0"], "tiny": TINY}
+    for module in ("run", "networks"):
+        monkeypatch.setattr(f"research.pretrained.{module}.NETWORKS", known)
     where = ["--output", str(tmp_path / "records"), "--into", str(page)]
     main(
         [
@@ -197,7 +204,7 @@ def test_the_table_goes_into_its_page(folder: Path, tmp_path: Path, monkeypatch:
     )
     main(["--table", *where])
     text = page.read_text()
-    assert text.count("No numbers are recorded yet.") == 1
+    assert text.count("No numbers are recorded yet.") == 2  # of lite0, and of attachments
     assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")][2:] == [
         "margin",
         "energy",
@@ -219,4 +226,30 @@ def test_what_is_missing_is_named(tmp_path: Path, folder: Path, monkeypatch: pyt
 
 def test_a_cut_head_gives_the_same_logits() -> None:
     head, x = nn.Linear(8, 6), torch.randn(3, 8)
-    assert torch.allclose(cut_head(head, [4, 1])(x), head(x)[:, [4, 1]])
+    expected = head(x)[:, [4, 1]]
+    cut_last(head, 6, [4, 1])
+    assert torch.allclose(head(x), expected) and head.out_features == 2
+
+
+@pytest.mark.parametrize("name", ["timm/lcnet_035", "timm/vit_tiny_patch16_224", "squeezenet1_1", "mobilenet_v3_small"])
+def test_any_network_of_timm_and_torchvision_by_name(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    pytest.importorskip("timm")
+    whole = networks.timm().create_model(name[5:]) if name.startswith("timm/") else None
+    whole = (networks.torchvision().models.get_model(name) if whole is None else whole).eval()
+    save_file(whole.state_dict(), tmp_path / "weights.safetensors")
+    found, chosen = networks.by_name(name, tmp_path / "weights.safetensors"), [3, 999, 500]
+    x = torch.rand(2, 3, found.size, found.size)
+    cut = found.build(chosen)
+    with torch.no_grad():
+        expected = whole((x - cut.mean) / cut.std)[:, chosen]  # type: ignore[operator]
+        torch.testing.assert_close(cut(x), expected)
+    assert (found.classes, found.size, "/" in found.name) == (1000, 224, False)
+    assert abnn.attach(cut, x[:1]).classes == 3
+
+
+def test_unknown_networks_are_named() -> None:
+    with pytest.raises(InputError, match="resnet1848"):
+        networks.by_name("resnet1848")
+    with pytest.raises(InputError, match="without a layer of 1000 outputs"):
+        networks.cut_last(nn.Sequential(nn.Linear(3, 4)), 1000, [0])
