@@ -249,7 +249,7 @@ def attach(
         classes = None if output is None else chosen_task.check_outputs(output, structure.batch, structure.logits)
         watched = watched_blocks(structure, blocks) if spec.kind == "bounded" else []
         told = 0 if classes is None else chosen_task.told_classes(classes)
-        model = Attached(backbone, example, blocks, spec, structure, watched, told)
+        model = Attached(backbone, example, blocks, spec, structure, watched, told, config.direction)
         model.task, model.classes = chosen_task, classes or model.classes
         readout = model.__dict__["readout"]
         last_width = None if readout is None else readout.block.in_features

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
+from abnn.model.passes import Pass
+from abnn.scores import combined as scores
 from abnn.scores.combined import MEMBERS, say
 from abnn.train.combine import auroc, learn_score
 from abnn.train.combine.members import fit_members
@@ -173,6 +175,29 @@ def test_of_tables_doubt_counts_and_sureness_excuses_nothing() -> None:
         rows = torch.zeros(3, len(names))
         rows[:, names.index("odds")] = torch.tensor([-50.0, 0.0, 3.0])
         assert model.combined.destroyed(rows).tolist() == [0.0, 0.0, 3.0 if counts else 0.0]
+
+
+def test_an_unfamiliar_direction_counts_by_itself() -> None:
+    """Beyond what 95 % of ordinary inputs and of readable changed ones have; however long the features are."""
+    x, y = table(3)
+    network = trained(mlp(6, 3), x, y)
+    model = abnn.attach(network, x[:1])
+    abnn.fit(model, DataLoader(TensorDataset(x, y), 16), epochs=0, **QUIET)
+    combined, place = model.combined, model.combined.names.index("distance at direction")
+    limit = float(combined.readable[place])
+    ordinary = model.predict(x).parts["distance at direction"]
+    assert 0 < limit < scores.NEVER / 2 and (ordinary > limit).float().mean() < 0.1
+    usual = torch.zeros(2, len(combined.names))
+    usual[1, place] = limit + 3
+    torch.testing.assert_close(combined.destroyed(usual), torch.tensor([0.0, 3.0]))
+    assert combined.bounds[-1] == scores.LARGEST  # all directions have the same length: none is far away
+    head = model.__dict__["readout"].block
+    run = Pass(model, noting=True)
+    with torch.no_grad():
+        run(x)
+    features, last = run.take_features()
+    torch.testing.assert_close(features[-1], last / last.norm(dim=1, keepdim=True))
+    assert last.shape == (len(x), head.in_features)
 
 
 def test_a_seed_gives_the_same_bits_and_another_does_not() -> None:

@@ -41,6 +41,11 @@ WEIGHT_OF_ODDS = 0.5  # in the score "failures"
 LOWEST = -100.0  # of energies: far away those of ReLU networks fall as fast as inputs grow
 
 
+def distance_at(place: str) -> str:
+    """Return the name of the part that says how far features are there."""
+    return f"distance at {place}"
+
+
 def say(x: Tensor, linear: Tensor, inner: Tensor, offset: Tensor, outer: Tensor) -> Tensor:
     """s_m(x) of every small network, [members, B]; ``x``: [B, parts], or [members, B, parts] with inputs of their own."""
     hidden = torch.tanh(torch.matmul(x, inner) + offset)
@@ -94,7 +99,7 @@ class Combined(nn.Module):
         super().__init__()
         self.task = task
         self.own = task.part_names(readout is not None)
-        self.names = [*self.own, *(f"distance at {place}" for place in places), *(f"looks {kind}" for kind in KINDS)]
+        self.names = [*self.own, *map(distance_at, places), *(f"looks {kind}" for kind in KINDS)]
         self.names += [f"nearest class at {place}" for place in places] if classes else []
         parts = len(self.names)
         sizes = {

@@ -31,6 +31,8 @@ WORDS = {
     "nearest class at input": "as a picture, it is like none of the classes",
     "looks changed": "it looks changed: blurred, noisy, drawn or the like",
     "looks destroyed": "it looks as if there were nothing to read",
+    "distance at direction": "what the network finds in it is an unfamiliar mixture",
+    "nearest class at direction": "what the network finds in it is mixed as in none of the classes",
     "distance at words": "it has words that are rare in the training data",
     "nearest class at words": "its words are those of none of the classes",
     "distance at meaning": "its words mean something unlike the training data",

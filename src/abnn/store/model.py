@@ -77,6 +77,7 @@ def save(
         **{name: getattr(model, name) for name in ("preset", "score", "classes", "seed", "views")},
         "at": model.block_names,
         "spec": {**asdict(spec), "prior": {"kind": type(spec.prior).__name__, **asdict(spec.prior)}},
+        "direction": model.state.points,
         "input_shape": list(model.input_shape),
         "input_dtype": str(model.input_dtype).removeprefix("torch."),
         "draws": 0 if model.mean_weights else model.draws,
@@ -123,7 +124,14 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
     spec, prior, seed = saved.spec, dict(saved.spec.prior), saved.seed or 0
     try:
         own_prior = PRIORS[prior.pop("kind")](**prior)
-        config = AttachConfig(width=spec.width, share=spec.share, prior=own_prior, init=spec.init, views=saved.views)
+        config = AttachConfig(
+            width=spec.width,
+            share=spec.share,
+            prior=own_prior,
+            init=spec.init,
+            views=saved.views,
+            direction=saved.direction,
+        )
         task = type(TASKS[saved.task])(**saved.task_options)
         options: dict[str, Any] = {"at": saved.at, "kind": spec.kind, "preset": saved.preset, "task": task}
         example = rows_of(probe, lambda rows: rows.to(device))

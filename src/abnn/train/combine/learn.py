@@ -11,9 +11,9 @@ from torch import Tensor
 
 from abnn.bayes.words import WordCounts
 from abnn.model.evidence import Evidence
-from abnn.model.network import AttachedNetwork
+from abnn.model.network import DIRECTION, AttachedNetwork
 from abnn.outliers import Outliers
-from abnn.scores.combined import DESTROYED, NEVER
+from abnn.scores.combined import DESTROYED, LARGEST, NEVER, distance_at
 from abnn.train.combine.gather import (
     Batches,
     Made,
@@ -83,7 +83,7 @@ def learn_score(
         raw = combined.raw_parts(ordinary)
         combined.centre.copy_(raw.median(0).values)
         combined.unit.copy_(unit_of(raw))
-        _set_readable(combined, raw, changed, tabular)
+        _set_readable(model, raw, changed, tabular)
         known = seen_before(combined, groups)
         trust, familiar = learn_trust(model, ordinary, targets, changed, known)
         combined.trust.fill_(trust)
@@ -119,22 +119,33 @@ def _set_bounds(combined: Any, ordinary: Evidence, changed: Made | None, tabular
     variances = ordinary.variances
     if tabular:
         combined.bounds.copy_(variances.sort(0).values[int(0.95 * (len(variances) - 1))])
-        return
-    largest = variances.amax(0)
-    if changed is not None:
-        largest = largest.maximum(changed[0].variances.amax(0))
-    combined.bounds.copy_(largest + math.log(2))
+    else:
+        largest = variances.amax(0)
+        if changed is not None:
+            largest = largest.maximum(changed[0].variances.amax(0))
+        combined.bounds.copy_(largest + math.log(2))
+    if distance_at(DIRECTION) in combined.names:  # the last place, where nothing is far away: all lengths are 1
+        combined.bounds[-1] = LARGEST
 
 
-def _set_readable(combined: Any, ordinary: Tensor, changed: Made | None, tabular: bool) -> None:
-    """Where D begins: up to there lie 95 % of ordinary inputs, and of those that are changed but can be read.
+def _set_readable(model: AttachedNetwork, ordinary: Tensor, changed: Made | None, tabular: bool) -> None:
+    """Where D begins: up to there lie 95 % of ordinary inputs, and of those that are changed but can be read: by a person, in how destroyed
+    they look; by the network, in the direction of their features.
 
     Of tables it also counts how far odds are above the usual. Odds below it excuse nothing: far away a network of ReLUs is sure.
     """
-    place = combined.names.index(DESTROYED)
-    groups = [ordinary] if changed is None else [ordinary, combined.raw_parts(changed[0])]
-    looks = [combined.in_units(raw)[:, place].sort().values for raw in groups]
+    combined = model.combined
+    by_person, by_network = [combined.in_units(ordinary)], [combined.in_units(ordinary)]
+    if changed is not None:
+        x = combined.in_units(combined.raw_parts(changed[0]))
+        right = model.task.right_inputs(*changed, torch.zeros(model.classes, dtype=torch.bool, device=x.device))
+        by_person.append(x)
+        by_network += [x[right]] if bool(right.any()) else []
     combined.readable.fill_(NEVER)
-    combined.readable[place] = max(float(each[int(READABLE * (len(each) - 1))]) for each in looks)
+    for name, groups in ((DESTROYED, by_person), (distance_at(DIRECTION), by_network)):
+        if name in combined.names:
+            place = combined.names.index(name)
+            values = [group[:, place].sort().values for group in groups]
+            combined.readable[place] = max(float(each[int(READABLE * (len(each) - 1))]) for each in values)
     if tabular and "odds" in combined.names:
         combined.readable[combined.names.index("odds")] = 0.0
