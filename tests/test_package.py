@@ -111,14 +111,7 @@ def test_a_task_of_ones_own() -> None:
         assert samples.shape == (5, 9, 1)  # the plain network comes first
         torch.testing.assert_close(samples[:2], model.predict(x, draws=1).samples)
         torch.testing.assert_close(samples[0], network(x))
-        read = [
-            "distance at input",
-            "distance at 0",
-            "distance at 2",
-            "distance at direction",
-            "looks changed",
-            "looks destroyed",
-        ]
+        read = ["distance at input", "distance at 0", "distance at 2", "looks changed", "looks destroyed"]
         assert model.combined.names == ["change", *read]
         loss = model.task.id_loss(Objective(), model.draw_logits(x), torch.zeros(9))
         loss.backward()

@@ -249,14 +249,15 @@ def attach(
         classes = None if output is None else chosen_task.check_outputs(output, structure.batch, structure.logits)
         watched = watched_blocks(structure, blocks) if spec.kind == "bounded" else []
         told = 0 if classes is None else chosen_task.told_classes(classes)
-        model = Attached(backbone, example, blocks, spec, structure, watched, told, config.direction)
+        model = Attached(backbone, example, blocks, spec, structure, watched, told)
         model.task, model.classes = chosen_task, classes or model.classes
         readout = model.__dict__["readout"]
         last_width = None if readout is None else readout.block.in_features
         chosen_task.prepare(model.classes, len(model.places), last_width)
         if watched:
             assert model.closed_form is not None
-            model.combined = Combined(chosen_task, model.places, last_width, model.closed_form.classes > 0)
+            hides = bool(chosen_task.hidden_classes(model.classes, 1, torch.Generator()))
+            model.combined = Combined(chosen_task, model.places, last_width, model.closed_form.classes > 0, hides)
             model.combined.__dict__["head"] = None if readout is None else readout.block
             model.combined.to(model.device, torch.float32)
         model.preset, model.score, model.views = preset, chosen.score, views

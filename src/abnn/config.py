@@ -38,8 +38,6 @@ class AttachConfig:
     init   where the posterior starts
     views  how many views of an image predictions look at, see :mod:`abnn.model.views`. None: what the preset says
     task   what the network's output means: a name in :data:`abnn.tasks.TASKS`, or a task
-    direction  whether the direction of the last features is one of the places that the score knows; models that were saved before
-           it was one have none
     """
 
     width: int | None = None
@@ -49,7 +47,6 @@ class AttachConfig:
     init: Init | None = None
     views: int | None = None
     task: Any = DEFAULT_TASK
-    direction: bool = True
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def case(request: pytest.FixtureRequest) -> tuple[Attached, Tensor, bool]:
     return with_score(model, x), x[:6], readout
 
 
-READ = ("input", "words", "meaning", "direction")
+READ = ("input", "words", "meaning")
 """Places that are no blocks."""
 
 
@@ -80,9 +80,6 @@ def seen(model: Attached, x: Tensor) -> dict[str, Tensor]:
         if name not in READ:
             hook = network.get_submodule(name).register_forward_hook
             handles.append(hook(lambda _, args, out, name=name: found.update({name: out})))
-        elif name == "direction":
-            hook = model.__dict__["readout"].block.register_forward_hook
-            handles.append(hook(lambda _, args, out: found.update(direction=nn.functional.normalize(args[0], dim=1))))
     network(x)
     for handle in handles:
         handle.remove()
@@ -137,7 +134,6 @@ def test_every_block_is_watched(case: tuple[Attached, Tensor, bool]) -> None:
     stand_ins = {name: part for name, part in model.net.named_modules() if isinstance(part, WatchedBlock)}
     places = [name for name in model.places if name not in READ]
     assert set(stand_ins) == set(places) and ("input" in model.places) == x.is_floating_point()
-    assert ("direction" in model.places) == readout == (model.places[-1] == "direction")
     assert [name for name in places if isinstance(stand_ins[name], AttachedBlock)] == model.block_names
     assert sum(isinstance(part, Readout) for part in model.net.modules()) == int(readout)
     assert model.closed_form is not None and len(model.closed_form.sizes) == len(model.places)

@@ -198,7 +198,7 @@ def test_a_pass_notes_the_plain_network_alone() -> None:
             run = Pass(model, held_noise(model.layers), noting=True)
             run(x)
             features, last = run.take_features()
-            assert [len(part) for part in features] == [5] * 6 and last is not None and len(last) == 5
+            assert [len(part) for part in features] == [5] * 5 and last is not None and len(last) == 5
             notes.append([*features, last])
         plain = Pass(twice, noting=True, plain=True)
         plain(x)

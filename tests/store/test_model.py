@@ -17,12 +17,13 @@ from torch import Tensor
 import abnn
 from abnn.errors import AbnnWarning, FileFormatError, InputError
 from abnn.networks.by_name import PaperResNet
+from abnn.scores.combined import DIRECTION
 from abnn.store.folder import check_tensors, fingerprint
 from abnn.store.model import PARTS_AT, SILENT
 from abnn.store.saved import load_model
 from abnn.tasks.classification import UNCLAIMED
 from abnn.triage import TriageConfig, calibrate
-from tests.conftest import alter, attach_with, randomise_attachments, with_score, without_checksums
+from tests.conftest import alter, attach_with, mlp, randomise_attachments, with_score, without_checksums
 from tests.train import test_fit
 from tests.train.test_fit import QUIET, data, loader, may_forget, quiet
 
@@ -176,7 +177,7 @@ def test_attachments_are_small(fitted: abnn.Attached, tmp_path: Path) -> None:
     numbers += sum(width * (width + 2 + classes) for width in widths)  # means, and halves of two matrices
     numbers += sum(each.numel() for each in fitted.closed_form.witness.buffers())
     size = sum(file.stat().st_size for file in (tmp_path / "model").iterdir())
-    assert size < 4 * numbers + 9000  # four bytes a number, and the names
+    assert size < 4 * numbers + 8000  # four bytes a number, and the names
 
 
 def test_fingerprint_sees_every_weight() -> None:
@@ -394,13 +395,17 @@ def test_another_score_is_calibrated_and_saved_with_the_model(tmp_path: Path) ->
     assert torch.equal(loaded.score, said.score_by("failures"))
 
 
-def with_silent_claims(x: Tensor) -> abnn.Attached:
-    """A model with a score that knows no directions, and in which what classes claim counts nothing."""
-    model = with_score(randomise_attachments(attached(direction=False)), x)
-    place = model.combined.names.index(UNCLAIMED)
+def silence(model: abnn.Attached, part: str) -> abnn.Attached:
+    """Let a part of the score count nothing."""
+    place = model.combined.names.index(part)
     for name, dimension in PARTS_AT.items():
         getattr(model.combined, name).select(dimension, place).fill_(SILENT.get(name, 0.0))
     return model
+
+
+def with_silent_claims(x: Tensor) -> abnn.Attached:
+    """A model with a score, in which what classes claim counts nothing."""
+    return silence(with_score(randomise_attachments(attached()), x), UNCLAIMED)
 
 
 def narrowed(model: abnn.Attached, tensors: dict[str, Tensor], *lacking: str) -> dict[str, Tensor]:
@@ -412,19 +417,25 @@ def narrowed(model: abnn.Attached, tensors: dict[str, Tensor], *lacking: str) ->
 
 
 def test_models_without_directions_say_what_they_said(tmp_path: Path) -> None:
-    """Those of format 11; saved again they still have none."""
-    x, _ = data(60)
-    model = with_score(randomise_attachments(attached(direction=False)), x)
-    path = alter(model.save(tmp_path / "model"), version=11, direction=...)
-    loaded = abnn.load(path, backbone())
-    again = abnn.load(loaded.save(tmp_path / "again"), backbone())
-    for each in (loaded, again):
-        assert each.places == model.places and "direction" not in each.places
-        assert torch.equal(each.predict(x).score, model.predict(x).score)
-    today = with_score(randomise_attachments(attached()), x)
-    assert today.places == [*model.places, "direction"]
-    found = abnn.load(today.save(tmp_path / "today"), backbone())
-    assert torch.equal(found.predict(x).score, today.predict(x).score)
+    """Those of format 11; only classes that can be hidden bring directions along, so there are four."""
+    x = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
+    network = mlp(6, 4).eval()
+    today = with_score(randomise_attachments(abnn.attach(network, x[:1])), x)
+    said = abnn.load(today.save(tmp_path / "today"), network).predict(x)
+    assert torch.equal(said.score, today.predict(x).score) and said.parts is not None
+    torch.testing.assert_close(said.parts[DIRECTION], today.predict(x).parts[DIRECTION])
+    path = silence(today, DIRECTION).save(tmp_path / "model")
+    weights = path / "attachments.safetensors"
+    tensors = narrowed(today, safetensors.torch.load(weights.read_bytes()), DIRECTION)
+    older = {name: value for name, value in tensors.items() if ".direction." not in name}
+    assert len(older) == len(tensors) - 2
+    weights.write_bytes(safetensors.torch.save(older))
+    loaded = abnn.load(alter(path, version=11), network)
+    assert torch.equal(loaded.predict(x).score, today.predict(x).score)
+    parts = abnn.load(loaded.save(tmp_path / "again"), network).predict(x).parts
+    assert parts is not None and parts[DIRECTION].abs().max() < 1e-3  # nothing that would look unusual
+    with pytest.raises(FileFormatError, match=r"combined\."):
+        abnn.load(alter(path, version=12), network)
 
 
 def test_models_without_claims_say_what_they_said(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
-from abnn.model.passes import Pass
+from abnn.model.features import direction
 from abnn.scores import combined as scores
 from abnn.scores.combined import MEMBERS, say
 from abnn.train.combine import auroc, learn_score
@@ -147,7 +147,7 @@ def test_changed_inputs_that_are_misread_are_more_uncertain(known: float, full_l
     """Two parts, noise and one that tells misread inputs; changed ones lie below near ones all the same."""
     names = ["noise", "odds"]
     combined = SimpleNamespace(
-        names=names, linear=torch.zeros(MEMBERS, 2, 1), inner=torch.zeros(MEMBERS, 2, 4), offset=torch.zeros(MEMBERS, 1, 4),
+        names=names, taught=2, linear=torch.zeros(MEMBERS, 2, 1), inner=torch.zeros(MEMBERS, 2, 4), offset=torch.zeros(MEMBERS, 1, 4),
         outer=torch.zeros(MEMBERS, 4, 1),
     )  # fmt: skip
     random = torch.Generator().manual_seed(0)
@@ -177,27 +177,40 @@ def test_of_tables_doubt_counts_and_sureness_excuses_nothing() -> None:
         assert model.combined.destroyed(rows).tolist() == [0.0, 0.0, 3.0 if counts else 0.0]
 
 
-def test_an_unfamiliar_direction_counts_by_itself() -> None:
-    """Beyond what 95 % of ordinary inputs and of readable changed ones have; however long the features are."""
-    x, y = table(3)
-    network = trained(mlp(6, 3), x, y)
-    model = abnn.attach(network, x[:1])
+@pytest.mark.parametrize("known", [0.0, 0.5, 1.0])
+def test_an_unfamiliar_direction_counts_where_data_are_new(known: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself, beyond what ordinary inputs and readable changed ones have; no small network sees it."""
+    monkeypatch.setattr("abnn.train.combine.learn.seen_before", lambda combined, groups: known)
+    x, y = table(4)
+    model = abnn.attach(trained(mlp(6, 4), x, y), x[:1])
     abnn.fit(model, DataLoader(TensorDataset(x, y), 16), epochs=0, **QUIET)
-    combined, place = model.combined, model.combined.names.index("distance at direction")
+    combined, place = model.combined, len(model.combined.names) - 1
+    assert combined.names[place] == "direction" and combined.taught == place
+    assert not combined.linear[:, place].any() and not combined.inner[:, place].any() and combined.linear[:, 0].any()
     limit = float(combined.readable[place])
-    ordinary = model.predict(x).parts["distance at direction"]
-    assert 0 < limit < scores.NEVER / 2 and (ordinary > limit).float().mean() < 0.1
-    usual = torch.zeros(2, len(combined.names))
-    usual[1, place] = limit + 3
-    torch.testing.assert_close(combined.destroyed(usual), torch.tensor([0.0, 3.0]))
-    assert combined.bounds[-1] == scores.LARGEST  # all directions have the same length: none is far away
-    head = model.__dict__["readout"].block
-    run = Pass(model, noting=True)
-    with torch.no_grad():
-        run(x)
-    features, last = run.take_features()
-    torch.testing.assert_close(features[-1], last / last.norm(dim=1, keepdim=True))
-    assert last.shape == (len(x), head.in_features)
+    rows = torch.zeros(2, len(combined.names))
+    rows[1, place] = 1e3
+    added = combined.destroyed(rows)[1]
+    if known == 1:
+        assert limit == scores.NEVER and added == 0
+    else:
+        torch.testing.assert_close(added, torch.tensor(1e3 - limit))
+        said = model.predict(x).parts["direction"]
+        assert (said > limit).float().mean() < 0.15 * (1 - known) + 0.05
+
+
+def test_directions_do_not_know_how_long_features_are() -> None:
+    x, y = table(4)
+    model = abnn.attach(trained(mlp(6, 4), x, y), x[:1])
+    abnn.fit(model, DataLoader(TensorDataset(x, y), 16), epochs=0, **QUIET)
+    last = torch.rand(9, model.__dict__["readout"].block.in_features) + 0.1
+    of = model.combined.direction
+    torch.testing.assert_close(of(direction(7 * last)), of(direction(last)), rtol=1e-4, atol=1e-4)
+    centred = last / last.norm(dim=1, keepdim=True) - of.mean
+    inverse = of.whitening.T @ of.whitening
+    expected = ((centred @ inverse) * centred).sum(1) / last.shape[1]
+    torch.testing.assert_close(of(direction(last)).exp(), expected, rtol=1e-3, atol=1e-4)
+    assert of(direction(torch.full((1, last.shape[1]), torch.nan))).isfinite().all()
 
 
 def test_a_seed_gives_the_same_bits_and_another_does_not() -> None:

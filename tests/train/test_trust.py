@@ -80,7 +80,7 @@ def order_of(less: str, more: str, groups: dict[str, Tensor], seen: float, input
     """The AUROC of two kinds of inputs of two parts each by small networks that have learnt from these groups."""
     sizes = {"linear": (8, 2, 1), "inner": (8, 2, 16), "offset": (8, 1, 16), "outer": (8, 16, 1)}
     learnt = {name: torch.zeros(size) for name, size in sizes.items()}
-    combined = SimpleNamespace(names=["distance", "energy"], **learnt)
+    combined = SimpleNamespace(names=["distance", "energy"], taught=2, **learnt)
     members.fit_members(combined, groups, seen, inputs, torch.Generator().manual_seed(0))
     return members.auroc(*(say(groups[name], **learnt).mean(0) for name in (less, more)))
 

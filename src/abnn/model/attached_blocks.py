@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from abnn.bayes.layers import MeanField, bayesian_layers
@@ -34,8 +33,6 @@ class PassState:
     mask      where tokens of the inputs are no padding, [B, L]; None: nothing is said about that
     features  what was noted of the input and the blocks, for the first of the draws; None: nothing is noted
     last      what went into the last linear layer, likewise
-    direction where that points, a vector of length 1, likewise; None also where it is no place
-    points    whether it is one
     apart     whether features may be noted beside the pass, see :mod:`abnn.model.beside`
     beside    whether they are: decided when a pass begins
     read      what was noted, and how often it had been written to by then; only ``changes_outputs`` asks for it, else None
@@ -50,8 +47,6 @@ class PassState:
         self.twice = Twice()
         self.features: list[Tensor] | None = [] if noting else None
         self.last: Tensor | None = None
-        self.direction: Tensor | None = None
-        self.points = False
         self.apart = self.beside = False
         self.read: list[tuple[Tensor, int]] | None = None
         self._masks: dict[int, Tensor] = {}  # by the thread whose pass it is
@@ -241,9 +236,6 @@ class Readout(StandIn):
     def forward(self, x: Tensor) -> Tensor:
         if self.state.features is not None and self.state.twice.outputs is None:
             self.state.last = x[: self.state.rows].float()
-            if self.state.points:
-                with beside(x.device, self.state.beside, self.state.last):
-                    self.state.direction = F.normalize(self.state.last, dim=1)
         return self.block(x)
 
 

@@ -50,6 +50,11 @@ def condense(features: Tensor) -> Tensor:
     return sketch(features, -(-features.shape[1] // OF_A_PLACE))
 
 
+def direction(last: Tensor) -> Tensor:
+    """Where the last features point, whatever their length, condensed like those of a place."""
+    return condense(F.normalize(last, dim=1))
+
+
 def condensed_width(shape: tuple[int, ...], layout: str) -> int:
     """How many numbers :func:`condense` leaves of a tensor's."""
     width = statistics(shape, layout)

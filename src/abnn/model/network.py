@@ -32,9 +32,6 @@ MOST_PLACES = 8
 WORDS, MEANING = "words", "meaning"
 """Places of networks that read tokens: the words, and the direction of their mean embedding."""
 
-DIRECTION = "direction"
-"""The place of networks with a last linear layer: where what goes into it points, whatever its length."""
-
 
 class AttachedNetwork(nn.Module):
     """A backbone with attachments.
@@ -57,7 +54,6 @@ class AttachedNetwork(nn.Module):
         structure: Probe,
         watched: Sequence[Block] = (),
         told: int = 0,
-        direction: bool = True,
     ) -> None:
         super().__init__()
         device, dtype = _device_and_dtype(backbone)
@@ -101,7 +97,7 @@ class AttachedNetwork(nn.Module):
         # Whether the plain network does in predictions, those of other threads while this one trains, too.
         self.comes_along = bool(watched)
         self.state = PassState(self._layers[0], plain=self.comes_along)
-        # Where the closed form reads: "words" and "meaning", "input", the names of blocks, and "direction".
+        # Where the closed form reads: "words" and "meaning", "input", and the names of blocks.
         self.places: list[str] = []
         self.closed_form: ClosedForm | None = None
         for stand_in in replacements.values():
@@ -125,10 +121,6 @@ class AttachedNetwork(nn.Module):
                 self.state.table = table
                 self.places[:0] = [WORDS, MEANING]
                 widths[:0] = [condensed_width((1, table.embedding_dim), "flat")]
-            if direction and self.__dict__["readout"] is not None:
-                self.state.points = True
-                self.places.append(DIRECTION)
-                widths.append(condensed_width((1, self.__dict__["readout"].block.in_features), "flat"))
             self.closed_form = ClosedForm(widths, told, 0 if table is None else table.num_embeddings)
             self.closed_form.to(device, torch.float32)  # whatever torch's default type is
 

@@ -48,8 +48,7 @@ class Pass:
         streams = {id(part.stream): Stream() for part in root.modules() if isinstance(part, ChainLink)}
         first = network.layers[0]
         state = PassState(first, views, noting, network.comes_along if plain is None else plain)
-        for name in ("table", "apart", "points"):
-            setattr(state, name, getattr(network.state, name))
+        state.table, state.apart = network.state.table, network.state.apart
         twins = self.twins = shadow(root, {id(network.state): state, **streams})
         state.layer = twins[id(first)]  # type: ignore[assignment]
         self.net, self.state = twins[id(root)], state
@@ -69,15 +68,13 @@ class Pass:
         return run_draws(self.net, self.state, self.folds_at_input, x)[0]
 
     def take_features(self, wait: bool = True) -> tuple[list[Tensor], Tensor | None]:
-        """Return what was noted since the last time: at every place, and what went into the last layer.
+        """Return what was noted since the last time: of the input and every block, and what went into the last layer.
 
         wait  whether what follows waits for the features; else it must run beside, see :mod:`abnn.model.beside`
         """
         features, last = self.state.features, self.state.last
         assert features is not None
-        if self.state.direction is not None:  # the last of all places, whenever it was noted
-            features.append(self.state.direction)
-        self.state.features, self.state.last, self.state.direction = [], None, None
+        self.state.features, self.state.last = [], None
         if wait:
             join(features, self.state.beside)
         return features, last

@@ -6,11 +6,12 @@ median) / (q_95 - q_5) * 3.3 on held-out ordinary inputs, cut to +-8. Then
 
     score = mean_m s_m(x) + anchor' x + D + T,    s_m(x) = w_m' x + b_m' tanh(A_m x + a_m), each standardised on ordinary inputs,
 
-    D = max(0, x_destroyed - q),    T = 10 max(0, max_k v_k / Q_k - 1).
+    D = max(0, x_destroyed - q) + max(0, x_direction - r),    T = 10 max(0, max_k v_k / Q_k - 1).
 
 The small networks s_m are fitted to pairs of inputs of which one should be more uncertain, see :mod:`abnn.train.combine`. The
 network's energies always count, cut below -100 only, and where its data are new its odds: ``anchor`` says how much. D is zero wherever 95 % of the inputs
-lie that are changed but can be read: what looks more destroyed than these counts by that much. Of tables D has a second term, max(0, x_odds). T is zero wherever ordinary inputs are, and
+lie that are changed but can be read: what looks more destroyed than these counts by that much. Where the network's data are new to it, an unfamiliar direction of its last features
+(:mod:`abnn.bayes.direction`) does so, too; no small network sees that part. Of tables D has another term, max(0, x_odds). T is zero wherever ordinary inputs are, and
 grows without bound outside: with Q_k the largest variance of held-out inputs, changed ones among them, doubled; for tables, whose
 inputs have no other bounds, the 95 % quantile of ordinary ones.
 """
@@ -25,13 +26,15 @@ from torch import Tensor, nn
 
 from abnn.bayes.claims import claims_of
 from abnn.bayes.derived import Derived
+from abnn.bayes.direction import Direction
 from abnn.bayes.witness import KINDS
 from abnn.model.evidence import Evidence
+from abnn.model.features import condensed_width, direction
 from abnn.scores.registry import score
 from abnn.tasks.base import Task, Usual
 from abnn.tasks.classification import UNCLAIMED
 
-CHANGED, DESTROYED = "looks changed", "looks destroyed"
+CHANGED, DESTROYED, DIRECTION = "looks changed", "looks destroyed", "direction"
 MEMBERS, HIDDEN = 8, 16
 CUT = 8.0
 STEEPNESS = 10.0
@@ -39,11 +42,6 @@ LARGEST = 84.0  # of ln v_k / Q_k: float32 ends at 88
 NEVER = 6e4  # units, which half precision can hold
 WEIGHT_OF_ODDS = 0.5  # in the score "failures"
 LOWEST = -100.0  # of energies: far away those of ReLU networks fall as fast as inputs grow
-
-
-def distance_at(place: str) -> str:
-    """Return the name of the part that says how far features are there."""
-    return f"distance at {place}"
 
 
 def say(x: Tensor, linear: Tensor, inner: Tensor, offset: Tensor, outer: Tensor) -> Tensor:
@@ -91,16 +89,22 @@ class Combined(nn.Module):
     places   where variances are read, see AttachedNetwork.places
     readout  how many features go into the network's last linear layer; None: it has none
     classes  whether these places tell classes apart
+    hides    whether a fit can hide classes; then the direction of the last features is a part, the last one
     """
 
     fitted: Tensor
 
-    def __init__(self, task: Task, places: Sequence[str], readout: int | None, classes: bool = False) -> None:
+    def __init__(
+        self, task: Task, places: Sequence[str], readout: int | None, classes: bool = False, hides: bool = False
+    ) -> None:
         super().__init__()
         self.task = task
         self.own = task.part_names(readout is not None)
-        self.names = [*self.own, *map(distance_at, places), *(f"looks {kind}" for kind in KINDS)]
+        self.names = [*self.own, *(f"distance at {place}" for place in places), *(f"looks {kind}" for kind in KINDS)]
         self.names += [f"nearest class at {place}" for place in places] if classes else []
+        self.taught = len(self.names)  # parts that the small networks see
+        self.direction = Direction(condensed_width((1, readout), "flat")) if hides and readout is not None else None
+        self.names += [DIRECTION] if self.direction is not None else []
         parts = len(self.names)
         sizes = {
             "usual_variances": (len(places),), "usual_last": (readout or 0,), "ceiling": (),
@@ -184,6 +188,9 @@ class Combined(nn.Module):
         if evidence.classes is not None:
             of_classes = evidence.classes if visible is None else evidence.classes[:, :, visible]
             parts.append(of_classes[:, :, 0] if of_classes.shape[2] == 1 else of_classes.amin(2))
+        if self.direction is not None:
+            assert evidence.last is not None
+            parts.append(self.direction(direction(evidence.last))[:, None])
         return parts
 
     def in_units(self, raw: Tensor) -> Tensor:
@@ -200,7 +207,7 @@ class Combined(nn.Module):
         return STEEPNESS * beyond.expm1()
 
     def destroyed(self, x: Tensor) -> Tensor:
-        """D of the module's formula, [B], likewise; ``readable`` has q at the place of its part, 0 at that of odds for tables, and :data:`NEVER` elsewhere, where nothing counts."""
+        """D of the module's formula, [B], likewise; ``readable`` has q and r at the places of their parts, 0 at that of odds for tables, and :data:`NEVER` elsewhere, where nothing counts."""
         return ((x - self.readable).clamp_min(0) * (self.readable < NEVER / 2)).sum(1)  # type: ignore[operator]
 
     def forward(self, evidence: Evidence) -> tuple[Tensor, Tensor]:

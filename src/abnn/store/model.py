@@ -24,7 +24,7 @@ from abnn.files import as_json
 from abnn.model.inputs import MASK, Batch, Inputs, rows_of
 from abnn.model.network import AttachedNetwork
 from abnn.networks.recipe import rebuild
-from abnn.scores.combined import NEVER
+from abnn.scores.combined import DIRECTION, NEVER
 from abnn.store.folder import FIX, LEARNT, OTHER_METHOD, check_tensors, fingerprint, read_folder, write_folder
 from abnn.store.names import check_class_names
 from abnn.store.schema import AttachedModel
@@ -77,7 +77,6 @@ def save(
         **{name: getattr(model, name) for name in ("preset", "score", "classes", "seed", "views")},
         "at": model.block_names,
         "spec": {**asdict(spec), "prior": {"kind": type(spec.prior).__name__, **asdict(spec.prior)}},
-        "direction": model.state.points,
         "input_shape": list(model.input_shape),
         "input_dtype": str(model.input_dtype).removeprefix("torch."),
         "draws": 0 if model.mean_weights else model.draws,
@@ -124,14 +123,7 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
     spec, prior, seed = saved.spec, dict(saved.spec.prior), saved.seed or 0
     try:
         own_prior = PRIORS[prior.pop("kind")](**prior)
-        config = AttachConfig(
-            width=spec.width,
-            share=spec.share,
-            prior=own_prior,
-            init=spec.init,
-            views=saved.views,
-            direction=saved.direction,
-        )
+        config = AttachConfig(width=spec.width, share=spec.share, prior=own_prior, init=spec.init, views=saved.views)
         task = type(TASKS[saved.task])(**saved.task_options)
         options: dict[str, Any] = {"at": saved.at, "kind": spec.kind, "preset": saved.preset, "task": task}
         example = rows_of(probe, lambda rows: rows.to(device))
@@ -234,7 +226,7 @@ def _fill(path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> Non
             state = part.state_dict()
             for field, own in state.items():
                 value = tensors[f"{owner}.{field}"].to(own)
-                if field.startswith("whitening"):
+                if _is_lower(field):
                     own[tuple(torch.tril_indices(len(own), len(own), device=own.device))] = value
                 else:
                     own.copy_(value)
@@ -246,16 +238,21 @@ def _learnt(model: AttachedNetwork) -> dict[str, Tensor]:
     state = {}
     for owner in ("closed_form", "combined"):
         for name, value in getattr(model, owner).state_dict().items():
-            lower = name.startswith("whitening")
-            state[f"{owner}.{name}"] = value[tuple(torch.tril_indices(len(value), len(value)))] if lower else value
+            index = tuple(torch.tril_indices(len(value), len(value))) if _is_lower(name) else ...
+            state[f"{owner}.{name}"] = value[index]
     return state
+
+
+def _is_lower(name: str) -> bool:
+    """Whether the tensor of this name has zeros above its diagonal."""
+    return name.rpartition(".")[2].startswith("whitening")
 
 
 def _of_earlier(version: int, path: Path, model: AttachedNetwork, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of a model of some version as this version reads them.
 
-    Format 7 had no witness (:mod:`abnn.bayes.witness`), and up to format 10 no part told what classes claim (:mod:`abnn.bayes.claims`). With
-    such parts that count nothing, a model says what it said. Models of words of format 7 are refused: their closed form had other places. Up
+    Format 7 had no witness (:mod:`abnn.bayes.witness`), up to format 10 no part told what classes claim (:mod:`abnn.bayes.claims`), and up to
+    format 11 none where features point (:mod:`abnn.bayes.direction`). With such parts that count nothing, a model says what it said. Models of words of format 7 are refused: their closed form had other places. Up
     to format 8 attachments counted for every input, and up to format 9 as much as the plain network at most.
     """
     if model.combined is None or model.closed_form is None or "combined.centre" not in tensors:
@@ -263,12 +260,18 @@ def _of_earlier(version: int, path: Path, model: AttachedNetwork, tensors: dict[
     if version == 7:
         if model.closed_form.words is not None:
             raise FileFormatError(f"{path}: {OTHER_METHOD}")
-        tensors = _with_silent_parts(model, tensors, lambda name: name.startswith("looks ") or name == UNCLAIMED)
+        tensors = _with_silent_parts(
+            model, tensors, lambda name: name.startswith("looks ") or name in (UNCLAIMED, DIRECTION)
+        )
         tensors["combined.readable"] = torch.full((len(model.combined.names),), NEVER)
         for name, value in model.closed_form.witness.state_dict().items():
             tensors[f"closed_form.witness.{name}"] = torch.zeros_like(value, device="cpu")
-    elif version <= 10:
-        tensors = _with_silent_parts(model, tensors, UNCLAIMED.__eq__)
+    elif version <= 11:
+        later = (UNCLAIMED, DIRECTION) if version <= 10 else (DIRECTION,)
+        tensors = _with_silent_parts(model, tensors, later.__contains__)
+    if version <= 11 and model.combined.direction is not None:
+        blank = {name: torch.zeros_like(value, device="cpu") for name, value in _learnt(model).items()}
+        tensors = {**{name: value for name, value in blank.items() if ".direction." in name}, **tensors}
     if version <= 8:
         tensors = {**tensors, "combined.familiar": torch.tensor(-NEVER)}
     if version <= 9:

@@ -76,7 +76,6 @@ class AttachedModel(WithNetwork):
     """A network with attachments. ``seed`` and ``draws`` say which draws it holds; null: of no seed, and others are held.
 
     ``inputs`` has the forms of all inputs where there are several; ``input_shape`` and ``input_dtype`` are those of the main one.
-    ``direction``: whether that of the last features is a place; up to version 11 it was none.
     """
 
     FILE, FORMAT, OLDEST, NEWEST, SEALED = "abnn.json", "abnn-model", 7, 12, 7
@@ -90,7 +89,6 @@ class AttachedModel(WithNetwork):
     draws: Annotated[int, Field(ge=0, le=10_000)]
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = 0
     views: Views = 1
-    direction: bool = False
     fingerprint: Digest
     triage: Triage | None
     task: Annotated[str, only(TASKS.__contains__, f"one of {', '.join(TASKS)}")] = DEFAULT_TASK

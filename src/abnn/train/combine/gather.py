@@ -13,7 +13,7 @@ from abnn.bayes.gaussians import Moments
 from abnn.bayes.witness import cut
 from abnn.bayes.words import WordCounts
 from abnn.model.evidence import Evidence
-from abnn.model.features import condense
+from abnn.model.features import condense, direction
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
 from abnn.outliers import Outliers
@@ -48,19 +48,26 @@ def gather_moments(
 ) -> tuple[list[Moments | WordCounts], Fitted | None, list[list[Tensor]]]:
     """Return the moments of every place's condensed features, or counts of its words, over the batches of all processes.
 
-    Beside them comes what learning widths needs of these inputs, and the features of the first of them, batch by batch.
+    Behind them come those of the last features' direction, where it is a part. Beside them comes what learning widths needs of these inputs, and the features of the first of them, batch by batch.
     """
     assert model.closed_form is not None
     classes = model.closed_form.classes
     moments, found = model.closed_form.gatherers(), []
+    of_direction = model.combined.direction
+    if of_direction is not None:
+        moments.append(of_direction.gatherer())
     kept: list[list[Tensor]] = []
     count = 0
     for x, y in batches:
         outputs = run(x)
         noted, last = run.take_features()
         features = [condense(part).cpu() for part in noted]
+        one_class = torch.zeros(len(y), dtype=torch.int64)
         for each, part in zip(moments, features):
-            each.add(part, y.cpu() if classes else torch.zeros(len(part), dtype=torch.int64))
+            each.add(part, y.cpu() if classes else one_class)
+        if of_direction is not None:
+            assert last is not None
+            moments[-1].add(direction(last).cpu(), one_class)
         if count < MADE:
             kept.append(features)
         count += len(y)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from abnn.bayes.words import WordCounts
 from abnn.model.evidence import Evidence
-from abnn.model.network import DIRECTION, AttachedNetwork
+from abnn.model.network import AttachedNetwork
 from abnn.outliers import Outliers
-from abnn.scores.combined import DESTROYED, LARGEST, NEVER, distance_at
+from abnn.scores.combined import DESTROYED, DIRECTION, NEVER
 from abnn.train.combine.gather import (
     Batches,
     Made,
@@ -62,6 +62,9 @@ def learn_score(
         if alone:  # else read one by one: so many images need not fit into memory
             some = held_out = list(some)
         moments, fitted, features = gather_moments(model, run, some, fabric)
+        if combined.direction is not None:
+            *moments, of_direction = moments
+            combined.direction.set(of_direction)
         model.closed_form.set(moments)
         # Of inputs that it has learnt from, a witness is too sure: without others it says nothing.
         learn_witness(model, run, features, read, None if alone else outliers, generator)
@@ -83,8 +86,8 @@ def learn_score(
         raw = combined.raw_parts(ordinary)
         combined.centre.copy_(raw.median(0).values)
         combined.unit.copy_(unit_of(raw))
-        _set_readable(model, raw, changed, tabular)
         known = seen_before(combined, groups)
+        _set_readable(model, raw, changed, tabular, known)
         trust, familiar = learn_trust(model, ordinary, targets, changed, known)
         combined.trust.fill_(trust)
         combined.familiar.fill_(familiar)
@@ -119,33 +122,33 @@ def _set_bounds(combined: Any, ordinary: Evidence, changed: Made | None, tabular
     variances = ordinary.variances
     if tabular:
         combined.bounds.copy_(variances.sort(0).values[int(0.95 * (len(variances) - 1))])
-    else:
-        largest = variances.amax(0)
-        if changed is not None:
-            largest = largest.maximum(changed[0].variances.amax(0))
-        combined.bounds.copy_(largest + math.log(2))
-    if distance_at(DIRECTION) in combined.names:  # the last place, where nothing is far away: all lengths are 1
-        combined.bounds[-1] = LARGEST
+        return
+    largest = variances.amax(0)
+    if changed is not None:
+        largest = largest.maximum(changed[0].variances.amax(0))
+    combined.bounds.copy_(largest + math.log(2))
 
 
-def _set_readable(model: AttachedNetwork, ordinary: Tensor, changed: Made | None, tabular: bool) -> None:
-    """Where D begins: up to there lie 95 % of ordinary inputs, and of those that are changed but can be read: by a person, in how destroyed
-    they look; by the network, in the direction of their features.
+def _set_readable(model: AttachedNetwork, ordinary: Tensor, changed: Made | None, tabular: bool, known: float) -> None:
+    """Where D begins: up to there lie 95 % of ordinary inputs, and of those that are changed but can be read.
 
-    Of tables it also counts how far odds are above the usual. Odds below it excuse nothing: far away a network of ReLUs is sure.
+    They can be read by a person, for how destroyed an input looks, and by the network, for the direction of its features. That begins the later the
+    surer it is that the network has learnt from this data itself, and then never: what is learnt finds far inputs there. Of tables it also counts how far odds are above the usual. Odds below it excuse nothing: far away a network of ReLUs is sure.
     """
-    combined = model.combined
+    combined, task = model.combined, model.task
+    combined.readable.fill_(NEVER)
     by_person, by_network = [combined.in_units(ordinary)], [combined.in_units(ordinary)]
     if changed is not None:
-        x = combined.in_units(combined.raw_parts(changed[0]))
-        right = model.task.right_inputs(*changed, torch.zeros(model.classes, dtype=torch.bool, device=x.device))
-        by_person.append(x)
-        by_network += [x[right]] if bool(right.any()) else []
-    combined.readable.fill_(NEVER)
-    for name, groups in ((DESTROYED, by_person), (distance_at(DIRECTION), by_network)):
-        if name in combined.names:
+        by_person.append(combined.in_units(combined.raw_parts(changed[0])))
+        none = torch.zeros(model.classes, dtype=torch.bool, device=ordinary.device)
+        by_network.append(by_person[-1][task.right_inputs(*changed, none)])
+    for name, groups, share in (
+        (DESTROYED, by_person, READABLE),
+        (DIRECTION, by_network, READABLE + known * (1 - READABLE)),
+    ):
+        if name in combined.names and share < 1:
             place = combined.names.index(name)
-            values = [group[:, place].sort().values for group in groups]
-            combined.readable[place] = max(float(each[int(READABLE * (len(each) - 1))]) for each in values)
+            values = [group[:, place].sort().values for group in groups if len(group)]
+            combined.readable[place] = max(float(each[int(share * (len(each) - 1))]) for each in values)
     if tabular and "odds" in combined.names:
         combined.readable[combined.names.index("odds")] = 0.0

@@ -151,14 +151,16 @@ def fit_members(combined: Any, groups: Groups, known: float, inputs: int, genera
         for name in names:
             getattr(combined, name).zero_()
         return
-    device, parts, hidden = combined.linear.device, combined.linear.shape[1], combined.inner.shape[2]
+    device, parts, hidden = combined.linear.device, combined.taught, combined.inner.shape[2]
     values = {}
     for name, scale in zip(names, (0.0, parts**-0.5, 0.3, hidden**-0.5)):
-        start = scale * torch.randn(getattr(combined, name).shape, generator=generator, dtype=torch.float32)
+        own = getattr(combined, name)
+        shape = own[:, :parts].shape if name in ("linear", "inner") else own.shape
+        start = scale * torch.randn(shape, generator=generator, dtype=torch.float32)
         values[name] = start.to(device).requires_grad_(True)
     sides = [name for less, more, _ in pairs for name in (less, more)]
     rows = {name: groups[name] for name in dict.fromkeys(sides)}
-    table = torch.cat([*rows.values()]).clamp(-CUT, CUT)
+    table = torch.cat([*rows.values()])[:, :parts].clamp(-CUT, CUT)
     starts = dict(zip(rows, itertools.accumulate(map(len, rows.values()), initial=0)))
     weights = table.new_tensor([weight for *_, weight in pairs])
     optimizer = torch.optim.AdamW(values.values(), RATE, weight_decay=DECAY)
@@ -182,7 +184,7 @@ def fit_members(combined: Any, groups: Groups, known: float, inputs: int, genera
         schedule.step()
     with torch.no_grad():
         for name, value in values.items():
-            getattr(combined, name).copy_(value)
+            getattr(combined, name).zero_()[:, : value.shape[1]].copy_(value)
 
 
 def weights_of(combined: Any, groups: Groups, known: float, inputs: int) -> dict[tuple[str, str], float]:

@@ -1,0 +1,47 @@
+"""How unfamiliar the direction of a network's last features is: a posterior variance that does not know their length.
+
+With f what goes into the last linear layer and u = f / |f|,
+
+    v = (u - m)' S (u - m) / d,    S = ((1 - l) C + l I)^-1,
+
+as at the places of :mod:`abnn.bayes.closed_form`: m and C are mean and covariance of u over the data, d its numbers, l = d / n kept between 0.05
+and 0.9. Lengths differ more between ordinary inputs than between these and far ones, and drown what directions say (Mueller and Hein
+2025, arXiv:2505.18032, for distances to classes).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from abnn.bayes.gaussians import Moments, shrinkage_of
+
+SMALLEST, LARGEST = -14.0, 80.0  # of ln v
+
+
+class Direction(nn.Module):
+    """ln v of directions, [B, d], see the module."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mean = nn.Buffer(torch.zeros(width))
+        self.whitening = nn.Buffer(torch.zeros(width, width))
+
+    def forward(self, directions: Tensor) -> Tensor:
+        white = torch.nn.functional.linear(directions - self.mean, self.whitening)
+        logarithm = 2 * torch.linalg.vector_norm(white, dim=1).log() - math.log(len(self.mean))
+        return logarithm.nan_to_num(nan=LARGEST).clamp(SMALLEST, LARGEST)
+
+    def gatherer(self) -> Moments:
+        """What the directions of the data are to be added to."""
+        return Moments(1, len(self.mean))
+
+    @torch.no_grad()
+    def set(self, gathered: Moments) -> None:
+        """Take the posterior that follows from what :meth:`gatherer` was given."""
+        width = len(self.mean)
+        means, whitening = gathered.finish([width], shrinkage_of(width, gathered.inputs))
+        self.mean.copy_(means[0])
+        self.whitening.copy_(whitening)
