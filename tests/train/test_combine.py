@@ -181,7 +181,7 @@ def test_of_tables_doubt_counts_and_sureness_excuses_nothing() -> None:
 def test_an_unfamiliar_direction_counts_where_data_are_new(known: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself, beyond what ordinary inputs and readable changed ones have; no small network sees it."""
     monkeypatch.setattr("abnn.train.combine.learn.seen_before", lambda combined, groups: known)
-    x, y = table(4)
+    x, y = table(4, 1000)  # of which enough are held out
     model = abnn.attach(trained(mlp(6, 4), x, y), x[:1])
     abnn.fit(model, DataLoader(TensorDataset(x, y), 16), epochs=0, **QUIET)
     combined, place = model.combined, len(model.combined.names) - 1
@@ -200,11 +200,12 @@ def test_an_unfamiliar_direction_counts_where_data_are_new(known: float, monkeyp
 
 
 def test_directions_do_not_know_how_long_features_are() -> None:
-    x, y = table(4)
+    x, y = table(4)  # of which too few are held out for them to count
     model = abnn.attach(trained(mlp(6, 4), x, y), x[:1])
     abnn.fit(model, DataLoader(TensorDataset(x, y), 16), epochs=0, **QUIET)
     last = torch.rand(9, model.__dict__["readout"].block.in_features) + 0.1
     of = model.combined.direction
+    assert model.combined.readable[-1] == scores.NEVER
     torch.testing.assert_close(of(direction(7 * last)), of(direction(last)), rtol=1e-4, atol=1e-4)
     centred = last / last.norm(dim=1, keepdim=True) - of.mean
     inverse = of.whitening.T @ of.whitening

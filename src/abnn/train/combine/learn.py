@@ -25,7 +25,7 @@ from abnn.train.combine.gather import (
     make,
 )
 from abnn.train.combine.hidden_words import HiddenWords
-from abnn.train.combine.members import Seen, choose_anchor, fit_members, groups_of, seen_before, unit_of
+from abnn.train.combine.members import Seen, choose_anchor, enough, fit_members, groups_of, seen_before, unit_of
 from abnn.train.combine.parts import ReadingPass
 from abnn.train.combine.trust import learn_trust
 
@@ -87,7 +87,7 @@ def learn_score(
         combined.centre.copy_(raw.median(0).values)
         combined.unit.copy_(unit_of(raw))
         known = seen_before(combined, groups)
-        _set_readable(model, raw, changed, tabular, known)
+        _set_readable(model, raw, changed, tabular, (1 - known) * enough(len(targets)))
         trust, familiar = learn_trust(model, ordinary, targets, changed, known)
         combined.trust.fill_(trust)
         combined.familiar.fill_(familiar)
@@ -129,11 +129,13 @@ def _set_bounds(combined: Any, ordinary: Evidence, changed: Made | None, tabular
     combined.bounds.copy_(largest + math.log(2))
 
 
-def _set_readable(model: AttachedNetwork, ordinary: Tensor, changed: Made | None, tabular: bool, known: float) -> None:
+def _set_readable(model: AttachedNetwork, ordinary: Tensor, changed: Made | None, tabular: bool, new: float) -> None:
     """Where D begins: up to there lie 95 % of ordinary inputs, and of those that are changed but can be read.
 
-    They can be read by a person, for how destroyed an input looks, and by the network, for the direction of its features. That begins the later the
-    surer it is that the network has learnt from this data itself, and then never: what is learnt finds far inputs there. Of tables it also counts how far odds are above the usual. Odds below it excuse nothing: far away a network of ReLUs is sure.
+    They can be read by a person, for how destroyed an input looks, and by the network, for the direction of its features. That begins the later
+    the less ``new`` held-out data are to the network, as far as there are enough to tell, and never where they are not: what is learnt finds
+    far inputs there. Of tables it also counts how far odds are above the usual. Odds below it excuse nothing: far away a network of ReLUs is
+    sure.
     """
     combined, task = model.combined, model.task
     combined.readable.fill_(NEVER)
@@ -144,7 +146,7 @@ def _set_readable(model: AttachedNetwork, ordinary: Tensor, changed: Made | None
         by_network.append(by_person[-1][task.right_inputs(*changed, none)])
     for name, groups, share in (
         (DESTROYED, by_person, READABLE),
-        (DIRECTION, by_network, READABLE + known * (1 - READABLE)),
+        (DIRECTION, by_network, 1 - new * (1 - READABLE)),
     ):
         if name in combined.names and share < 1:
             place = combined.names.index(name)

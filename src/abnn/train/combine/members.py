@@ -43,8 +43,8 @@ KNOWN, WELL_KNOWN = 0.95, 0.99
 DROPPED = (0.05, 0.5)
 """The share of parts that a member does not see in a step, likewise."""
 FEW, ENOUGH = 80, 160
-"""Held-out inputs: up to the first, it does not count that changed inputs lie below near ones; from the second on, it counts wholly. To learn
-from a few inputs that looking changed is an excuse took 30 points off a recurrent network's outliers."""
+"""Held-out inputs: up to the first, it does not count that changed inputs lie below near ones, nor where features point; from the second on, both count
+wholly. To learn from a few inputs that looking changed is an excuse took 30 points off a recurrent network's outliers."""
 EXCUSED, LEAST_EXCUSED = (0.58, 0.72), 2.0
 """AUROCs of "changed inputs lie below near ones" by the better of the network's own energy and odds: up to the first, that counts
 :data:`LEAST_EXCUSED` where data are new; from the second on, as :data:`WEIGHTS` say. EfficientNet-Lite orders them at 0.75 to 0.86, three MobileNets and a
@@ -196,8 +196,13 @@ def weights_of(combined: Any, groups: Groups, known: float, inputs: int) -> dict
     excused = max((auroc(changed[:, n], near[:, n]) for n in own), default=1.0) if len(changed) and len(near) else 1.0
     new, seen = WEIGHTS[pair]
     new = _between((LEAST_EXCUSED, new), _share(excused, EXCUSED))
-    weights[pair] = _share(inputs, (FEW, ENOUGH)) * _between((new, seen), known)
+    weights[pair] = enough(inputs) * _between((new, seen), known)
     return weights
+
+
+def enough(inputs: int) -> float:
+    """Return how far so many held-out inputs can be believed, from 0 to 1."""
+    return _share(inputs, (FEW, ENOUGH))
 
 
 def _share(value: float, ends: tuple[float, float]) -> float:
