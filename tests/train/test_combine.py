@@ -199,6 +199,12 @@ def test_an_unfamiliar_direction_counts_where_data_are_new(known: float, monkeyp
         assert (said > limit).float().mean() < 0.15 * (1 - known) + 0.05
 
 
+@pytest.mark.parametrize("width", [1, 2])
+def test_one_feature_has_no_direction(width: int) -> None:
+    network = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 4))
+    assert ("direction" in abnn.attach(network.eval(), torch.zeros(1, 6)).combined.names) == (width > 1)
+
+
 def test_directions_do_not_know_how_long_features_are() -> None:
     x, y = table(4)  # of which too few are held out for them to count
     model = abnn.attach(trained(mlp(6, 4), x, y), x[:1])

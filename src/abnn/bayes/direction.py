@@ -1,6 +1,6 @@
 """How unfamiliar the direction of a network's last features is: a posterior variance that does not know their length.
 
-With f what goes into the last linear layer and u = f / |f|,
+With f what goes into the last linear layer and u = f / |f|, condensed as at a place where it has many numbers,
 
     v = (u - m)' S (u - m) / d,    S = ((1 - l) C + l I)^-1,
 

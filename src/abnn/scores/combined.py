@@ -103,7 +103,9 @@ class Combined(nn.Module):
         self.names = [*self.own, *(f"distance at {place}" for place in places), *(f"looks {kind}" for kind in KINDS)]
         self.names += [f"nearest class at {place}" for place in places] if classes else []
         self.taught = len(self.names)  # parts that the small networks see
-        self.direction = Direction(condensed_width((1, readout), "flat")) if hides and readout is not None else None
+        self.direction = None
+        if hides and readout is not None and readout > 1:  # one number has no direction
+            self.direction = Direction(condensed_width((1, readout), "flat"))
         self.names += [DIRECTION] if self.direction is not None else []
         parts = len(self.names)
         sizes = {

@@ -87,7 +87,9 @@ def learn_score(
         combined.centre.copy_(raw.median(0).values)
         combined.unit.copy_(unit_of(raw))
         known = seen_before(combined, groups)
-        _set_readable(model, raw, changed, tabular, (1 - known) * enough(len(targets)))
+        # Where nothing is held out, directions are those that their own covariance was learnt from.
+        new = 0.0 if alone else (1 - known) * enough(len(targets))
+        _set_readable(model, raw, changed, tabular, new)
         trust, familiar = learn_trust(model, ordinary, targets, changed, known)
         combined.trust.fill_(trust)
         combined.familiar.fill_(familiar)
@@ -139,11 +141,13 @@ def _set_readable(model: AttachedNetwork, ordinary: Tensor, changed: Made | None
     """
     combined, task = model.combined, model.task
     combined.readable.fill_(NEVER)
-    by_person, by_network = [combined.in_units(ordinary)], [combined.in_units(ordinary)]
+    by_person = [combined.in_units(ordinary)]
+    by_network = by_person[:]
     if changed is not None:
         by_person.append(combined.in_units(combined.raw_parts(changed[0])))
+    if changed is not None and combined.direction is not None:
         none = torch.zeros(model.classes, dtype=torch.bool, device=ordinary.device)
-        by_network.append(by_person[-1][task.right_inputs(*changed, none)])
+        by_network.append(by_person[1][task.right_inputs(*changed, none)])
     for name, groups, share in (
         (DESTROYED, by_person, READABLE),
         (DIRECTION, by_network, 1 - new * (1 - READABLE)),
