@@ -16,9 +16,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from abnn.bayes.closed_form import LARGEST, SMALLEST
 from abnn.bayes.gaussians import Moments, shrinkage_of
-
-SMALLEST, LARGEST = -14.0, 80.0  # of ln v
 
 
 class Direction(nn.Module):
