@@ -24,9 +24,9 @@ GEOMETRY = Geometry((1, 1), (1, 1))
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(convolutions.VARIABLE, raising=False)
-    convolutions._known.clear()
+    convolutions._choices.clear()
     yield
-    convolutions._known.clear()
+    convolutions._choices.clear()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from abnn.attached import Attached
-from abnn.bayes.noise import MOST, REMEMBERED, Noise, NoiseCache, held_noise, no_noise, tensors_of
+from abnn.bayes.noise import ALWAYS, MOST, Noise, NoiseCache, held_noise, no_noise, tensors_of
 
 
 def same(first: Noise, second: Noise) -> bool:
@@ -36,13 +36,13 @@ def test_the_same_request_gets_the_same_tensors(attached: Attached) -> None:
 def test_large_noise_is_remembered_for_a_few_requests(attached: Attached, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = NoiseCache()
     one = sum(part.numel() * part.element_size() for part in tensors_of(cache.get(attached.layers, range(3), 0)))
-    monkeypatch.setattr("abnn.bayes.noise.ROOM", one * (REMEMBERED + 2) + 1)
-    parts = [range(first, first + 3) for first in range(0, 3 * (REMEMBERED + 2), 3)]
+    monkeypatch.setattr("abnn.bayes.noise.ROOM", one * (ALWAYS + 2) + 1)
+    parts = [range(first, first + 3) for first in range(0, 3 * (ALWAYS + 2), 3)]
     kept = [cache.get(attached.layers, part, 1) for part in parts]
     assert all(cache.get(attached.layers, part, 1) is noise for part, noise in zip(parts, kept))
     monkeypatch.setattr("abnn.bayes.noise.ROOM", 0)
     cache.get(attached.layers, range(3), 2)
-    assert len(cache) == REMEMBERED
+    assert len(cache) == ALWAYS
 
 
 def test_mean_weights_have_no_noise(attached: Attached) -> None:

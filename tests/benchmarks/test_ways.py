@@ -11,7 +11,7 @@ from abnn.bayes.convolutions import WAYS
 
 
 def test_record_and_table(tmp_path, monkeypatch):
-    convolutions._known.clear()
+    convolutions._choices.clear()
     small = {"paper's network": (8, 1, 6, 3, (1, 3, 99)), "wide": (99, 1, 6, 3, (1,))}
     monkeypatch.setattr(ways, "SHAPES", small)
     page = tmp_path / "cost.md"

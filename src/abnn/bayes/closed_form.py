@@ -1,22 +1,26 @@
-"""Linear attachments in closed form: how little the data say about a direction of a block's features.
+"""Linear attachments in closed form: the variance of features, and which class explains them.
 
-A linear attachment reads the features phi of a block (mean and standard deviation of every channel over positions, standardised,
-d of them) and adds w' phi to a logit. With prior N(0, 1) on w and Gaussian noise, its posterior given n inputs has the
-covariance S = (I + phi_1 phi_1' + ... )^-1 up to units, and the variance that it adds to the logit is
+**The variance v.** A linear attachment reads the features phi of a block and adds w' phi to a logit. The features are
+mean and standard deviation of every channel over positions, standardised; there are d of them. The prior is N(0, 1) on
+w, the noise is Gaussian. Given n inputs, the posterior of w has, up to units, the covariance S. The attachment then
+adds to the logit the variance
 
     v(x) = phi' S phi / d,    S = ((1 - l) C + l I)^-1,    l = d / n kept between 0.05 and 0.9,
 
-with C the covariance of the features over the data. Its mean stays 0, so the network's prediction does. The variance is about 1
-where the data are, and for features t phi it is t^2 v: it grows without bound in every direction. It needs one pass over the data and no
-draws.
+where C is the covariance of the features over the data. The posterior mean stays 0, so the network's prediction does
+not change. v is about 1 where the data are. For features t phi it is t^2 v: it grows without bound in every direction.
+Learning it takes one pass over the data and no draws.
 
-Where classes are few and each has enough inputs, the attachment also has a mean of its own for each of them: with m_c the mean
-features of class c, W the covariance within classes, shrunk likewise, and V = W^-1,
+**The relative distance r_c.** Where classes are few and each has enough inputs, the attachment also has a mean for each
+class. m_c is the mean of the features of class c, W the covariance within classes, shrunk in the same way, and
+V = W^-1. Then
 
     r_c(x) = [(phi - m_c)' V (phi - m_c) - d v(x)] / d
 
-says how much worse class c explains the features than all data together do: the relative distance of Ren et al. 2021,
-arXiv:2106.09022, at every place. Words, which have no features, are a place of their own: see :mod:`abnn.bayes.words`.
+says how much worse class c explains the features than all data together do. This is the relative distance of Ren et al.
+2021, arXiv:2106.09022, at every place.
+
+Words have no features. They are a place of their own, see :mod:`abnn.bayes.words`.
 """
 
 from __future__ import annotations
@@ -32,24 +36,26 @@ from abnn.bayes.gaussians import Moments, shrinkage_of
 from abnn.bayes.witness import KINDS, Witness, kind_sums
 from abnn.bayes.words import WordCounts, Words
 
-LARGEST = 80.0  # of ln v: float32 ends at 88
+SMALLEST = -14.0  # ln v; features that are flat on the data give less by rounding alone
+LARGEST = 80.0  # ln v; exp(88) is the end of float32
 MOST_CLASSES = 200
-PER_CLASS = 20  # inputs, on average; with fewer, means of classes are noise
+PER_CLASS = 20  # inputs, on average; with fewer, the means of classes are noise
 BUFFERS = ("means", "whitenings", "log_widths")
 CLASS_BUFFERS = (*BUFFERS, "within", "centres", "told")
-NOWHERE = 1e3  # where the mean of a class without inputs lies, in units of the spread
-WORST = 1e6  # of r_c
-SMALLEST = -14.0  # of ln v: what lies below is rounding, of features that are flat on the data
+NOWHERE = 1e3  # the mean of a class without inputs, in units of the spread: far from every input
+WORST = 1e6  # r_c
 
 
 class Constants(NamedTuple):
-    """What a closed form computes with, in the type that it computes in.
+    """The tensors that a closed form computes with, converted to the type of the computation.
+
+    Each output is ``offset + scale * row``, cut to the range from ``least`` to ``most``. These four have one row for
+    every place, for every kind of the witness, and for r_c at every place.
 
     means    of the features, [places, 1, width]
-    maps     from centred features to white ones, to those that are white within classes, and to -2 times the product of these
-             with every class's mean, [places, width, ...]
-    squares  of the sizes of these means, [places, 1, classes]
-    offset, scale, least, most  of each number that is said about an input: at every place, by the witness, of a class at every place
+    maps     side by side, [places, width, ...]: from centred features to white ones; to features that are white within
+             classes; and to -2 times the product of these with every class's mean
+    squares  squared lengths of the class means, [places, 1, classes]
     kinds    weights of the witness, [places, 2, width]
     zeros    [1, width]
     """
@@ -66,13 +72,13 @@ class Constants(NamedTuple):
 
 
 class ClosedForm(nn.Module):
-    """The posterior of a linear attachment at each of several places: ln v of features, see the module; and :class:`Witness`.
+    """The posterior of a linear attachment at each place, with a :class:`Witness`; the module has the formulas.
 
-    All places are computed at once, as if each had as many features as the widest. What is saved of a place is its own alone.
+    All places are computed at once: tensors are padded to the widest place. Files hold each place without padding.
 
-    widths      how many features each place has
-    classes     how many classes are told apart; 0: none are
-    vocabulary  how many words there are, where the first place is that of words; 0: there is no such place
+    widths      number of features of each place
+    classes     number of classes that have a mean of their own; 0: no r_c
+    vocabulary  number of words, if the first place is that of words; 0: there is no such place
     """
 
     def __init__(self, widths: Sequence[int], classes: int = 0, vocabulary: int = 0) -> None:
@@ -87,92 +93,98 @@ class ClosedForm(nn.Module):
         if self.classes:
             self.within = nn.Buffer(torch.zeros_like(self.whitenings), persistent=False)
             self.centres = nn.Buffer(torch.zeros(len(self.widths), classes, self.most), persistent=False)
-            self.told = nn.Buffer(torch.zeros((), dtype=torch.bool))
+            self.told = nn.Buffer(torch.zeros((), dtype=torch.bool))  # whether there were enough inputs for r_c
         self._derived: Derived[Constants] = Derived()
 
     @property
     def sizes(self) -> list[int]:
-        """How many numbers a linear attachment learns at each place."""
+        """The number of weights of the linear attachment at each place."""
         return self.widths if self.words is None else [int(self.words.different), *self.widths]
 
     def forward(self, features: Sequence[Tensor], nearest: bool = False) -> Tensor:
-        """ln v at every place, what the witness says, then r_c of every class at every place; never in half precision.
+        """Return ln v of every place, z of both kinds, and r_c by place and class: [B, places + 2 + places · classes].
 
-        [B, places + 2 + places · classes]
+        The result is float32. Nothing is computed in half precision.
 
-        features  of every place, [B, width]; those of words are tokens, [B, L], negative where there is no word
-        nearest   return of all classes the smallest r_c alone, as if there were one class
+        features  of every place, [B, width]; at the place of words tokens, [B, L], negative where there is no word
+        nearest   return only the smallest r_c of each place, [B, places + 2 + places]
         """
         with torch.autocast(features[0].device.type, enabled=False):
             constants = self.constants()
-            centred = (self._stacked(features, constants.zeros) - constants.means).to(constants.maps.dtype)
-            said = torch.bmm(centred, constants.maps)  # [places, B, width · 1 or 2 + classes]
-            white = said[..., : self.most]
-            whites = said[..., : 2 * self.most].unflatten(2, (-1, self.most))  # of all data together, within classes
-            # In float64, where there is one: the square of what is far away is more than float32 holds.
-            size, *within = torch.linalg.vector_norm(whites, dim=3, dtype=constants.scale.dtype).unbind(2)
+            centred = (self._stack(features, constants.zeros) - constants.means).to(constants.maps.dtype)
+            products = torch.bmm(centred, constants.maps)  # [places, B, width · 1 or 2 + classes]
+            white = products[..., : self.most]
+            both = products[..., : 2 * self.most].unflatten(2, (-1, self.most))  # white over all data, within classes
+            # In float64, where the device has it: float32 cannot hold the square of a far input.
+            size, *within = torch.linalg.vector_norm(both, dim=3, dtype=constants.scale.dtype).unbind(2)
             rows = [size.log(), kind_sums(white, constants.kinds)]
             if self.classes:
-                beyond = said[..., 2 * self.most :] + constants.squares
+                beyond = products[..., 2 * self.most :] + constants.squares
                 beyond = beyond.amin(2, keepdim=True) if nearest else beyond
                 beyond = torch.addcmul(beyond, *[within[0][..., None]] * 2)
                 rows.append(torch.addcmul(beyond, *[size[..., None]] * 2, value=-1).mT.flatten(0, 1))
-            offset, scale, least, most = self._of_rows(
-                constants, len(rows[2]) // len(self.widths) if self.classes else 0
-            )
-            said = torch.addcmul(offset, torch.cat(rows), scale).nan_to_num(nan=WORST).clamp(least, most).T.float()
-            return said if self.words is None else self._with_words(said, features[0], nearest)
+            class_count = len(rows[2]) // len(self.widths) if self.classes else 0
+            offset, scale, least, most = self._row_constants(constants, class_count)
+            outputs = torch.addcmul(offset, torch.cat(rows), scale).nan_to_num(nan=WORST).clamp(least, most).T.float()
+            return outputs if self.words is None else self._with_words(outputs, features[0], nearest)
 
     def whiten(self, features: Sequence[Tensor]) -> Tensor:
-        """The features of every place but words around their means, uncorrelated and of unit spread on the data, [places, B, width]."""
-        return torch.bmm(self._stacked(features, self.constants().zeros).float() - self.means, self.whitenings.mT)
+        """Return the features of every place but words, centred and whitened, [places, B, width].
+
+        On the data they are uncorrelated and have unit spread.
+        """
+        return torch.bmm(self._stack(features, self.constants().zeros).float() - self.means, self.whitenings.mT)
 
     def constants(self) -> Constants:
-        """What follows from the buffers, see :class:`abnn.bayes.derived.Derived`."""
-        own, names = self._buffers, CLASS_BUFFERS if self.classes else BUFFERS
-        sources = [*map(own.__getitem__, names), *self.witness._buffers.values()]
+        """Return the constants that follow from the buffers; cached, see :class:`abnn.bayes.derived.Derived`."""
+        buffers, names = self._buffers, CLASS_BUFFERS if self.classes else BUFFERS
+        sources = [*map(buffers.__getitem__, names), *self.witness._buffers.values()]
         return self._derived.get(sources, self._make_constants)  # type: ignore[arg-type]
 
     def _make_constants(self) -> Constants:
-        # In float64, where there is one: differences of large numbers, which classes need, would in float32 depend on the batch.
+        # In float64, where the device has it: r_c is a difference of large numbers, and float32 would make it depend on
+        # the batch.
         wide = torch.float32 if self.means.device.type == "mps" else torch.float64
         maps, squares, widths = [self.whitenings.mT.to(wide)], self.means.to(wide), self.log_widths.to(wide)
-        two, one, told = torch.full_like(widths, 2), widths.new_ones(len(KINDS)), torch.ones_like(widths)
+        two, one, has_classes = torch.full_like(widths, 2), widths.new_ones(len(KINDS)), torch.ones_like(widths)
         if self.classes:
             within, centres = self.within.mT.to(wide), self.centres.mT.to(wide)
             maps += [within, -2 * within @ centres]
-            squares, told = centres.square().sum(1, keepdim=True), told * self.told
-        of_kinds, of_classes = one * torch.finfo(wide).max, WORST * told
+            squares, has_classes = centres.square().sum(1, keepdim=True), has_classes * self.told
+        kind_limit, class_limit = one * torch.finfo(wide).max, WORST * has_classes  # limit 0: r_c is 0
         return Constants(
             self.means.to(wide if self.classes else torch.float32),
             torch.cat(maps, dim=2).to(wide if self.classes else torch.float32),
             squares,
             torch.cat([-widths, self.witness.bias.to(wide), 0 * widths])[:, None],
             torch.cat([two, one, (-widths).exp()])[:, None],
-            torch.cat([SMALLEST * torch.ones_like(widths), -of_kinds, -of_classes])[:, None],
-            torch.cat([LARGEST * torch.ones_like(widths), of_kinds, of_classes])[:, None],
+            torch.cat([SMALLEST * torch.ones_like(widths), -kind_limit, -class_limit])[:, None],
+            torch.cat([LARGEST * torch.ones_like(widths), kind_limit, class_limit])[:, None],
             self.witness.weight.mT.to(wide if self.classes else torch.float32),
             torch.zeros_like(self.means[0]),
         )
 
-    def _of_rows(self, constants: Constants, classes: int) -> list[Tensor]:
-        """Offset, scale and bounds of what is said at every place, by the witness, and of so many classes at every place."""
+    def _row_constants(self, constants: Constants, classes: int) -> list[Tensor]:
+        """Return offset, scale, least and most with a row for each output, given the number of classes at a place."""
         count = len(self.widths) + len(KINDS)
-        each_row = [constants.offset, constants.scale, constants.least, constants.most]
+        columns = [constants.offset, constants.scale, constants.least, constants.most]
         if classes > 1:
-            return [torch.cat([each[:count], each[count:].repeat_interleave(classes, dim=0)]) for each in each_row]
-        return each_row if classes else [each[:count] for each in each_row]
+            return [torch.cat([each[:count], each[count:].repeat_interleave(classes, dim=0)]) for each in columns]
+        return columns if classes else [each[:count] for each in columns]
 
-    def _with_words(self, said: Tensor, tokens: Tensor, nearest: bool) -> Tensor:
-        """What is said about places and classes, with that about words in front of each."""
+    def _with_words(self, outputs: Tensor, tokens: Tensor, nearest: bool) -> Tensor:
+        """Return the outputs with those of words added: ln v before all others, r_c before those of other places."""
         assert self.words is not None
-        variance, own = self.words(tokens)
-        before = [] if own is None else [torch.where(self.told, own.amin(1, keepdim=True) if nearest else own, 0.0)]
-        first, rest = said.split((len(self.widths) + len(KINDS), said.shape[1] - len(self.widths) - len(KINDS)), dim=1)
+        variance, ratios = self.words(tokens)
+        before = []
+        if ratios is not None:
+            before = [torch.where(self.told, ratios.amin(1, keepdim=True) if nearest else ratios, 0.0)]
+        count = len(self.widths) + len(KINDS)
+        first, rest = outputs.split((count, outputs.shape[1] - count), dim=1)
         return torch.cat([variance.log()[:, None], first, *before, rest], dim=1)
 
-    def _stacked(self, features: Sequence[Tensor], zeros: Tensor) -> Tensor:
-        """The features of every place but words, [places, B, width], zero where a place has fewer than the widest."""
+    def _stack(self, features: Sequence[Tensor], zeros: Tensor) -> Tensor:
+        """Return the features of every place but words, [places, B, width], padded with zeros to the widest place."""
         padded = []
         for part in features if self.words is None else features[1:]:
             padded.append(part)
@@ -181,19 +193,19 @@ class ClosedForm(nn.Module):
         return torch.cat(padded, dim=1).unflatten(1, (-1, self.most)).transpose(0, 1)
 
     def gatherers(self) -> list[Moments | WordCounts]:
-        """What features of every place, and classes, are to be added to: one for each place; without classes all are of class 0."""
+        """Return one accumulator of features and classes for each place. Without classes, all inputs are of class 0."""
         moments: list[Moments | WordCounts] = [Moments(self.classes or 1, width) for width in self.widths]
         return moments if self.words is None else [WordCounts(self.words.vocabulary), *moments]
 
     @torch.no_grad()
-    def set(self, gathered: Sequence[Moments | WordCounts]) -> None:
-        """Take the posterior that follows from what :meth:`gatherers` were given."""
-        count = gathered[-1].inputs
+    def set(self, gatherers: Sequence[Moments | WordCounts]) -> None:
+        """Set the posterior that follows from what was added to the :meth:`gatherers`."""
+        count = gatherers[-1].inputs
         if self.words is not None:
-            counts, *gathered = gathered
+            counts, *gatherers = gatherers
             assert isinstance(counts, WordCounts)
             self.words.set(counts)
-        moments = [each for each in gathered if isinstance(each, Moments)]
+        moments = [each for each in gatherers if isinstance(each, Moments)]
         if self.classes:
             self.told.fill_(count >= PER_CLASS * self.classes)
         for place, (each, width) in enumerate(zip(moments, self.widths)):
@@ -202,14 +214,14 @@ class ClosedForm(nn.Module):
             self.means[place, 0, :width] = means[0]
             self.whitenings[place, :width, :width] = whitening
             if self.classes and self.told:
-                own, within = each.finish([width], shrinkage)
+                class_means, within = each.finish([width], shrinkage)
                 self.within[place, :width, :width] = within
-                centres = ((own - means) @ within.T).to(self.centres)
+                centres = ((class_means - means) @ within.T).to(self.centres)
                 self.centres[place, :, :width] = torch.where(each.counts[:, None].to(centres) > 0, centres, NOWHERE)
         self.fitted.fill_(True)
 
-    def _own(self) -> dict[str, Tensor]:
-        """What is known of each place, as views of the padded tensors."""
+    def _place_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of each place by their names in files, as views of the padded ones."""
         views = {}
         for place, width in enumerate(self.widths):
             views[f"mean{place}"] = self.means[place, 0, :width]
@@ -221,12 +233,12 @@ class ClosedForm(nn.Module):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination.update({prefix + name: value.clone() for name, value in self._own().items()})
+        destination.update({prefix + name: value.clone() for name, value in self._place_tensors().items()})
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        own = self._own()
-        for name, value in own.items():
+        tensors = self._place_tensors()
+        for name, value in tensors.items():
             if prefix + name in state_dict:
                 value.copy_(state_dict[prefix + name])
-        rest = {name: value for name, value in state_dict.items() if name.removeprefix(prefix) not in own}
+        rest = {name: value for name, value in state_dict.items() if name.removeprefix(prefix) not in tensors}
         super()._load_from_state_dict(rest, prefix, *others)

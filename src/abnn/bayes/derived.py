@@ -1,6 +1,7 @@
-"""Constants that follow from the buffers of a module: made once, and again when a buffer has changed or lies elsewhere.
+"""A cache of constants that follow from the buffers of a module.
 
-A prediction would otherwise join, convert and square the same buffers each time, a kernel for every step.
+They are computed once, and again when a buffer was written to or moved. Without the cache every prediction would
+concatenate, convert and square the same buffers, one kernel for each step.
 """
 
 from __future__ import annotations
@@ -13,65 +14,73 @@ from torch import Tensor
 
 Values = TypeVar("Values", bound=NamedTuple)
 Versions = list[tuple[Tensor, int, int]]
-"""Each source, how often it was written to, and where it lies: a parameter that is moved stays the same object."""
+"""Each source, its version (how often it was written to) and its address. A parameter that is moved stays the same
+object, so the address is needed too."""
 
 
 class Derived(Generic[Values]):
-    """A tuple of tensors, and the buffers that it was made from.
+    """A cached tuple of tensors, with the buffers that it was computed from.
 
-    On CUDA the tensors stay where they lie and get other values: graphs read them there. A graph runs none of this, so whoever replays one asks
-    for the values before. What is compiled or exported takes them as they are.
+    On CUDA the tensors keep their addresses and get new values, because CUDA graphs read them there. A graph runs no
+    Python, so call :meth:`get` before replaying one. What is compiled or exported takes the cached tensors as they are.
     """
 
     def __init__(self) -> None:
-        self._held: tuple[Values, Versions] | None = None  # one assignment: other threads see both or neither
+        self._cache: tuple[Values, Versions] | None = None  # one assignment: other threads see both or neither
 
     def __reduce__(self) -> Any:  # a copy of the module has buffers of its own
         return Derived, ()
 
     def get(self, sources: Sequence[Tensor], make: Callable[[], Values]) -> Values:
-        """Return what ``make`` returns for these buffers."""
-        held = self._held
-        if held is not None and (torch.compiler.is_compiling() or _are_current(held[1], sources)):
-            return held[0]
-        # Before they are read: what is written meanwhile has a later version. Inference tensors do not count how often they were written to.
+        """Return the cached tensors, or those of ``make`` if ``sources`` have changed since."""
+        cache = self._cache
+        if cache is not None and (torch.compiler.is_compiling() or _are_current(cache[1], sources)):
+            return cache[0]
+        # Versions are taken before the values are read: a write in the meantime then has a later version.
+        # Inference tensors do not count writes, so nothing made from them is taken for current.
         countable = not any(each.is_inference() for each in sources)
-        versions = [(each, each._version, _place(each)) for each in sources] if countable else []
+        versions = [(each, each._version, _address(each)) for each in sources] if countable else []
         with torch.inference_mode(False), torch.no_grad():
-            made = _apart(make(), sources)
-            if held is not None and _lie_alike(held[0], made):
-                for old, new in zip(held[0], made):
+            values = _without_aliases(make(), sources)
+            if cache is not None and _lie_alike(cache[0], values):
+                for old, new in zip(cache[0], values):
                     old.copy_(new)
-                made = held[0]
-        self._held = made, versions
-        return made
+                values = cache[0]
+        self._cache = values, versions
+        return values
 
 
-def _apart(made: Values, sources: Sequence[Tensor]) -> Values:
-    """Return copies of values that share memory with a buffer: writing them would count as a change of it. Traces write none."""
+def _without_aliases(values: Values, sources: Sequence[Tensor]) -> Values:
+    """Return the values, with copies of those that share memory with a source.
+
+    Writing to a shared one would count as a change of the source. A trace writes to none, so it needs no copies.
+    """
     if torch.compiler.is_compiling():
-        return made
+        return values
     memory = {each.untyped_storage().data_ptr() for each in sources}
-    return made._make(each.clone() if each.untyped_storage().data_ptr() in memory else each for each in made)
+    return values._make(each.clone() if each.untyped_storage().data_ptr() in memory else each for each in values)
 
 
 def _are_current(versions: Versions, sources: Sequence[Tensor]) -> bool:
-    """Whether these are the buffers that values were made from, and none was written to since."""
+    """Return whether these are the same buffers as before, and none was written to or moved since."""
     if len(sources) != len(versions):
         return False
-    for each, (before, version, place) in zip(sources, versions):  # with every prediction: no generator
-        if each is not before or each._version != version or each.data_ptr() != place:
+    for each, (before, version, address) in zip(sources, versions):  # a loop: this runs with every prediction
+        if each is not before or each._version != version or each.data_ptr() != address:
             return False
     return True
 
 
-def _place(source: Tensor) -> int:
-    """Where a tensor lies in memory; those of a trace lie nowhere."""
+def _address(source: Tensor) -> int:
+    """Return where a tensor lies in memory; 0 in a trace, whose tensors lie nowhere."""
     return 0 if torch.compiler.is_compiling() else source.data_ptr()
 
 
 def _lie_alike(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
-    """Whether all lie on one CUDA device in one form. Elsewhere other threads may read what is there."""
+    """Return whether all lie on one CUDA device and have the same types and shapes.
+
+    On other devices it is False: there other threads may be reading the old values.
+    """
     return all(
         one.is_cuda and (one.device, one.dtype, one.shape) == (two.device, two.dtype, two.shape)
         for one, two in zip(old, new)

@@ -1,12 +1,14 @@
-"""How unfamiliar the direction of a network's last features is: a posterior variance that does not know their length.
+"""How unfamiliar the direction of a network's last features is: a posterior variance that ignores their length.
 
-With f what goes into the last linear layer and u = f / |f|, condensed as at a place where it has many numbers,
+f is what goes into the last linear layer, and u = f / |f|, condensed as at a place where it has many numbers. Then
 
     v = (u - m)' S (u - m) / d,    S = ((1 - l) C + l I)^-1,
 
-as at the places of :mod:`abnn.bayes.closed_form`: m and C are mean and covariance of u over the data, d its numbers, l = d / n kept between 0.05
-and 0.9. Lengths differ more between ordinary inputs than between these and far ones, and drown what directions say (Mueller and Hein
-2025, arXiv:2505.18032, for distances to classes).
+as at the places of :mod:`abnn.bayes.closed_form`. m and C are mean and covariance of u over the data, d is the number
+of its components, l = d / n kept between 0.05 and 0.9.
+
+Why without the length: lengths differ more between ordinary inputs than between ordinary and far ones, and drown what
+directions say (Mueller and Hein 2025, arXiv:2505.18032, for distances to classes).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from abnn.bayes.gaussians import Moments, shrinkage_of
 
 
 class Direction(nn.Module):
-    """ln v of directions, [B, d], see the module."""
+    """Returns ln v, [B], of directions, [B, d]; the module has the formula."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -34,13 +36,13 @@ class Direction(nn.Module):
         return logarithm.nan_to_num(nan=LARGEST).clamp(SMALLEST, LARGEST)
 
     def gatherer(self) -> Moments:
-        """What the directions of the data are to be added to."""
+        """Return an accumulator: add the directions of the data to it."""
         return Moments(1, len(self.mean))
 
     @torch.no_grad()
-    def set(self, gathered: Moments) -> None:
-        """Take the posterior that follows from what :meth:`gatherer` was given."""
+    def set(self, gatherer: Moments) -> None:
+        """Set the posterior that follows from what was added to the :meth:`gatherer`."""
         width = len(self.mean)
-        means, whitening = gathered.finish([width], shrinkage_of(width, gathered.inputs))
+        means, whitening = gatherer.finish([width], shrinkage_of(width, gatherer.inputs))
         self.mean.copy_(means[0])
         self.whitening.copy_(whitening)

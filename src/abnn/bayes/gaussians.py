@@ -1,4 +1,4 @@
-"""Gaussians of all classes with one covariance, from batches that pass by once, in float64."""
+"""Means of classes and one covariance for all of them, accumulated from batches in float64."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ import torch
 from torch import Tensor
 
 FLOOR = 1e-6
-"""The least spread of a feature, as a share of its size and of the largest spread: float32 has no more digits than that."""
+"""The least spread of a feature, as a share of its size and of the largest spread: float32 has no more digits."""
 FLAT, UNIT = 1e-5, 1e-2
-"""A feature whose spread is below ``FLAT`` of its size is flat: its spread is rounding. Its unit is ``UNIT`` of its size."""
+"""A feature whose spread is below ``FLAT`` times its size is flat: the spread is rounding. Its unit is ``UNIT`` times
+its size."""
 LARGEST = 1e37
-"""Features beyond it, and infinite ones, count as this much; their means fit into float32."""
-
+"""Larger and infinite features count as this much, so that their means fit into float32."""
 
 LEAST, MOST = 0.05, 0.9
+"""The range of the shrinkage l."""
 
 
 def shrinkage_of(features: int, inputs: float) -> float:
-    """l = d / n for d features and n inputs, kept between 0.05 and 0.9: how far a covariance is shrunk."""
+    """Return l = d / n for d features and n inputs, kept between 0.05 and 0.9: how far a covariance is shrunk."""
     return min(MOST, max(LEAST, features / max(1.0, inputs)))
 
 
 class Moments:
-    """Class means and pooled within-class covariance from streamed batches, in float64."""
+    """Class means and pooled within-class covariance, accumulated from batches in float64."""
 
     def __init__(self, classes: int, features: int) -> None:
         self.counts = torch.zeros(classes, dtype=torch.float64)
@@ -34,12 +35,13 @@ class Moments:
 
     @property
     def inputs(self) -> int:
-        """How many were added."""
+        """The number of inputs that were added."""
         return int(self.counts.sum())
 
     def add(self, features: Tensor, y: Tensor) -> None:
+        """Add features, [B, F], of inputs of classes ``y``, [B]."""
         features = bounded(features.double())
-        if self.origin is None:  # sums around a typical value lose no digits
+        if self.origin is None:  # sums around a typical value do not lose digits
             self.origin = features.mean(0)
         features = features - self.origin
         self.counts.index_add_(0, y, torch.ones(len(y), dtype=torch.float64))
@@ -47,32 +49,34 @@ class Moments:
         self.products.addmm_(features.T, features)
 
     def join(self, other: Moments) -> None:
-        """As if all that was added to the other one had been added here."""
+        """Add everything that was added to another one."""
         if other.origin is None:
             return
         if self.origin is None:
             self.origin = other.origin
         shift, total = other.origin - self.origin, other.sums.sum(0)
-        across = torch.outer(total, shift)
-        self.products += other.products + across + across.T + other.counts.sum() * torch.outer(shift, shift)
+        cross = torch.outer(total, shift)
+        self.products += other.products + cross + cross.T + other.counts.sum() * torch.outer(shift, shift)
         self.sums += other.sums + other.counts[:, None] * shift
         self.counts += other.counts
 
     def together(self) -> Moments:
-        """Those of all classes as one."""
+        """Return the moments of all classes as one class; the products are shared."""
         whole = Moments(1, self.sums.shape[1])
         whole.counts, whole.sums = self.counts.sum(0, keepdim=True), self.sums.sum(0, keepdim=True)
         whole.products, whole.origin = self.products, self.origin
         return whole
 
     def finish(self, widths: Sequence[int] | None = None, shrinkage: float | None = None) -> tuple[Tensor, Tensor]:
-        """Class means, and W with W^T W = C^-1, where C is shrunk towards its diagonal, as far as it takes to invert it.
+        """Return the class means, and W with W^T W = C^-1. C is the covariance, shrunk towards its diagonal.
 
-        Features of one layer are sums of the same numbers, so each is rounded as finely as the layer is large: the size of a
-        feature is its own or, if that is more, the root mean square of its layer. ``widths`` says how many features each
-        layer has; None: each feature has its own size. Flat features (see ``FLAT``) are uncorrelated with all others. So
-        rounding moves no input, and a flat feature that changes by more than its unit still does. ``shrinkage``: how far; None:
-        see :func:`oas_shrinkage`.
+        The features of one layer are sums of the same numbers, so the largest of them decide how coarsely all are
+        rounded. The size of a feature is therefore its own or, if that is larger, the root mean square of its layer.
+        Flat features (see ``FLAT``) count as uncorrelated with all others. So rounding moves no input, but a flat
+        feature that changes by more than its unit does.
+
+        widths     number of features of each layer; None: each feature has its own size
+        shrinkage  how far C is shrunk, 0 to 1; None: as :func:`oas_shrinkage` says
         """
         assert self.origin is not None
         means = self.sums / self.counts.clamp_min(1)[:, None]
@@ -93,21 +97,22 @@ class Moments:
         identity = torch.eye(len(scale), dtype=torch.float64)
         lower = cholesky((1 - shrinkage) * correlation + (shrinkage + 1e-6) * identity)
         whitening = torch.linalg.solve_triangular(lower, torch.diag(1 / scale), upper=False)
-        # Classes that never occurred must not attract anything.
+        # A class without inputs must not be near to any input.
         nowhere = (torch.full_like(means, 1e6) * scale).clamp(max=LARGEST)
         means = torch.where(self.counts[:, None] > 0, means, nowhere)
         return means + self.origin, whitening
 
 
 def bounded(features: Tensor) -> Tensor:
-    """As they are, but no larger than ``LARGEST``; what is not a number counts as that."""
+    """Return the features, limited to +-``LARGEST``; NaN becomes ``LARGEST``."""
     return features.nan_to_num(nan=LARGEST).clamp(-LARGEST, LARGEST)
 
 
 def cholesky(matrix: Tensor) -> Tensor:
-    """The lower factor of a symmetric matrix with ones on its diagonal, moved towards the identity until there is one.
+    """Return the lower Cholesky factor of a symmetric matrix with ones on its diagonal.
 
-    Where classes have no spread, what is left of their covariance is rounding, and need not be positive definite.
+    Where classes have no spread, their covariance is rounding and need not be positive definite. Then the matrix is
+    moved towards the identity until it is.
     """
     share, identity = 0.0, torch.eye(len(matrix)).to(matrix)
     while True:
@@ -118,11 +123,13 @@ def cholesky(matrix: Tensor) -> Tensor:
 
 
 def oas_shrinkage(correlation: Tensor, count: float) -> float:
-    """Oracle-approximating shrinkage towards the identity (Chen et al. 2010, arXiv:0907.4698), for p features:
+    """Return the oracle-approximating shrinkage towards the identity (Chen et al. 2010, arXiv:0907.4698).
+
+    For p features it is
 
     rho = [(1 - 2/p) tr(S^2) + tr(S)^2] / [(n + 1 - 2/p) (tr(S^2) - tr(S)^2 / p)], at most 1.
     """
     features = correlation.shape[0]
     square, trace = (correlation**2).sum().item(), correlation.trace().item() ** 2
-    below = (count + 1 - 2 / features) * (square - trace / features)
-    return 1.0 if below <= 0 else min(1.0, ((1 - 2 / features) * square + trace) / below)
+    denominator = (count + 1 - 2 / features) * (square - trace / features)
+    return 1.0 if denominator <= 0 else min(1.0, ((1 - 2 / features) * square + trace) / denominator)

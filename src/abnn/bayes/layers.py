@@ -5,8 +5,8 @@ Uncertainty in Neural Networks", arXiv:1505.05424). A layer *holds* the noise of
 
     w_s = mean + sigma * noise_s,   noise_s ~ N(0, 1),   s = 1..S,
 
-so that its forward pass is a pure function of input, parameters and noise: it can be compiled, exported, captured and
-repeated, and new draws are made only by :meth:`MeanField.resample`.
+so that its forward pass is a pure function of input, parameters and noise. It can be compiled, exported, captured and
+repeated. New draws are made only by :meth:`MeanField.resample`.
 
 Draws are folded into the batch, draw-major: row ``s * B + b`` of a folded tensor belongs to draw s and input b.
 """
@@ -33,7 +33,7 @@ UNIT = Gaussian(1.0)
 
 @dataclass(frozen=True)
 class Init:
-    """Where the posterior starts: mean ~ N(0, mean_std^2), rho ~ N(softplus^-1(sigma), rho_std^2)."""
+    """The posterior at the start: mean ~ N(0, mean_std^2), rho ~ N(softplus^-1(sigma), rho_std^2)."""
 
     mean_std: float = 0.0
     sigma: float = 0.02
@@ -46,12 +46,12 @@ class Init:
 
 
 def inverse_softplus(sigma: float) -> float:
-    """rho with softplus(rho) = sigma, accurate for tiny and large sigma."""
+    """Return rho with softplus(rho) = sigma, accurate for tiny and large sigma."""
     return sigma + math.log(-math.expm1(-sigma))
 
 
 def is_nothing(noise: Tensor) -> bool:
-    """Whether noise is one and the same zero in every place: mean weights, see :func:`abnn.bayes.noise.no_noise`."""
+    """Return whether noise is a single zero, expanded: mean weights, see :func:`abnn.bayes.noise.no_noise`."""
     return not any(noise.stride())
 
 
@@ -60,18 +60,18 @@ Part = tuple[Tensor, Tensor, Tensor]
 
 
 class MeanField(nn.Module):
-    """Mean, rho and held noise of one weight and its bias; subclasses say how a drawn weight acts on an input.
+    """Mean, rho and held noise of one weight and its bias. Subclasses say how a weight draw acts on an input.
 
-    bias    whether there is one
+    bias    whether there is a bias
     prior   of every weight
-    init    where the posterior starts
-    uses    how often the layer is called in one pass of the network: each use has noise of its own
-    shared  whether all weights have one sigma, and all biases another
+    init    the posterior at the start
+    uses    number of calls of the layer in one pass of the network: each use has noise of its own
+    shared  whether all weights share one sigma, and all biases another
     """
 
     weight_noise: Tensor
     bias_noise: Tensor | None
-    ready: dict[int, Weights] | None = None  # drawn weights by use, while several passes need the same ones
+    ready: dict[int, Weights] | None = None  # weight draws by use, while several passes need the same ones
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class MeanField(nn.Module):
 
     @property
     def draws(self) -> int:
-        """S, the number of held draws."""
+        """The number of held draws, S."""
         return self.weight_noise.shape[1]
 
     @property
@@ -109,7 +109,10 @@ class MeanField(nn.Module):
         return F.softplus(self.weight_rho)
 
     def resample(self, draws: int | None = None, generator: torch.Generator | None = None) -> None:
-        """Hold new noise for ``draws`` draws (default: as many as now), in place where the number stays the same."""
+        """Hold new noise for ``draws`` draws; None: as many as now.
+
+        It is written in place if the number stays the same.
+        """
         with torch.inference_mode(False), torch.no_grad():  # held noise may meet autograd later
             for name in ("weight_noise", "bias_noise"):
                 noise = getattr(self, name)
@@ -121,7 +124,7 @@ class MeanField(nn.Module):
                 noise.normal_(generator=generator)
 
     def resample_seeded(self, generators: Sequence[torch.Generator]) -> None:
-        """Hold one draw for each CPU generator, on every device."""
+        """Hold one draw from each CPU generator; draws are the same on every device."""
         with torch.inference_mode(False), torch.no_grad():
             weight, bias = self.seeded_noise(generators)
             assert weight is not None
@@ -129,7 +132,7 @@ class MeanField(nn.Module):
             self.weight_noise, self.bias_noise = weight.to(device), None if bias is None else bias.to(device)
 
     def seeded_noise(self, generators: Sequence[torch.Generator]) -> tuple[Tensor | None, ...]:
-        """Return noise of weight and bias on the CPU, one draw from each generator: draw s depends on its own alone."""
+        """Return noise of weight and bias on the CPU, one draw from each generator."""
 
         def noise_like(held: Tensor | None) -> Tensor | None:
             if held is None:
@@ -140,15 +143,15 @@ class MeanField(nn.Module):
         return noise_like(self.weight_noise), noise_like(self.bias_noise)
 
     def weights(self, use: int = 0) -> Weights:
-        """The held draws of weight [S, ...] and bias [S, out]."""
+        """Return the held draws of weight, [S, ...], and bias, [S, out] or None."""
         if self.ready is None:
-            return self._make(use)
+            return self._draw_weights(use)
         if use not in self.ready:
-            self.ready[use] = self._make(use)
+            self.ready[use] = self._draw_weights(use)
         return self.ready[use]
 
-    def _make(self, use: int) -> Weights:
-        weight, *bias = (_uses(mean, _sigma(rho, noise), noise[use : use + 1])[0] for mean, rho, noise in self.parts)
+    def _draw_weights(self, use: int) -> Weights:
+        weight, *bias = (_by_use(mean, _sigma(rho, noise), noise[use : use + 1])[0] for mean, rho, noise in self.parts)
         return weight, bias[0] if bias else None
 
     @property
@@ -160,16 +163,22 @@ class MeanField(nn.Module):
         return parts
 
     def kl(self, sampled: bool = False) -> Tensor:
-        """KL[posterior || prior] over weight and bias, see :func:`kl_of`."""
+        """Return KL[posterior || prior] over weight and bias, see :func:`kl_of`."""
         return kl_of([self], sampled)
 
     def forward(self, x: Tensor, folded: bool = True, use: int = 0) -> Tensor:
-        """Apply every held draw; ``x`` has S·B rows if ``folded``, else B rows that all draws share. Returns S·B rows."""
+        """Return S·B rows: the output of every held draw.
+
+        x  S·B rows if ``folded``, else B rows that all draws share
+        """
         raise NotImplementedError
 
 
 class BayesLinear(MeanField):
-    """y_s = x W_s^T + b_s over the last dimension, whatever lies between batch and features; options of :class:`MeanField`."""
+    """y_s = x W_s^T + b_s over the last dimension, with any dimensions between batch and features.
+
+    options  of :class:`MeanField`
+    """
 
     def __init__(self, in_features: int, out_features: int, **options: Any) -> None:
         super().__init__((out_features, in_features), **options)
@@ -191,10 +200,12 @@ class BayesLinear(MeanField):
 
 
 class BayesConv(MeanField):
-    """y_s = W_s * x + b_s, convolution in 1, 2 or 3 dimensions, padded so that a stride of 1 keeps the size; options of :class:`MeanField`.
+    """y_s = W_s * x + b_s: convolution in 1, 2 or 3 dimensions, padded so that a stride of 1 keeps the size.
 
-    With ``groups`` above 1, channels only mix within their group, as in ``torch.nn.Conv2d``. How all draws are convolved
-    at once is the business of :mod:`abnn.bayes.convolutions`.
+    With ``groups`` above 1, channels only mix within their group, as in ``torch.nn.Conv2d``.
+    :mod:`abnn.bayes.convolutions` convolves all draws at once.
+
+    options  of :class:`MeanField`
     """
 
     def __init__(
@@ -230,14 +241,14 @@ class BayesConv(MeanField):
 
 
 def bayesian_layers(module: nn.Module) -> list[MeanField]:
-    """All mean-field layers inside a module, each once, in a fixed order."""
+    """Return all mean-field layers inside a module, each once, in a fixed order."""
     return [layer for layer in module.modules() if isinstance(layer, MeanField)]
 
 
 def kl_of(layers: Sequence[MeanField], sampled: bool = False) -> Tensor:
-    """KL[posterior || prior] over the weights and biases of all layers.
+    """Return KL[posterior || prior] over the weights and biases of all layers.
 
-    Closed form for a Gaussian prior; otherwise, or if ``sampled``, the Monte Carlo estimate
+    It is in closed form for a Gaussian prior. For another prior, or if ``sampled``, it is the Monte Carlo estimate
     1/S sum_s [log q(w_s) - log p(w_s)] over the held draws of the last use.
     """
     by_prior: dict[Prior, list[Part]] = {}
@@ -255,9 +266,10 @@ def kl_of(layers: Sequence[MeanField], sampled: bool = False) -> Tensor:
 
 
 def _side_by_side(parts: Sequence[Part]) -> Part:
-    """All parts as one long one with the noise of their last uses: few large operations instead of many small ones.
+    """Return all parts as one long part, with the noise of their last uses.
 
-    A compiler would copy them for that, and makes one kernel of several operations anyway.
+    So few large operations do the work of many small ones. Compiled code does without it: a compiler fuses the
+    operations anyway, and would copy the parts for this.
     """
     mean = torch.cat([mean.flatten() for mean, _, _ in parts])
     rho = torch.cat([rho.expand_as(mean).flatten() for mean, rho, _ in parts])
@@ -266,11 +278,11 @@ def _side_by_side(parts: Sequence[Part]) -> Part:
 
 @contextlib.contextmanager
 def with_weights_ready(layers: Sequence[MeanField]) -> Iterator[None]:
-    """Inside, layers find the weights of their held draws ready made, for all of their uses at once."""
+    """Inside, layers use weights of their held draws that are computed once, for all of their uses."""
     parts = [part for layer in layers for part in layer.parts]
     sigmas = _sigma(torch.cat([rho.flatten() for _, rho, _ in parts]), parts[0][2])
     each = sigmas.split([rho.numel() for _, rho, _ in parts])
-    ready = iter([_uses(mean, sigma.view_as(rho), noise) for (mean, rho, noise), sigma in zip(parts, each)])
+    ready = iter([_by_use(mean, sigma.view_as(rho), noise) for (mean, rho, noise), sigma in zip(parts, each)])
     try:
         for layer in layers:
             weights = next(ready)
@@ -283,12 +295,12 @@ def with_weights_ready(layers: Sequence[MeanField]) -> Iterator[None]:
 
 
 def _sigma(rho: Tensor, noise: Tensor) -> Tensor:
-    """The posterior's width; anything where no noise asks for it."""
+    """Return softplus(rho). With mean weights it is not used, so ``rho`` comes back as it is."""
     return rho if is_nothing(noise) else F.softplus(rho)
 
 
-def _uses(mean: Tensor, sigma: Tensor, noise: Tensor) -> Sequence[Tensor]:
-    """mean + sigma * noise for each use, [S, ...]."""
+def _by_use(mean: Tensor, sigma: Tensor, noise: Tensor) -> Sequence[Tensor]:
+    """Return mean + sigma * noise for each use, [S, ...]."""
     if is_nothing(noise):
         return [mean.expand_as(each) for each in noise.unbind()]
     if len(noise) == 1:

@@ -1,4 +1,4 @@
-"""Priors of Bayesian weights, and how far a posterior is from them."""
+"""Priors of Bayesian weights, and the KL divergence of a posterior from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Gaussian:
             raise InputError(explain("sigma", self.sigma, "a positive number", "Give the prior a positive width."))
 
     def log_prob(self, weight: Tensor) -> Tensor:
-        """log N(w; 0, sigma^2), elementwise."""
+        """Return log N(w; 0, sigma^2), elementwise."""
         return -0.5 / self.sigma**2 * weight**2 - (math.log(self.sigma) + 0.5 * math.log(2 * math.pi))
 
 
@@ -43,6 +43,7 @@ class ScaleMixture:
             raise InputError(explain("pi", self.pi, "a number between 0 and 1", fix))
 
     def log_prob(self, weight: Tensor) -> Tensor:
+        """Return the log density, elementwise."""
         wide = Gaussian(self.sigma1).log_prob(weight) + math.log(self.pi)
         narrow = Gaussian(self.sigma2).log_prob(weight) + math.log(1 - self.pi)
         return torch.logaddexp(wide, narrow)
@@ -52,12 +53,15 @@ Prior = Gaussian | ScaleMixture
 
 
 def gaussian_kl(mean: Tensor, sigma: Tensor, prior_sigma: float) -> Tensor:
-    """KL[N(mean, sigma^2) || N(0, prior_sigma^2)] = ln(sp/s) + (s^2 + m^2) / (2 sp^2) - 1/2, summed."""
+    """Return KL[N(m, s^2) || N(0, sp^2)] = ln(sp/s) + (s^2 + m^2) / (2 sp^2) - 1/2, summed over all weights."""
     variance = prior_sigma**2
     return (math.log(prior_sigma) - sigma.log() + (sigma**2 + mean**2) / (2 * variance) - 0.5).sum()
 
 
 def sampled_kl(mean: Tensor, sigma: Tensor, noise: Tensor, prior: Prior) -> Tensor:
-    """1/S sum_s [log q(w_s) - log p(w_s)] with w_s = mean + sigma * noise_s, summed; noise [S, ...]."""
+    """Return 1/S sum_s [log q(w_s) - log p(w_s)], with w_s = mean + sigma * noise_s, summed over all weights.
+
+    noise  [S, ...]
+    """
     log_q = -0.5 * noise**2 - sigma.log() - 0.5 * math.log(2 * math.pi)
     return (log_q - prior.log_prob(torch.addcmul(mean, sigma, noise))).sum() / noise.shape[0]
