@@ -172,7 +172,7 @@ def build_quickly(name: str, data: str) -> tuple[abnn.Attached, Tensor]:
     torch.manual_seed(0)
     network = next(make for own, of, make in FITS if (own, of) == (name, data))().eval()
     x, y = (each[:200] for each in job.train)
-    shorter = mock.patch.object(members, "STEPS", 10), mock.patch.object(gather, "MADE", 100)
+    shorter = mock.patch.object(members, "STEPS", 10), mock.patch.object(gather, "OUTLIERS", 100)
     with warnings.catch_warnings(), shorter[0], shorter[1]:
         warnings.simplefilter("ignore")
         model = abnn.attach(network, x[:1])

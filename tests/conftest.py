@@ -29,12 +29,13 @@ from abnn.model.passes import Pass
 from abnn.networks.by_name import PaperResNet
 from abnn.networks.vision import torchvision
 from abnn.predict.processor import WITHOUT_AMX, bfloat16_works
+from abnn.scores.combined import FOR_DESTROYED, Combined
 from abnn.store.folder import file_digest, seal
 from abnn.train.combine import gather as gathering
 from abnn.train.combine import learn_score, members
 from abnn.triage.calibrate import gather
 
-STEPS, MADE = members.STEPS, gathering.MADE
+STEPS, OUTLIERS = members.STEPS, gathering.OUTLIERS
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -63,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def short_learning() -> None:
     """Fewer steps for the members of the learnt score, and fewer outliers: they take most of the time of a small fit."""
-    members.STEPS, gathering.MADE = 15, 250
+    members.STEPS, gathering.OUTLIERS = 15, 250
     sys.modules[gather.__module__].LEAST_OUTLIERS = 200  # type: ignore[attr-defined]
 
 
@@ -71,7 +72,7 @@ def short_learning() -> None:
 def full_learning(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as users have, for tests of how good the learnt score is."""
     monkeypatch.setattr(members, "STEPS", STEPS)
-    monkeypatch.setattr(gathering, "MADE", MADE)
+    monkeypatch.setattr(gathering, "OUTLIERS", OUTLIERS)
 
 
 @contextlib.contextmanager
@@ -180,6 +181,14 @@ def with_score(model: Attached, x: Tensor, y: Tensor | None = None, steps: int =
         patch.setattr(members, "STEPS", steps)
         learn_score(model, lambda: list(zip(x.split(8), y.split(8))), None, None, SimpleNamespace(world_size=1), seed=0)
     return model
+
+
+def destroyed_term(combined: Combined, x: Tensor) -> Tensor:
+    """Return D of the score of parts in units, [B], from the constants that predictions compute with."""
+    constants, parts = combined.constants(), x.shape[1]
+    low, high = (limit[FOR_DESTROYED, :parts] for limit in (constants.low, constants.high))
+    beyond = (x - constants.shift[FOR_DESTROYED, :parts]).clamp(low, high)
+    return beyond @ constants.weight.view(len(constants.low), -1)[FOR_DESTROYED, :parts]
 
 
 def trained(network: nn.Module, x: Tensor, y: Tensor, steps: int = 60) -> nn.Module:

@@ -30,7 +30,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for estimator in (abnn.AbnnClassifier, abnn.AbnnRegressor):
         monkeypatch.setattr(estimator, "_decays", estimators.DECAYS[:1])
     monkeypatch.setattr(members, "STEPS", 3)
-    monkeypatch.setattr(gather, "MADE", 100)
+    monkeypatch.setattr(gather, "OUTLIERS", 100)
 
 
 def split(X: np.ndarray, y: np.ndarray, seed: int) -> list[np.ndarray]:

@@ -19,7 +19,7 @@ def draw_fewer(patch: pytest.MonkeyPatch) -> None:
 def short_score(monkeypatch: pytest.MonkeyPatch) -> None:
     """A learnt score of few steps: where it is not looked at, it takes most of the time of a fit."""
     monkeypatch.setattr("abnn.train.combine.members.STEPS", 10)
-    monkeypatch.setattr("abnn.train.combine.gather.MADE", 100)
+    monkeypatch.setattr("abnn.train.combine.gather.OUTLIERS", 100)
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def _page(path: Path) -> str | None:
 
 def _fit(samples: Path, pages: bool = True, seed: int = 1) -> Callable[[Path], None]:
     @mock.patch.object(members, "STEPS", 10)  # the learnt score takes most of the time, and writes nothing
-    @mock.patch.object(gather, "MADE", 100)
+    @mock.patch.object(gather, "OUTLIERS", 100)
     def work(folder: Path) -> None:
         _command(
             *("fit", "--backbone", f"{__name__}:network", "--data", samples / "pictures", "--output", folder / "out"),

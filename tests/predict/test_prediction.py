@@ -91,7 +91,7 @@ def test_score_and_parts_are_those_of_the_plain_network_and_all_draws(
     run = Pass(fitted, noting=True)
     with torch.no_grad():
         run(images)
-        value, parts = fitted.combined(fitted.gather(run, logits))
+        value, parts, _ = fitted.combined.judge(fitted.gather(run, logits))
     assert prediction.combined is not None and prediction.parts is not None
     assert prediction.combined.shape == (5,) and list(prediction.parts) == fitted.combined.names
     assert [name for name in prediction.parts if name.startswith("distance at ")] == [

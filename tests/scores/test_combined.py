@@ -26,7 +26,7 @@ from abnn.scores.combined import CUT, HIDDEN, MEMBERS, Combined
 from abnn.tasks import Classification
 from abnn.tasks.classification import PARTS, READOUT_PARTS
 from abnn.train.combine import gather, members
-from tests.conftest import generator, mlp, random_head, randomise_attachments, trained, with_score
+from tests.conftest import destroyed_term, generator, mlp, random_head, randomise_attachments, trained, with_score
 
 CLASSES, FEATURES, PLACES = 5, 7, ["input", "layer.0", "layer.1"]
 
@@ -61,7 +61,7 @@ def combined(readout: bool = True, seed: int = 0) -> Combined:
 @pytest.mark.parametrize("readout", [True, False])
 def test_equals_numpy(readout: bool) -> None:
     made, given = combined(readout), evidence(readout=readout)
-    value, parts = made(given)
+    value, parts, _ = made.judge(given)
     raw = made.raw_parts(given).double().numpy()
     buffers = {name: buffer.double().numpy() for name, buffer in made.named_buffers()}
     x = (raw - buffers["centre"]) / buffers["unit"]
@@ -83,26 +83,26 @@ def test_parts_have_names() -> None:
     assert with_readout.names == [*PARTS, *READOUT_PARTS, *read]
     assert without.names == [*PARTS, *read]
     for made, readout in ((with_readout, True), (without, False)):
-        assert made(evidence(readout=readout))[1].shape == (6, len(made.names))
+        assert made.judge(evidence(readout=readout))[1].shape == (6, len(made.names))
         assert made.inner.shape == (MEMBERS, len(made.names), HIDDEN)
 
 
 def test_each_input_by_itself() -> None:
     made, given = combined(), evidence()
-    value, parts = made(given)
+    value, parts, _ = made.judge(given)
     rows = [4, 1]
     assert given.last is not None
     own = {name: getattr(given, name)[rows] for name in ("plain", "attached", "last", "variances", "kinds")}
     part = given._replace(**own)
-    torch.testing.assert_close(made(part)[0], value[rows])
-    torch.testing.assert_close(made(part)[1], parts[rows])
+    torch.testing.assert_close(made.judge(part)[0], value[rows])
+    torch.testing.assert_close(made.judge(part)[1], parts[rows])
 
 
 def test_half_precision_around_it_changes_nothing() -> None:
     made, given = combined(), evidence()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(made(given)[0], combined()(given)[0])
-    assert torch.equal(made(given)[0], combined()(given)[0])
+        assert torch.equal(made.judge(given)[0], combined().judge(given)[0])
+    assert torch.equal(made.judge(given)[0], combined().judge(given)[0])
 
 
 # -- far away ----------------------------------------------------------------------------------------------------------
@@ -110,14 +110,22 @@ def test_half_precision_around_it_changes_nothing() -> None:
 
 @given(st.integers(0, 50), st.integers(0, len(PLACES) - 1))
 def test_far_begins_at_the_bounds_and_has_no_end(seed: int, place: int) -> None:
+    """The other terms are taken away, so that the score is T."""
     made = combined(seed=seed)
+    for buffer in (made.linear, made.outer, made.mean, made.anchor):
+        buffer.zero_()
+    made.readable.fill_(scores.NEVER)
     bounds: Tensor = made.bounds  # type: ignore[assignment]
+
+    def far(variances: Tensor) -> Tensor:
+        return made.judge(evidence(len(variances))._replace(variances=variances))[0]
+
     inside = bounds - torch.rand(5, len(PLACES), generator=generator(seed))
-    assert not made.far(inside).any()
+    assert not far(inside).any()
     beyond = torch.cat([torch.zeros(1), torch.logspace(-3, math.log10(50), 60)])
     variances = inside[:1].repeat(len(beyond), 1)
     variances[:, place] = bounds[place] + beyond
-    found = made.far(variances)
+    found = far(variances)
     assert found[0] <= 1e-5 and (found.diff() > 0).all() and found.isfinite().all()
     torch.testing.assert_close(found[1:], 10 * torch.expm1(beyond[1:]), rtol=1e-2, atol=1e-4)
 
@@ -127,7 +135,7 @@ def test_no_evidence_makes_it_nan() -> None:
     for value in (0.0, 1e20, 3e38, -3e38):
         rows = torch.full((2, CLASSES), value)
         rows[:, 0] = -value
-        found, parts = made(Evidence(rows, rows, torch.full((2, FEATURES), value), torch.ones(CLASSES, FEATURES),
+        found, parts, _ = made.judge(Evidence(rows, rows, torch.full((2, FEATURES), value), torch.ones(CLASSES, FEATURES),
                                      torch.zeros(CLASSES), torch.full((2, len(PLACES)), 80.0), torch.full((2, 2), value)))  # fmt: skip
         assert not found.isnan().any() and not parts.isnan().any()
     assert torch.equal(made.in_units(torch.full((1, len(made.names)), math.nan)), torch.full((1, len(made.names)), CUT))
@@ -144,7 +152,7 @@ def fitted(network: nn.Module, x: Tensor, y: Tensor, epochs: int = 1) -> Attache
     loader, config = DataLoader(TensorDataset(x, y), 64, shuffle=True), abnn.FitConfig(accelerator="cpu")
     with pytest.MonkeyPatch.context() as patch:  # fewer steps and outliers than users get, for the sake of time
         patch.setattr(members, "STEPS", 60)
-        patch.setattr(gather, "MADE", 300)
+        patch.setattr(gather, "OUTLIERS", 300)
         abnn.fit(model, loader, epochs=epochs, progress=False, config=config)
     return model
 
@@ -181,7 +189,8 @@ def test_a_fitted_score_grows_without_end(which: str, direction: int, request: p
     assert found.combined is not None and found.parts is not None and found.combined.isfinite().all()
     places = [row for row, name in enumerate(found.parts) if name.startswith("distance at ")]
     units = torch.stack(list(found.parts.values()), dim=1)[:, places]
-    outside = model.combined.far(units * model.combined.unit[places] + model.combined.centre[places]) > 0
+    variances = units * model.combined.unit[places] + model.combined.centre[places]
+    outside = (variances > model.combined.bounds).any(1)
     start = int(outside.float().argmax())
     assert outside[start:].all() and start < 40
     assert (found.combined[start:].diff() > 0).all()
@@ -238,12 +247,12 @@ def test_copies_are_their_own(way: object) -> None:
     made, given = combined(), evidence()
     assert made.is_ready()
     twin = way(made)  # type: ignore[operator]
-    expected = made(given)[0]
-    assert torch.equal(twin(given)[0], expected) and twin.is_ready() and twin.names == made.names
+    expected = made.judge(given)[0]
+    assert torch.equal(twin.judge(given)[0], expected) and twin.is_ready() and twin.names == made.names
     twin.centre.add_(1)
     twin.fitted.fill_(False)
-    assert torch.equal(made(given)[0], expected) and made.is_ready() and not twin.is_ready()
-    assert not torch.equal(twin(given)[0], expected)
+    assert torch.equal(made.judge(given)[0], expected) and made.is_ready() and not twin.is_ready()
+    assert not torch.equal(twin.judge(given)[0], expected)
 
 
 def test_a_model_without_a_fit_has_none() -> None:
@@ -341,5 +350,5 @@ def test_no_other_part_counts_in_how_destroyed_an_input_looks() -> None:
     far = torch.full((1, len(combined.names)), 1e7)
     own = combined.readable < scores.NEVER
     assert own.any() and not own.all()
-    torch.testing.assert_close(combined.destroyed(far), (far - combined.readable)[:, own].sum(1))
-    assert not combined.constants().weight.view(4, -1)[2, : len(own)][~own].any()
+    torch.testing.assert_close(destroyed_term(combined, far), (far - combined.readable)[:, own].sum(1))
+    assert not combined.constants().weight.view(4, -1)[scores.FOR_DESTROYED, : len(own)][~own].any()

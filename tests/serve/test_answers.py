@@ -18,6 +18,7 @@ from abnn.predict import Plain, Prediction
 from abnn.serve.answers import Answerer, reason, sample_names, share_below, voters
 from abnn.triage import Triage
 from abnn.triage.thresholds import quantiles
+from tests.conftest import destroyed_term
 
 FACTS: dict[str, Any] = {
     "verdict": "accept",
@@ -113,7 +114,7 @@ def test_causes_are_what_the_score_loses_where_a_part_is_usual(model: Any) -> No
 
     def score(parts: torch.Tensor) -> torch.Tensor:
         learnt = ((combined.members(parts) - combined.mean) / combined.spread).mean(0)
-        return learnt + parts @ combined.anchor + combined.destroyed(parts)
+        return learnt + parts @ combined.anchor + destroyed_term(combined, parts)
 
     for row, causes in enumerate(Answerer(model).causes_of(ask(model, x))):
         assert list(causes.values()) == sorted(causes.values(), reverse=True)

@@ -17,11 +17,11 @@ from torch.utils.data import DataLoader, TensorDataset
 import abnn
 from abnn.model.features import direction
 from abnn.scores import combined as scores
-from abnn.scores.combined import MEMBERS, say
+from abnn.scores.combined import MEMBERS, member_scores
 from abnn.train.combine import auroc, learn_score
 from abnn.train.combine.members import fit_members
 from abnn.train.hold_out import hold_out
-from tests.conftest import mlp, trained
+from tests.conftest import destroyed_term, mlp, trained
 from tests.train.test_fit import QUIET, attached, data, equal, loader, quiet, values
 
 LEARNT = ("combined.", "closed_form.")
@@ -123,7 +123,7 @@ def test_without_pairs_the_small_networks_say_nothing() -> None:
     prediction = model.predict(x)
     assert prediction.parts is not None
     parts = torch.stack([*prediction.parts.values()], 1)
-    inside = prediction.score - parts @ combined.anchor - combined.destroyed(parts)
+    inside = prediction.score - parts @ combined.anchor - destroyed_term(combined, parts)
     assert (inside > -1e-4).all() and inside.median() < 1e-4  # T is zero for most, and never negative
 
 
@@ -142,12 +142,12 @@ def test_a_score_learns_to_order_the_groups(full_learning: None) -> None:
     assert auroc(ordinary, unknown) > 0.9
 
 
-@pytest.mark.parametrize("known", [0.0, 1.0])
-def test_changed_inputs_that_are_misread_are_more_uncertain(known: float, full_learning: None) -> None:
+@pytest.mark.parametrize("overlap", [0.0, 1.0])
+def test_changed_inputs_that_are_misread_are_more_uncertain(overlap: float, full_learning: None) -> None:
     """Two parts, noise and one that tells misread inputs; changed ones lie below near ones all the same."""
     names = ["noise", "odds"]
     combined = SimpleNamespace(
-        names=names, taught=2, linear=torch.zeros(MEMBERS, 2, 1), inner=torch.zeros(MEMBERS, 2, 4), offset=torch.zeros(MEMBERS, 1, 4),
+        names=names, member_parts=2, linear=torch.zeros(MEMBERS, 2, 1), inner=torch.zeros(MEMBERS, 2, 4), offset=torch.zeros(MEMBERS, 1, 4),
         outer=torch.zeros(MEMBERS, 4, 1),
     )  # fmt: skip
     random = torch.Generator().manual_seed(0)
@@ -156,9 +156,9 @@ def test_changed_inputs_that_are_misread_are_more_uncertain(known: float, full_l
     for name, value in middle.items():
         groups[name][:, 1] += value
     groups["changed"] = torch.cat([groups["readable"], groups["misread"]])
-    fit_members(combined, groups, known, 500, random)
+    fit_members(combined, groups, overlap, 500, random)
     said = {
-        name: say(rows, combined.linear, combined.inner, combined.offset, combined.outer).mean(0)
+        name: member_scores(rows, combined.linear, combined.inner, combined.offset, combined.outer).mean(0)
         for name, rows in groups.items()
     }
     assert auroc(said["readable"], said["misread"]) > 0.95
@@ -174,29 +174,29 @@ def test_of_tables_doubt_counts_and_sureness_excuses_nothing() -> None:
         names = model.combined.names
         rows = torch.zeros(3, len(names))
         rows[:, names.index("odds")] = torch.tensor([-50.0, 0.0, 3.0])
-        assert model.combined.destroyed(rows).tolist() == [0.0, 0.0, 3.0 if counts else 0.0]
+        assert destroyed_term(model.combined, rows).tolist() == [0.0, 0.0, 3.0 if counts else 0.0]
 
 
-@pytest.mark.parametrize("known", [0.0, 0.5, 1.0])
-def test_an_unfamiliar_direction_counts_where_data_are_new(known: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("overlap", [0.0, 0.5, 1.0])
+def test_an_unfamiliar_direction_counts_where_data_are_new(overlap: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself, beyond what ordinary inputs and readable changed ones have; no small network sees it."""
-    monkeypatch.setattr("abnn.train.combine.learn.seen_before", lambda combined, groups: known)
+    monkeypatch.setattr("abnn.train.combine.learn.training_overlap", lambda combined, groups: overlap)
     x, y = table(4, 1000)  # of which enough are held out
     model = abnn.attach(trained(mlp(6, 4), x, y), x[:1])
     abnn.fit(model, DataLoader(TensorDataset(x, y), 16), epochs=0, **QUIET)
     combined, place = model.combined, len(model.combined.names) - 1
-    assert combined.names[place] == "direction" and combined.taught == place
+    assert combined.names[place] == "direction" and combined.member_parts == place
     assert not combined.linear[:, place].any() and not combined.inner[:, place].any() and combined.linear[:, 0].any()
     limit = float(combined.readable[place])
     rows = torch.zeros(2, len(combined.names))
     rows[1, place] = 1e3
-    added = combined.destroyed(rows)[1]
-    if known == 1:
+    added = destroyed_term(combined, rows)[1]
+    if overlap == 1:
         assert limit == scores.NEVER and added == 0
     else:
         torch.testing.assert_close(added, torch.tensor(1e3 - limit))
         said = model.predict(x).parts["direction"]
-        assert (said > limit).float().mean() < 0.15 * (1 - known) + 0.05
+        assert (said > limit).float().mean() < 0.15 * (1 - overlap) + 0.05
 
 
 @pytest.mark.parametrize("width", [1, 2])

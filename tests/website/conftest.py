@@ -32,7 +32,7 @@ ELSEWHERE = {"pip", "python", "uv", ".", "make"}
 SHORT = {
     "abnn.train.fit": {"EPOCHS": 1, "STEPS": 1},
     "abnn.train.combine.members": {"STEPS": 10},
-    "abnn.train.combine.gather": {"MADE": 100},
+    "abnn.train.combine.gather": {"OUTLIERS": 100},
     "abnn.triage.calibrate": {"LEAST_OUTLIERS": 96},
 }
 """Short trainings and few outliers: what is tested is that the text works, not how well."""

@@ -1,19 +1,24 @@
-"""One score of everything that a pass says about an input; what counts how much was learnt from the network's own data.
+"""The learnt score: one number for each input, from everything that a pass says about it.
 
-The parts (energies, odds and entropies with and without attachments, ln v and the nearest class at every place, what the witness
-says; see the tasks, :mod:`abnn.bayes.closed_form` and :mod:`abnn.bayes.witness`) are measured in units of what is usual: x = (part -
-median) / (q_95 - q_5) * 3.3 on held-out ordinary inputs, cut to +-8. Then
+What a pass says comes in parts: energies, odds and entropies with and without attachments, ln v and the nearest class
+at every place, what the witness says. See the tasks, :mod:`abnn.bayes.closed_form` and :mod:`abnn.bayes.witness`. Parts
+are measured in units of what is usual on held-out ordinary inputs: x = (part - median) / (q_95 - q_5) * 3.3. Then
 
-    score = mean_m s_m(x) + anchor' x + D + T,    s_m(x) = w_m' x + b_m' tanh(A_m x + a_m), each standardised on ordinary inputs,
+    score = mean_m s_m(x) + anchor' x + D + T,
 
-    D = max(0, x_destroyed - q) + max(0, x_direction - r),    T = 10 max(0, max_k v_k / Q_k - 1).
+    s_m(x) = w_m' x + b_m' tanh(A_m x + a_m), standardised on ordinary inputs, with x cut to +-8,
+    D = max(0, x_destroyed - q) + max(0, x_direction - r),
+    T = 10 max(0, max_k v_k / Q_k - 1).
 
-The small networks s_m are fitted to pairs of inputs of which one should be more uncertain, see :mod:`abnn.train.combine`. The
-network's energies always count, cut below -100 only, and where its data are new its odds: ``anchor`` says how much. D is zero wherever 95 % of the inputs
-lie that are changed but can be read: what looks more destroyed than these counts by that much. Where the network's data are new to it, an unfamiliar direction of its last features
-(:mod:`abnn.bayes.direction`) does so, too; no small network sees that part. Of tables D has another term, max(0, x_odds). T is zero wherever ordinary inputs are, and
-grows without bound outside: with Q_k the largest variance of held-out inputs, changed ones among them, doubled; for tables, whose
-inputs have no other bounds, the 95 % quantile of ordinary ones.
+s_m     Small networks, the *members*. They learn to order pairs of inputs, see :mod:`abnn.train.combine`.
+anchor  How much some parts count beside the members: the network's energies always, its odds where its data are new.
+        These are cut below -100 only.
+D       What looks more destroyed than 95 % of the changed inputs that can still be read counts by how much it does. So
+        does an unfamiliar direction of the last features (:mod:`abnn.bayes.direction`), where the network's data are
+        new to it; no member sees that part. For tables D has another term, max(0, x_odds).
+T       Zero wherever ordinary inputs are, and without bound outside. Q_k is twice the largest variance of held-out
+        inputs, changed ones among them. For tables, whose inputs have no other bounds, it is the 95 % quantile of
+        ordinary ones.
 """
 
 from __future__ import annotations
@@ -39,29 +44,43 @@ MEMBERS, HIDDEN = 8, 16
 CUT = 8.0
 STEEPNESS = 10.0
 LARGEST = 84.0  # of ln v_k / Q_k: float32 ends at 88
-NEVER = 6e4  # units, which half precision can hold
+NEVER = 6e4  # units: a limit that no part reaches; half precision can hold it
 WEIGHT_OF_ODDS = 0.5  # in the score "failures"
 LOWEST = -100.0  # of energies: far away those of ReLU networks fall as fast as inputs grow
 
 
-def say(x: Tensor, linear: Tensor, inner: Tensor, offset: Tensor, outer: Tensor) -> Tensor:
-    """s_m(x) of every small network, [members, B]; ``x``: [B, parts], or [members, B, parts] with inputs of their own."""
+def member_scores(x: Tensor, linear: Tensor, inner: Tensor, offset: Tensor, outer: Tensor) -> Tensor:
+    """Return s_m(x) of every member, not standardised, [members, B].
+
+    x  the parts, [B, parts]; or [members, B, parts], where each member has inputs of its own
+    """
     hidden = torch.tanh(torch.matmul(x, inner) + offset)
     return (torch.matmul(x, linear) + torch.matmul(hidden, outer)).squeeze(-1)
 
 
+FOR_MEMBERS, FOR_ANCHOR, FOR_DESTROYED, FOR_LIMITS = range(4)
+"""The rows of ``shift``, ``low`` and ``high`` in :class:`Constants`: what the shifted and cut inputs are for."""
+
+
 class Constants(NamedTuple):
-    """What the score is computed with, made from what was learnt.
+    """What predictions compute the score with; it follows from the buffers of :class:`Combined`.
 
-    The parts and, behind them, ln v_k are looked at in four ways, [4, parts + places]: cut for the small networks; cut below for the
-    energies; how far they are beyond what can be read; and how far beyond ``familiar`` (of how changed it looks) and beyond Q_k (of ln v_k). All other
-    parts are 1 in the last way; there the weight of "looks destroyed" is what the small networks' means take off.
+    The inputs of the computation are all parts and, behind them, ln v_k of every place. They are shifted and cut in
+    four ways, which give four rows, [4, parts + places]:
 
-    centre, unit      of what is looked at, [parts + places]
-    shift, low, high  of each way: max(low, min(high, x - shift))
-    weight            of everything that is summed up, the small networks' linear parts and offsets among it, [4 (parts + places)]
-    inner, offset     of all small networks, side by side, [parts, members · hidden] and [members · hidden]
-    outer             [members · hidden]
+    FOR_MEMBERS    parts cut to +-8
+    FOR_ANCHOR     parts cut below, at :data:`LOWEST`
+    FOR_DESTROYED  how far parts are above ``readable``; the sum is D
+    FOR_LIMITS     of "looks changed", how far it is above ``familiar``, at most 1; of ln v_k, how far above ln Q_k. All
+                   other parts are 1 in this row. One of these ones, that of "looks destroyed", carries minus the
+                   members' means
+
+    centre, unit      of the inputs, [parts + places]
+    shift, low, high  of each row: max(low, min(high, input - shift))
+    weight            of all rows in the sum that is linear: the members' linear terms and offsets, anchor and D,
+                      [4 (parts + places)]
+    inner, offset     of all members, side by side, [parts, members · hidden] and [members · hidden]
+    outer             likewise, [members · hidden]
     least             the shortest distance of the last features from their mean that has a direction
     """
 
@@ -78,7 +97,10 @@ class Constants(NamedTuple):
 
 
 class Claims(NamedTuple):
-    """The directions of the last features that classes claim, see :mod:`abnn.bayes.claims`; a tuple, as :class:`Derived` holds it."""
+    """The directions of the last features that classes claim, see :mod:`abnn.bayes.claims`.
+
+    It is a tuple because :class:`Derived` holds tuples.
+    """
 
     matrix: Tensor
 
@@ -86,7 +108,7 @@ class Claims(NamedTuple):
 class Combined(nn.Module):
     """The learnt score of one network: from evidence to one number for each input, and to its parts.
 
-    places   where variances are read, see AttachedNetwork.places
+    places   the names of the places where variances are read, see AttachedNetwork.places
     readout  how many features go into the network's last linear layer; None: it has none
     classes  whether these places tell classes apart
     hides    whether a fit can hide classes; then the direction of the last features is a part, the last one
@@ -99,10 +121,11 @@ class Combined(nn.Module):
     ) -> None:
         super().__init__()
         self.task = task
-        self.own = task.part_names(readout is not None)
-        self.names = [*self.own, *(f"distance at {place}" for place in places), *(f"looks {kind}" for kind in KINDS)]
+        self.task_parts = task.part_names(readout is not None)
+        self.names = [*self.task_parts, *(f"distance at {place}" for place in places)]
+        self.names += [f"looks {kind}" for kind in KINDS]
         self.names += [f"nearest class at {place}" for place in places] if classes else []
-        self.taught = len(self.names)  # parts that the small networks see
+        self.member_parts = len(self.names)  # how many parts members see, the first ones
         self.direction = None
         if hides and readout is not None and readout > 1:  # one number has no direction
             self.direction = Direction(condensed_width((1, readout), "flat"))
@@ -123,8 +146,11 @@ class Combined(nn.Module):
         self.__dict__["head"] = None  # the network's last linear layer, no module of this one
 
     def is_ready(self) -> bool:
-        """Whether a fit has learnt it. Remembered until that changes: reading a value makes the host wait for the device."""
-        if self.fitted.is_inference():  # which does not count how often it was written to
+        """Return whether a fit has learnt the score.
+
+        The answer is remembered until the buffer changes: reading a value makes the host wait for the device.
+        """
+        if self.fitted.is_inference():  # such tensors do not count how often they were written to
             return bool(self.fitted)
         now = self.fitted, self.fitted._version
         before = self.__dict__.get("_ready")
@@ -133,26 +159,28 @@ class Combined(nn.Module):
         return before[2]
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy reads its own buffers."""
+        """Return the state without the remembered answer of :meth:`is_ready`: a copy reads its own buffers."""
         return {name: value for name, value in self.__dict__.items() if name != "_ready"}
 
     def usual(self, weight: Tensor | None) -> Usual:
-        """What is usual on ordinary data; ``weight``: of the network's last linear layer."""
+        """Return what is usual on ordinary data; ``weight`` is that of the network's last linear layer."""
         b: Any = self
         return Usual(b.usual_variances, b.usual_last, b.ceiling, self.constants().least, self.claims(weight))
 
     def claims(self, weight: Tensor | None) -> Tensor | None:
-        """Return the directions that classes claim, which follow from the weights of the last layer; None where no part needs them."""
-        if weight is None or UNCLAIMED not in self.own:
+        """Return the directions that classes claim; None where no part needs them. They follow from the last weight."""
+        if weight is None or UNCLAIMED not in self.task_parts:
             return None
-        head: nn.Module | None = self.__dict__["head"]  # a parametrised one has another weight each time it is asked
+        head: nn.Module | None = self.__dict__["head"]
         sources: list[Tensor] = [weight]
         if head is not None and not isinstance(weight, nn.Parameter):
+            # A parametrised layer makes another weight tensor each time it is asked: its own tensors tell about
+            # changes.
             sources = [*head.parameters(), *head.buffers()]
         return self._claims.get(sources, lambda: Claims(claims_of(weight))).matrix
 
     def constants(self) -> Constants:
-        """What follows from the buffers, see :class:`abnn.bayes.derived.Derived`."""
+        """Return what follows from the buffers. It is made anew only when these change, see :class:`Derived`."""
         return self._derived.get([*self._buffers.values()], self._make_constants)  # type: ignore[list-item]
 
     def _make_constants(self) -> Constants:
@@ -160,19 +188,19 @@ class Combined(nn.Module):
         parts, places, changed = len(self.names), len(b.bounds), self.names.index(CHANGED)
         wide = torch.float32 if b.centre.device.type == "mps" else torch.float64  # which MPS does not have
         share = (1 / (MEMBERS * b.spread.to(wide))).unsqueeze(2)  # of each member
-        ways = b.centre.new_zeros(3, 4, parts + places)
-        shift, low, high = ways
+        shift, low, high = b.centre.new_zeros(3, 4, parts + places)
         infinite = torch.finfo(low.dtype).max
-        low[0, :parts], high[0, :parts] = -CUT, CUT
-        low[1, :parts], high[1, :parts] = LOWEST, infinite
-        shift[2, :parts], high[2, :parts] = b.readable, infinite
-        low[3, :parts] = high[3, :parts] = 1
-        shift[3, changed], low[3, changed] = b.familiar, 0
-        high[3, parts:] = LARGEST
+        low[FOR_MEMBERS, :parts], high[FOR_MEMBERS, :parts] = -CUT, CUT
+        low[FOR_ANCHOR, :parts], high[FOR_ANCHOR, :parts] = LOWEST, infinite
+        shift[FOR_DESTROYED, :parts], high[FOR_DESTROYED, :parts] = b.readable, infinite
+        low[FOR_LIMITS, :parts] = high[FOR_LIMITS, :parts] = 1
+        shift[FOR_LIMITS, changed], low[FOR_LIMITS, changed] = b.familiar, 0
+        high[FOR_LIMITS, parts:] = LARGEST
         weight = torch.zeros_like(low, dtype=wide)
-        weight[0, :parts] = (b.linear * share).sum((0, 2))
-        weight[1, :parts], weight[2, :parts] = b.anchor, b.readable < NEVER / 2
-        weight[3, self.names.index(DESTROYED)] = -(b.mean * share[..., 0]).sum()
+        weight[FOR_MEMBERS, :parts] = (b.linear * share).sum((0, 2))
+        weight[FOR_ANCHOR, :parts] = b.anchor
+        weight[FOR_DESTROYED, :parts] = b.readable < NEVER / 2
+        weight[FOR_LIMITS, self.names.index(DESTROYED)] = -(b.mean * share[..., 0]).sum()
         return Constants(
             torch.cat([b.centre, b.bounds]),
             torch.cat([b.unit, torch.ones_like(b.bounds)]),
@@ -182,56 +210,50 @@ class Combined(nn.Module):
         )  # fmt: skip
 
     def raw_parts(self, evidence: Evidence, visible: Tensor | None = None) -> Tensor:
-        """[B, parts], in units of their own."""
-        return torch.cat(self._raw(evidence, visible), dim=1)
+        """Return the parts in units of their own, [B, parts].
 
-    def _raw(self, evidence: Evidence, visible: Tensor | None = None) -> list[Tensor]:
-        parts = [self.task.parts(evidence, self.usual(evidence.weight), visible), evidence.variances, evidence.kinds]
+        visible  the numbers of the classes that are not hidden; None: all
+        """
+        return torch.cat(self._columns(evidence, visible), dim=1)
+
+    def _columns(self, evidence: Evidence, visible: Tensor | None = None) -> list[Tensor]:
+        """Return what :meth:`raw_parts` joins, each [B, some parts]."""
+        columns = [self.task.parts(evidence, self.usual(evidence.weight), visible), evidence.variances, evidence.kinds]
         if evidence.classes is not None:
-            of_classes = evidence.classes if visible is None else evidence.classes[:, :, visible]
-            parts.append(of_classes[:, :, 0] if of_classes.shape[2] == 1 else of_classes.amin(2))
+            classes = evidence.classes if visible is None else evidence.classes[:, :, visible]
+            columns.append(classes[:, :, 0] if classes.shape[2] == 1 else classes.amin(2))
         if self.direction is not None:
             assert evidence.last is not None
-            parts.append(self.direction(direction(evidence.last))[:, None])
-        return parts
+            columns.append(self.direction(direction(evidence.last))[:, None])
+        return columns
 
     def in_units(self, raw: Tensor) -> Tensor:
-        """In units of what is usual, [B, parts]."""
+        """Return the parts in units of what is usual, [B, parts]."""
         return ((raw - self.centre) / self.unit).nan_to_num(nan=CUT)  # type: ignore[operator]
 
     def members(self, x: Tensor) -> Tensor:
-        """What each small network says, not standardised, [members, B]."""
-        return say(x.clamp(-CUT, CUT), self.linear, self.inner, self.offset, self.outer)  # type: ignore[arg-type]
-
-    def far(self, variances: Tensor) -> Tensor:
-        """T of the module's formula; :meth:`judge` computes the same with fewer kernels."""
-        beyond = (variances - self.bounds).amax(1).clamp(0, LARGEST)  # type: ignore[operator]
-        return STEEPNESS * beyond.expm1()
-
-    def destroyed(self, x: Tensor) -> Tensor:
-        """D of the module's formula, [B], likewise; ``readable`` has q and r at the places of their parts, 0 at that of odds for tables, and :data:`NEVER` elsewhere, where nothing counts."""
-        return ((x - self.readable).clamp_min(0) * (self.readable < NEVER / 2)).sum(1)  # type: ignore[operator]
-
-    def forward(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
-        """The score of each input, [B], and its parts in units of what is usual, [B, parts]; never in half precision."""
-        return self.judge(evidence)[:2]
+        """Return what each member says about parts in units, not standardised, [members, B]."""
+        b: Any = self
+        return member_scores(x.clamp(-CUT, CUT), b.linear, b.inner, b.offset, b.outer)
 
     def judge(self, evidence: Evidence) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the score, [B], its parts, [B, parts], and how much of :attr:`Prediction.probs` is the attached prediction, [B].
+        """Return three things about each input; none of it is computed in half precision:
 
-        Nothing up to ``familiar`` units of how changed ordinary inputs look, ``trust`` from one unit more on; see
-        :mod:`abnn.train.combine.trust`.
+        * the score, [B]
+        * its parts in units of what is usual, [B, parts]
+        * the share of the attached prediction in :attr:`Prediction.probs`, [B]: 0 up to ``familiar`` units of "looks
+          changed", ``trust`` from one unit more on, see :mod:`abnn.train.combine.trust`
         """
         with torch.autocast(evidence.plain.device.type, enabled=False):
-            constants, count = self.constants(), len(self.names)
-            raw = torch.cat([*self._raw(evidence), evidence.variances], dim=1)
+            constants, parts = self.constants(), len(self.names)
+            raw = torch.cat([*self._columns(evidence), evidence.variances], dim=1)
             x = ((raw - constants.centre) / constants.unit).nan_to_num(nan=CUT)
-            ways = (x[:, None] - constants.shift).clamp(constants.low, constants.high)
-            hidden = torch.addmm(constants.offset, ways[:, 0, :count], constants.inner).tanh()
-            near = ways.flatten(1) @ constants.weight + hidden @ constants.outer
-            far = ways[:, 3, count:].amax(1).expm1()
-            share = ways[:, 3, self.names.index(CHANGED)] * self.trust  # type: ignore[operator]
-            return near.add(far, alpha=STEEPNESS), x[:, :count], share
+            rows = (x[:, None] - constants.shift).clamp(constants.low, constants.high)
+            hidden = torch.addmm(constants.offset, rows[:, FOR_MEMBERS, :parts], constants.inner).tanh()
+            near = rows.flatten(1) @ constants.weight + hidden @ constants.outer  # all but T
+            far = rows[:, FOR_LIMITS, parts:].amax(1).expm1()  # T / 10
+            share = rows[:, FOR_LIMITS, self.names.index(CHANGED)] * self.trust  # type: ignore[operator]
+            return near.add(far, alpha=STEEPNESS), x[:, :parts], share
 
 
 @score("combined", statistics=True)
@@ -241,7 +263,10 @@ def _combined(prediction: Any) -> Tensor:
 
 @score("failures", statistics=True, about=("classes", "labels"))
 def _failures(prediction: Any) -> Tensor:
-    """For whoever asks "is this prediction wrong?" of ordinary, changed and unknown inputs alike: small odds count more."""
+    """Return the combined score with small odds counting more.
+
+    It is for whoever asks "is this prediction wrong?" of ordinary, changed and unknown inputs alike.
+    """
     return prediction.combined + WEIGHT_OF_ODDS * prediction.parts["odds"].clamp(-CUT, CUT)
 
 
@@ -252,5 +277,5 @@ def _energy(prediction: Any) -> Tensor:
 
 @score("distance", statistics=True)
 def _distance(prediction: Any) -> Tensor:
-    """The mean of ln v over all places, in units of what is usual."""
+    """Return the mean of ln v over all places, in units of what is usual."""
     return torch.stack([part for name, part in prediction.parts.items() if name.startswith("distance at ")]).mean(0)

@@ -1,4 +1,5 @@
-"""Scores of the predicted probabilities alone. With p_s those of draw s, p the prediction, and H(p) = - sum_k p_k ln p_k / ln K:
+"""Scores of the predicted probabilities alone. With p_s those of draw s, p the prediction, and H(p) = - sum_k p_k ln
+p_k / ln K:
 
 max-probability     1 - max_k p_k                      how sure the prediction is
 margin              1 - (p_1 - p_2)                    how near the second class is
@@ -39,7 +40,7 @@ def expected_entropy(samples: Tensor) -> Tensor:
 
 
 def mutual_information(samples: Tensor) -> Tensor:
-    """Never negative: entropy is concave; what rounding leaves below zero is cut."""
+    """Return the mutual information, never below zero: entropy is concave, and rounding errors are cut."""
     return (entropy(samples) - expected_entropy(samples)).clamp_min(0)
 
 
@@ -59,7 +60,7 @@ SAMPLE_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "mutual-information": mutual_information,
     "variance": variance,
 }
-ONE_DRAW_SCORES = ("max-probability", "margin", "entropy")  # those that a single draw can give
+ONE_DRAW_SCORES = ("max-probability", "margin", "entropy")  # scores that need no more than one draw
 
 
 def _formula(name: str) -> Formula:
@@ -75,6 +76,6 @@ for _name in SAMPLE_SCORES:
 
 @score("label-entropy", about=("labels",))
 def _label_entropy(prediction: Any) -> Tensor:
-    """The mean over labels of the entropy of yes or no, in units of its largest value."""
+    """Return the mean over labels of the entropy of yes or no, in units of its largest value."""
     probs = prediction.probs
     return -(torch.xlogy(probs, probs) + torch.xlogy(1 - probs, 1 - probs)).mean(-1) / math.log(2)

@@ -22,9 +22,10 @@ Formula = Callable[[Any], Tensor]  # from an :class:`abnn.predict.prediction.Pre
 
 @dataclass(frozen=True)
 class Score:
-    """A score by its name.
+    """A score with its name.
 
-    statistics  whether it needs what a fit has learnt of the data
+    formula     returns one number for each input of a prediction
+    statistics  whether it needs what a fit learns of the data
     about       the kinds of predictions that have it: "classes", "numbers", "labels"
     """
 
@@ -34,7 +35,7 @@ class Score:
     about: tuple[str, ...] = ALL
 
     def check(self, prediction: Any) -> None:
-        """Raise an error where the prediction lacks what the score needs; nothing is computed."""
+        """Raise an error where the prediction lacks what the score needs. This computes nothing."""
         if self.statistics and prediction.combined is None:
             raise without_statistics(self.name)
 
@@ -47,7 +48,7 @@ SCORES: dict[str, Score] = {}
 
 
 def score(name: str, statistics: bool = False, about: tuple[str, ...] = ALL) -> Callable[[Formula], Formula]:
-    """Make a function of a prediction known as a score."""
+    """Return a decorator that registers a function of a prediction as a score."""
 
     def register(formula: Formula) -> Formula:
         if name in SCORES:
@@ -59,13 +60,17 @@ def score(name: str, statistics: bool = False, about: tuple[str, ...] = ALL) -> 
 
 
 def find_score(name: str, more: tuple[str, ...] = (), about: str | None = None) -> Score:
-    """Return the score of a name; ``more``: other names that the error shall mention; ``about``: what predictions consist of."""
+    """Return the score of a name. A name that is not known is an error.
+
+    more   other names that the error mentions
+    about  what predictions consist of, see :class:`Score`; None: of anything
+    """
     if name not in SCORES or about not in (None, *SCORES[name].about):
         raise unknown("score", name, (*(each.name for each in SCORES.values() if about in (None, *each.about)), *more))
     return SCORES[name]
 
 
 def without_statistics(name: str) -> NotFittedError:
-    """Return the error about a score that needs what was not gathered."""
+    """Return the error for a score that needs what a fit learns, where there was no fit."""
     usable = ", ".join(each.name for each in SCORES.values() if not each.statistics)
     return NotFittedError(f"score: {name!r} needs what abnn.fit() learns of the data; without it use one of {usable}.")

@@ -1,4 +1,8 @@
-"""What counts how much in the combined score: ``gather`` reads, ``members`` learns the order of inputs, ``learn`` does all of it."""
+"""Learns what counts how much in the combined score.
+
+``learn`` does all of it, ``gather`` reads what the model says, ``members`` learns the order of inputs, and ``trust``
+how much attachments count in a prediction.
+"""
 
 from abnn.train.combine.learn import learn_score
 from abnn.train.combine.members import auroc

@@ -1,10 +1,10 @@
-"""Read what a model says about inputs: of the data, and of outliers that are made of it."""
+"""Gather what a model says about inputs: about the data, and about outliers that are made of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,23 +21,24 @@ from abnn.tasks.spread import Fitted
 from abnn.train.batches import check_batch
 from abnn.train.combine.hidden_words import padded
 
-MADE, FEWEST_ROUNDS, MOST_ROUNDS = 3000, 2, 8  # outliers, and how often they are made of each input
-MILD, SEVERE = 0.3, 0.7
+OUTLIERS = 3000  # to make, where the rounds below allow it
+FEWEST_ROUNDS, MOST_ROUNDS = 2, 8  # how often outliers are made of each input
+MILD, SEVERE = 0.3, 0.7  # the largest severity of a changed outlier, the smallest of a destroyed one
 Batches = Iterable[tuple[Any, Tensor]]
 
 
-def first(batches: Batches, most: int) -> Iterator[tuple[Any, Tensor]]:
-    """Yield batches until they have so many inputs."""
+def take(batches: Batches, inputs: int) -> Iterator[tuple[Any, Tensor]]:
+    """Yield batches until they have this many inputs."""
     count = 0
     for x, y in batches:
         yield x, y
         count += len(y)
-        if count >= most:
+        if count >= inputs:
             return
 
 
-def checked(model: AttachedNetwork, batches: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
-    """Yield inputs and labels on the model's device; an error for a batch that does not fit."""
+def check_batches(model: AttachedNetwork, batches: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
+    """Yield inputs and labels on the model's device. A batch that does not fit the model is an error."""
     for batch in batches:
         x, y = check_batch(model, batch)
         yield x.to(model.device), y.to(model.device)
@@ -46,46 +47,50 @@ def checked(model: AttachedNetwork, batches: Iterable[Any]) -> Iterator[tuple[An
 def gather_moments(
     model: AttachedNetwork, run: Pass, batches: Batches, fabric: Any
 ) -> tuple[list[Moments | WordCounts], Fitted | None, list[list[Tensor]]]:
-    """Return the moments of every place's condensed features, or counts of its words, over the batches of all processes.
+    """Return three things about the batches of all processes:
 
-    Behind them come those of the last features' direction, where it is a part. Beside them comes what learning widths needs of these inputs, and the features of the first of them, batch by batch.
+    * for every place, the moments of its condensed features, or the counts of its words. Where the direction of the
+      last features is a part, its moments come last
+    * what learning widths needs of these inputs; None: the task has no widths. Of this process alone
+    * the condensed features of the first inputs, batch by batch. Of this process alone
     """
     assert model.closed_form is not None
     classes = model.closed_form.classes
-    moments, found = model.closed_form.gatherers(), []
-    of_direction = model.combined.direction
-    if of_direction is not None:
-        moments.append(of_direction.gatherer())
-    kept: list[list[Tensor]] = []
+    moments = model.closed_form.gatherers()
+    direction_part = model.combined.direction
+    if direction_part is not None:
+        moments.append(direction_part.gatherer())
+    first_features: list[list[Tensor]] = []
+    rows: list[tuple[Tensor, Tensor, Tensor | None, Tensor]] = []  # outputs, last features and targets
     count = 0
     for x, y in batches:
         outputs = run(x)
-        noted, last = run.take_features()
-        features = [condense(part).cpu() for part in noted]
+        place_features, last = run.take_features()
+        features = [condense(part).cpu() for part in place_features]
         one_class = torch.zeros(len(y), dtype=torch.int64)
-        for each, part in zip(moments, features):
-            each.add(part, y.cpu() if classes else one_class)
-        if of_direction is not None:
+        for gatherer, part in zip(moments, features):
+            gatherer.add(part, y.cpu() if classes else one_class)
+        if direction_part is not None:
             assert last is not None
             moments[-1].add(direction(last).cpu(), one_class)
-        if count < MADE:
-            kept.append(features)
+        if count < OUTLIERS:
+            first_features.append(features)
         count += len(y)
         if model.task.spread is not None:
-            said = model.evidence(outputs, last, outputs.new_zeros(len(x), 0))
-            found.append((said.plain, said.attached, last, y))
-    plain, attached, lasts, targets = zip(*found) if found else ((), (), (), ())
+            evidence = model.evidence(outputs, last, outputs.new_zeros(len(x), 0))
+            rows.append((evidence.plain, evidence.attached, last, y))
     fitted = None
-    if found:
+    if rows:
+        plain, attached, lasts, targets = zip(*rows)
         last = None if lasts[0] is None else torch.cat(lasts)
         fitted = Fitted(torch.cat(plain), torch.cat(attached), last, torch.cat(targets))
     if fabric.world_size == 1:
-        return moments, fitted, kept
+        return moments, fitted, first_features
     total, *others = [fabric.broadcast(moments, src=rank) for rank in range(fabric.world_size)]
     for process in others:  # everywhere in the same order, so that all have the same bits
-        for each, other in zip(total, process):
-            each.join(other)
-    return total, fitted, kept
+        for gatherer, other in zip(total, process):
+            gatherer.join(other)
+    return total, fitted, first_features
 
 
 def learn_witness(
@@ -96,7 +101,8 @@ def learn_witness(
     outliers: Outliers | None,
     generator: torch.Generator,
 ) -> None:
-    """Teach the witness from features of ordinary inputs and of outliers that are made of them; without outliers it says nothing.
+    """Teach the witness from features of ordinary inputs and of outliers made of them. Without outliers it says
+    nothing.
 
     ordinary  condensed features of some inputs, batch by batch
     read      returns batches of inputs to make outliers of, as often as it is called
@@ -104,82 +110,89 @@ def learn_witness(
     assert model.closed_form is not None
     closed_form = model.closed_form
 
-    def seen(features: Sequence[Tensor]) -> Tensor:
+    def whiten(features: Sequence[Tensor]) -> Tensor:
         white = closed_form.whiten([part.to(model.device) for part in features])
         return cut(white).transpose(0, 1).flatten(1).cpu()
 
-    kinds: list[list[Tensor]] = [[seen(each) for each in ordinary], [], []]
-    made = 0
+    changed: list[Tensor] = []
+    destroyed: list[Tensor] = []
+    count = 0
     for _ in range(0 if outliers is None else MOST_ROUNDS):
-        for x, y in first(read(), MADE - made):
+        for x, y in take(read(), OUTLIERS - count):
             assert outliers is not None
             batch = outliers(x, y, generator)
             run(batch.x)
-            white, severity = seen([condense(part) for part in run.take_features()[0]]), batch.severity.cpu()
-            kinds[1].append(white[severity <= MILD])
-            kinds[2].append(white[severity >= SEVERE])
-            made += len(y)
-        if made >= MADE:
+            white, severity = whiten([condense(part) for part in run.take_features()[0]]), batch.severity.cpu()
+            changed.append(white[severity <= MILD])
+            destroyed.append(white[severity >= SEVERE])
+            count += len(y)
+        if count >= OUTLIERS:
             break
-    closed_form.witness.learn([torch.cat(each) if each else torch.zeros(0, 0) for each in kinds])
+    kinds = [[whiten(features) for features in ordinary], changed, destroyed]
+    closed_form.witness.learn([torch.cat(kind) if kind else torch.zeros(0, 0) for kind in kinds])
 
 
 def gather_evidence(model: AttachedNetwork, run: Pass, batches: Batches) -> tuple[Evidence, list[Any], list[Tensor]]:
-    """Return what the model says about inputs, with these and their labels."""
-    found, inputs, labels = [], [], []
+    """Return what the model says about all inputs, and the inputs and their labels, batch by batch."""
+    evidence, inputs, labels = [], [], []
     for x, y in batches:
-        found.append(model.gather(run, run(x)))
+        evidence.append(model.gather(run, run(x)))
         inputs.append(x)
         labels.append(y)
-    return join(found), inputs, labels
+    return _join(evidence), inputs, labels
 
 
 PER_INPUT = ("plain", "attached", "last", "variances", "kinds", "classes")
-"""The fields of evidence that have a row for each input; the others belong to the network."""
+"""The fields of evidence with one row for each input, words aside. The other fields belong to the network."""
 
 
-def join(found: list[Evidence]) -> Evidence:
+def _join(batches: list[Evidence]) -> Evidence:
     """Return the evidence of all inputs of several batches."""
-    parts = {name: [getattr(each, name) for each in found] for name in PER_INPUT}
-    joined = {name: torch.cat(rows) for name, rows in parts.items() if rows[0] is not None}
-    words = None if found[0].words is None else padded([each.words for each in found if each.words is not None])
-    return found[0]._replace(**joined, words=words)
+    parts = {name: [getattr(batch, name) for batch in batches] for name in PER_INPUT}
+    joint = {name: torch.cat(rows) for name, rows in parts.items() if rows[0] is not None}
+    words = None
+    if batches[0].words is not None:
+        words = padded([batch.words for batch in batches if batch.words is not None])
+    return batches[0]._replace(**joint, words=words)
 
 
-def pick(evidence: Evidence, rows: Tensor) -> Evidence:
-    """Return the evidence of some inputs."""
+def _select(evidence: Evidence, rows: Tensor) -> Evidence:
+    """Return the evidence of some inputs, by their numbers."""
     values = {name: getattr(evidence, name) for name in (*PER_INPUT, "words")}
     return evidence._replace(**{name: value[rows] for name, value in values.items() if value is not None})
 
 
-Made = tuple[Evidence, Tensor]
-"""Evidence of outliers, and the labels of the inputs that they were made of."""
+class LabelledOutliers(NamedTuple):
+    """Evidence of outliers, and the labels of the inputs that they were made of."""
+
+    evidence: Evidence
+    labels: Tensor
 
 
-def make(
+def gather_outliers(
     model: AttachedNetwork,
     run: Pass,
-    source: list[Any],
+    inputs: list[Any],
     labels: list[Tensor],
     outliers: Outliers | None,
     generator: torch.Generator,
-) -> tuple[Made | None, Made | None]:
-    """Return changed and destroyed inputs that are made of others; None where there are none of a kind."""
+) -> tuple[LabelledOutliers | None, LabelledOutliers | None]:
+    """Return changed and destroyed outliers, made of inputs that come batch by batch; None for a kind without any."""
     if outliers is None:
         return None, None
-    count = sum(map(len, source))
-    rounds = min(MOST_ROUNDS, max(FEWEST_ROUNDS, math.ceil(MADE / count)))
-    found, severities, own = [], [], []
+    count = sum(map(len, inputs))
+    rounds = min(MOST_ROUNDS, max(FEWEST_ROUNDS, math.ceil(OUTLIERS / count)))
+    batches, severities, outlier_labels = [], [], []
     for _ in range(rounds):
-        for x, y in zip(source, labels):
+        for x, y in zip(inputs, labels):
             batch = outliers(x, y, generator)
-            found.append(model.gather(run, run(batch.x)))
+            batches.append(model.gather(run, run(batch.x)))
             severities.append(batch.severity)
-            own.append(y)
-    evidence, severity, label = join(found), torch.cat(severities), torch.cat(own)
+            outlier_labels.append(y)
+    evidence, severity, label = _join(batches), torch.cat(severities), torch.cat(outlier_labels)
 
-    def part(chosen: Tensor) -> Made | None:
-        rows = chosen.to(label.device).nonzero()[:, 0]
-        return (pick(evidence, rows), label[rows]) if len(rows) else None
+    def subset(mask: Tensor) -> LabelledOutliers | None:
+        rows = mask.to(label.device).nonzero()[:, 0]
+        return LabelledOutliers(_select(evidence, rows), label[rows]) if len(rows) else None
 
-    return part(severity <= MILD), part(severity >= SEVERE)
+    return subset(severity <= MILD), subset(severity >= SEVERE)

@@ -1,4 +1,4 @@
-"""What the closed form of words would say if the data had no inputs of some classes: hidden classes take their words along."""
+"""Hidden classes take their words along: what the closed form of words would say without the inputs of some classes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from abnn.model.evidence import Evidence
 
 
 class HiddenWords:
-    """Evidence of inputs as it were without some classes.
+    """Turns evidence into what it would be if the data had no inputs of some classes.
 
     words   of the closed form; None: the network reads no words
-    counts  of the data that it was gathered from, likewise
+    counts  of the words in the data that the closed form was learnt from; None: the network reads no words
     """
 
     def __init__(self, words: Words | None, counts: WordCounts | None) -> None:
         self.words, self.counts = words, counts
 
     def __call__(self, evidence: Evidence, hidden: Tensor) -> Evidence:
-        """Return evidence whose first place, that of words, knows nothing of classes that are hidden, [C]."""
+        """Return evidence whose first place, that of words, does not know the hidden classes, [C] as bools."""
         if self.words is None or self.counts is None or evidence.words is None or evidence.classes is None:
             return evidence
         if not bool(hidden.any()) or not bool(evidence.classes[:, 0].any()):
@@ -28,13 +28,13 @@ class HiddenWords:
         words = Words(self.words.vocabulary, self.words.classes)
         words.set(self.counts.without(hidden.cpu()))
         variances, classes = evidence.variances.clone(), evidence.classes.clone()
-        own, relative = words.to(variances.device)(evidence.words)
-        assert relative is not None
-        variances[:, 0], classes[:, 0] = own.log(), relative
+        word_variance, ratios = words.to(variances.device)(evidence.words)
+        assert ratios is not None
+        variances[:, 0], classes[:, 0] = word_variance.log(), ratios
         return evidence._replace(variances=variances, classes=classes)
 
 
 def padded(tokens: list[Tensor]) -> Tensor:
-    """Return tokens of several batches as one tensor; -1 is no word."""
-    length = max(each.shape[1] for each in tokens)
-    return torch.cat([torch.nn.functional.pad(each, (0, length - each.shape[1]), value=-1) for each in tokens])
+    """Return the tokens of several batches as one tensor; -1 fills up short rows and is no word."""
+    length = max(batch.shape[1] for batch in tokens)
+    return torch.cat([torch.nn.functional.pad(batch, (0, length - batch.shape[1]), value=-1) for batch in tokens])

@@ -1,15 +1,19 @@
-"""The small networks of the combined score, and how much energies count beside them.
+"""The small networks of the combined score (its *members*), and how much energies count beside them.
 
-Four groups of inputs are told apart: ordinary ones; *changed* ones, outliers of severity at most 0.3; *destroyed* ones, of severity
-at least 0.7; and *near* ones, ordinary inputs of classes that are hidden from the network (a random fifth of them, several
-times over: their logits are left out). Of ordinary inputs some are *right* and some *wrong*, of changed ones *readable* and *misread*: by
-the network's own predictions. The score is to order pairs of them:
+A score has to tell four kinds of inputs apart:
+
+    ordinary   held-out inputs as they are. The network's own predictions split them into *right* and *wrong* ones
+    changed    outliers of severity at most 0.3. The same predictions split them into *readable* and *misread* ones
+    destroyed  outliers of severity at least 0.7
+    near       ordinary inputs of a hidden class: a random fifth of the classes is hidden, several times over, by
+               leaving their logits out
+
+The members learn to order pairs of inputs of different kinds:
 
     minimise  sum over pairs  weight * softplus(s(less) - s(more)).
 
-Each member sees pairs of its own, with some parts left out at random. Energies and odds count beside them, see :func:`choose_anchor`.
-
-How far held-out inputs can be believed is asked first, see :func:`seen_before`.
+Each member sees pairs of its own, with some parts left out at random. Energies and odds count beside the members, see
+:func:`choose_anchor`. :func:`training_overlap` first asks how far held-out inputs can be believed.
 """
 
 from __future__ import annotations
@@ -23,81 +27,128 @@ from torch import Tensor
 
 from abnn.model.evidence import Evidence
 from abnn.model.network import AttachedNetwork
-from abnn.scores.combined import CUT, MEMBERS, say
-from abnn.train.combine.gather import Made
+from abnn.scores.combined import CUT, MEMBERS, member_scores
+from abnn.train.combine.gather import LabelledOutliers
 from abnn.train.combine.hidden_words import HiddenWords
 
+
+class ByOverlap(NamedTuple):
+    """A setting with one value for each end of :func:`training_overlap`.
+
+    new      where held-out inputs are new to the network
+    trained  where the network was trained on them
+    """
+
+    new: float
+    trained: float
+
+    def at(self, overlap: float) -> float:
+        """Return the value for an overlap in [0, 1], on the line between both ends."""
+        return _between(self.new, self.trained, overlap)
+
+
+class Ramp(NamedTuple):
+    """Two values between which something begins to count: not at all up to ``start``, fully from ``end`` on."""
+
+    start: float
+    end: float
+
+    def share(self, value: float) -> float:
+        """Return how far a value is on its way from start to end, in [0, 1]."""
+        return min(1.0, max(0.0, (value - self.start) / (self.end - self.start)))
+
+
 WEIGHTS = {
-    ("ordinary", "near"): (6.0, 4.0),
-    ("ordinary", "destroyed"): (4.0, 3.0),
-    ("changed", "near"): (8.0, 4.0),
-    ("changed", "destroyed"): (4.0, 3.0),
-    ("near", "destroyed"): (0.3, 12.0),
-    ("right", "wrong"): (3.0, 1.5),
-    ("readable", "misread"): (4.0, 1.0),
-    ("ordinary", "changed"): (0.5, 0.5),
+    ("ordinary", "near"): ByOverlap(new=6.0, trained=4.0),
+    ("ordinary", "destroyed"): ByOverlap(new=4.0, trained=3.0),
+    ("changed", "near"): ByOverlap(new=8.0, trained=4.0),
+    ("changed", "destroyed"): ByOverlap(new=4.0, trained=3.0),
+    ("near", "destroyed"): ByOverlap(new=0.3, trained=12.0),
+    ("right", "wrong"): ByOverlap(new=3.0, trained=1.5),
+    ("readable", "misread"): ByOverlap(new=4.0, trained=1.0),
+    ("ordinary", "changed"): ByOverlap(new=0.5, trained=0.5),
 }
-"""How much each pair counts where held-out inputs are new to the network, and where they are not; the first of a pair is to be less uncertain."""
-KNOWN, WELL_KNOWN = 0.95, 0.99
-"""AUROCs of near inputs by the network's own energy: up to the first, held-out inputs are new to it; from the second on, they are not."""
-DROPPED = (0.05, 0.5)
-"""The share of parts that a member does not see in a step, likewise."""
-FEW, ENOUGH = 80, 160
-"""Held-out inputs: up to the first, it does not count that changed inputs lie below near ones, nor where features point; from the second on, both count
-wholly. To learn from a few inputs that looking changed is an excuse took 30 points off a recurrent network's outliers."""
-EXCUSED, LEAST_EXCUSED = (0.58, 0.72), 2.0
-"""AUROCs of "changed inputs lie below near ones" by the better of the network's own energy and odds: up to the first, that counts
-:data:`LEAST_EXCUSED` where data are new; from the second on, as :data:`WEIGHTS` say. EfficientNet-Lite orders them at 0.75 to 0.86, three MobileNets and a
-ResNet-50 at 0.45 to 0.58. With 8 these excused far inputs and mistakes, too, which the networks' own scores find; with 2 no order of held-out inputs is worse than theirs."""
-ENERGIES = (["energy"], ["energy", "attached energy"], ["widened energy", "widened attached energy"])
-AS_THEY_ARE, WIDENED, TOLERANCE = 0.25, 0.5, 0.01
-"""How much energies count beside what was learnt, and what widening may cost in the AUROC of near inputs."""
-ODDS = (0.1, 0.0)
-"""How much odds do, where held-out inputs are new to the network and where they are not: there its mistakes cannot be seen."""
+"""How much each pair of kinds counts; inputs of the first kind should get the lower score."""
+OVERLAP_AUROC = Ramp(0.95, 0.99)
+"""AUROCs of near against ordinary inputs by the network's own energy: :func:`training_overlap` follows from them."""
+DROPPED_SHARE = ByOverlap(new=0.05, trained=0.5)
+"""The share of parts that a member does not see in one step."""
+ENOUGH_INPUTS = Ramp(80, 160)
+"""Numbers of held-out inputs. They decide how much the pair changed below near counts, and how much directions count.
+From a few inputs, members learn that looking changed is an excuse: that took 30 points off a recurrent network's
+outliers."""
+EXCUSE_AUROC, LEAST_EXCUSE = Ramp(0.58, 0.72), 2.0
+"""AUROCs of near against changed inputs by the network's own energy or odds, whichever is better; and the least weight
+of this pair where data are new. The weight grows from there to that of :data:`WEIGHTS`.
+
+EfficientNet-Lite orders these inputs at 0.75 to 0.86, three MobileNets and a ResNet-50 at 0.45 to 0.58. With a weight
+of 8, the score of these also excused far inputs and mistakes, which the networks' own scores find. With 2, no order of
+held-out inputs is worse than that of the networks' own scores."""
+PLAIN_ENERGY = ["energy"]
+BOTH_ENERGIES = ["energy", "attached energy"]
+WIDENED_ENERGIES = ["widened energy", "widened attached energy"]
+BOTH_WEIGHT, WIDENED_WEIGHT = 0.25, 0.5
+"""How much the mean of both energies counts beside the members, and how much that of both widened energies."""
+WIDENING_TOLERANCE = 0.01
+"""How much lower the AUROC of near inputs by widened energies may be than by the plain energy."""
+ODDS_WEIGHT = ByOverlap(new=0.1, trained=0.0)
+"""How much odds count beside the members. A network shows no mistakes on data that it was trained on."""
 WORDS = "distance at words"
-OF_WORDS = {WORDS: 0.5, "nearest class at words": 0.5, "nearest class at meaning": 0.5, "odds": 0.5}
-"""How much each of these counts beside what was learnt, where inputs are words. No pair can teach that: hidden classes are some that the
-network has learnt from, so its energies find all of them, and words that nobody knows do not occur in them. Odds are among them, or words would
-drown what the network says about its mistakes."""
+WORD_WEIGHTS = {WORDS: 0.5, "nearest class at words": 0.5, "nearest class at meaning": 0.5, "odds": 0.5}
+"""How much each of these parts counts beside the members, where inputs are words.
+
+No pair can teach these weights: the network has learnt from hidden classes, so its energies find all of them, and words
+that nobody knows do not occur in them. Odds are in the list, or words would drown what the network says about its
+mistakes."""
 ROUNDS = 8  # of hidden classes
 STEPS, PAIRS, RATE, DECAY = 450, 256, 5e-3, 0.1
-FINEST = 1e-3  # unit of a part, relative to its size: what differs by less is rounding
+FINEST = 1e-3  # the least unit of a part, relative to its size: smaller differences are rounding
 
 
-class Seen(NamedTuple):
-    """What the model says about held-out inputs and outliers made of them, the labels, and how words of hidden classes are hidden."""
+class HeldOut(NamedTuple):
+    """What is known about held-out inputs.
+
+    ordinary            evidence of the inputs themselves
+    labels              their labels
+    changed, destroyed  outliers made of them; None: there are none
+    hide                gives evidence in which the words of hidden classes are unknown
+    """
 
     ordinary: Evidence
     labels: Tensor
-    changed: Made | None
-    destroyed: Made | None
+    changed: LabelledOutliers | None
+    destroyed: LabelledOutliers | None
     hide: HiddenWords
 
 
 Groups = dict[str, Tensor]
-"""Parts of inputs of every kind, in units of what is usual, [N, parts]."""
+"""Parts of the inputs of every kind, in units of what is usual, [N, parts]."""
 
 
 def unit_of(raw: Tensor) -> Tensor:
-    """The spread of each part: that of a standard deviation where it is Gaussian; never zero."""
+    """Return the spread of each part, never zero. For a Gaussian part it is the standard deviation."""
     ordered = raw.sort(0).values
     low, high = (ordered[round(share * (len(raw) - 1))] for share in (0.05, 0.95))
     return ((high - low) / 3.3).clamp_min(FINEST * (1 + raw.abs().amax(0)))
 
 
-def groups_of(model: AttachedNetwork, seen: Seen, generator: torch.Generator) -> Groups:
-    """Rows of every kind that occurs, over all rounds of hidden classes; one round that hides none where a task cannot."""
-    none = torch.zeros(model.classes, dtype=torch.bool)
-    rounds = model.task.hidden_classes(model.classes, ROUNDS, generator) or [none]
-    if bool((seen.labels == seen.labels[0]).all()):  # of one class: where that is hidden, nothing is left
-        rounds = [none]
-    found = [_round(model, seen, each.to(seen.labels.device)) for each in rounds]
-    return {name: torch.cat([each[name] for each in found]) for name in found[0]}
+def gather_groups(model: AttachedNetwork, held_out: HeldOut, generator: torch.Generator) -> Groups:
+    """Return the parts of inputs of every kind that occurs, from all rounds of hidden classes.
+
+    Where a task cannot hide classes, there is one round that hides none.
+    """
+    nothing = torch.zeros(model.classes, dtype=torch.bool)
+    rounds = model.task.hidden_classes(model.classes, ROUNDS, generator) or [nothing]
+    labels = held_out.labels
+    if bool((labels == labels[0]).all()):  # a single class: with it hidden, nothing would be left
+        rounds = [nothing]
+    groups = [_groups_of_round(model, held_out, hidden.to(labels.device)) for hidden in rounds]
+    return {name: torch.cat([group[name] for group in groups]) for name in groups[0]}
 
 
-def _round(model: AttachedNetwork, seen: Seen, hidden: Tensor) -> Groups:
-    """Rows of every kind where some classes are hidden."""
-    ordinary, labels, changed, destroyed, hide = seen
+def _groups_of_round(model: AttachedNetwork, held_out: HeldOut, hidden: Tensor) -> Groups:
+    """Return the parts of inputs of every kind while some classes, [C] as bools, are hidden."""
+    ordinary, labels, changed, destroyed, hide = held_out
     combined, task = model.combined, model.task
     visible = (~hidden).nonzero()[:, 0] if bool(hidden.any()) else None
     near = task.hidden_inputs(labels, hidden)
@@ -105,145 +156,144 @@ def _round(model: AttachedNetwork, seen: Seen, hidden: Tensor) -> Groups:
     usual = raw if bool(near.all()) else raw[~near]
     centre, unit = usual.median(0).values, unit_of(usual)
 
-    def units(own: Tensor) -> Tensor:
-        return ((own - centre) / unit).nan_to_num(nan=CUT)
+    def in_units(values: Tensor) -> Tensor:
+        return ((values - centre) / unit).nan_to_num(nan=CUT)
 
-    x = units(raw)
+    parts = in_units(raw)
     right = task.right_inputs(ordinary, labels, hidden)
-    kinds = {"ordinary": ~near, "near": near, "right": right & ~near, "wrong": ~right & ~near}
-    groups = {name: x[chosen] for name, chosen in kinds.items()}
+    masks = {"ordinary": ~near, "near": near, "right": right & ~near, "wrong": ~right & ~near}
+    groups = {name: parts[mask] for name, mask in masks.items()}
     if changed is not None:
-        evidence, own_labels = changed
-        kept = ~task.hidden_inputs(own_labels, hidden)
-        rows = units(combined.raw_parts(hide(evidence, hidden), visible))
-        read = task.right_inputs(evidence, own_labels, hidden)
-        groups |= {"changed": rows[kept], "readable": rows[kept & read], "misread": rows[kept & ~read]}
+        visible_class = ~task.hidden_inputs(changed.labels, hidden)
+        parts = in_units(combined.raw_parts(hide(changed.evidence, hidden), visible))
+        right = task.right_inputs(changed.evidence, changed.labels, hidden)
+        groups["changed"] = parts[visible_class]
+        groups["readable"] = parts[visible_class & right]
+        groups["misread"] = parts[visible_class & ~right]
     if destroyed is not None:
-        groups["destroyed"] = units(combined.raw_parts(hide(destroyed[0], hidden), visible))
+        groups["destroyed"] = in_units(combined.raw_parts(hide(destroyed.evidence, hidden), visible))
     return groups
 
 
-def seen_before(combined: Any, groups: Groups) -> float:
-    """Return how sure it is that the network has learnt from this data itself, from 0 to 1: as far as its own energy finds all near inputs.
+def training_overlap(combined: Any, groups: Groups) -> float:
+    """Return how sure it is that the network was trained on the held-out inputs: 0 they are new to it, 1 it was.
 
-    Then it makes hardly any mistakes on held-out data, though it will on new data, and all that it says about them is too clean. Near
-    inputs are most like those mistakes, so destroyed inputs have to lie above near ones, and the score has to rest on many parts. Where no
-    class can be hidden, it is taken to be so.
+    A network that was trained on them finds nearly all near inputs by its own energy. It then makes hardly any mistakes
+    on held-out inputs, though it will on new ones, and all that it says about them is too clean. Near inputs are most
+    like its future mistakes: so destroyed inputs have to lie above near ones, and the score has to rest on many parts.
+
+    Where no class can be hidden, the answer is 1.
     """
-    found = _near_found(groups, _mean_of(combined, ENERGIES[0]))
-    return 1.0 if found is None else _share(found, (KNOWN, WELL_KNOWN))
+    found = _near_auroc(groups, _mean_weights(combined, PLAIN_ENERGY))
+    return 1.0 if found is None else OVERLAP_AUROC.share(found)
 
 
-def fit_members(combined: Any, groups: Groups, known: float, inputs: int, generator: torch.Generator) -> None:
-    """Fit the small networks to all pairs that occur; without any, they say nothing.
+def fit_members(combined: Any, groups: Groups, overlap: float, inputs: int, generator: torch.Generator) -> None:
+    """Fit the small networks to all pairs of kinds that occur. Without any pair, all their weights become zero.
 
-    known   how sure it is that the network has learnt from this data itself, see :func:`seen_before`
-    inputs  how many held-out inputs there are
+    overlap  see :func:`training_overlap`
+    inputs   how many held-out inputs there are
     """
     names = ("linear", "inner", "offset", "outer")
-    dropped = _between(DROPPED, known)
+    dropped_share = DROPPED_SHARE.at(overlap)
     pairs = [
         (*pair, weight)
-        for pair, weight in weights_of(combined, groups, known, inputs).items()
+        for pair, weight in pair_weights(combined, groups, overlap, inputs).items()
         if weight and all(len(groups.get(name, ())) for name in pair)
     ]
     if not pairs:
         for name in names:
             getattr(combined, name).zero_()
         return
-    device, parts, hidden = combined.linear.device, combined.taught, combined.inner.shape[2]
-    values = {}
+    device, parts, hidden = combined.linear.device, combined.member_parts, combined.inner.shape[2]
+    parameters = {}
     for name, scale in zip(names, (0.0, parts**-0.5, 0.3, hidden**-0.5)):
-        own = getattr(combined, name)
-        shape = own[:, :parts].shape if name in ("linear", "inner") else own.shape
+        buffer = getattr(combined, name)
+        shape = buffer[:, :parts].shape if name in ("linear", "inner") else buffer.shape
         start = scale * torch.randn(shape, generator=generator, dtype=torch.float32)
-        values[name] = start.to(device).requires_grad_(True)
+        parameters[name] = start.to(device).requires_grad_(True)
     sides = [name for less, more, _ in pairs for name in (less, more)]
-    rows = {name: groups[name] for name in dict.fromkeys(sides)}
-    table = torch.cat([*rows.values()])[:, :parts].clamp(-CUT, CUT)
-    starts = dict(zip(rows, itertools.accumulate(map(len, rows.values()), initial=0)))
+    groups = {name: groups[name] for name in dict.fromkeys(sides)}
+    table = torch.cat([*groups.values()])[:, :parts].clamp(-CUT, CUT)
+    first_rows = dict(zip(groups, itertools.accumulate(map(len, groups.values()), initial=0)))
     weights = table.new_tensor([weight for *_, weight in pairs])
-    optimizer = torch.optim.AdamW(values.values(), RATE, weight_decay=DECAY)
+    optimizer = torch.optim.AdamW(parameters.values(), RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
 
-    def draw(name: str) -> Tensor:
-        """Rows of the table for every member, [MEMBERS, PAIRS]: inputs of that kind."""
-        return starts[name] + torch.randint(len(rows[name]), (MEMBERS, PAIRS), generator=generator)
+    def draw_rows(name: str) -> Tensor:
+        """Return rows of the table with inputs of this kind for every member, [MEMBERS, PAIRS]."""
+        return first_rows[name] + torch.randint(len(groups[name]), (MEMBERS, PAIRS), generator=generator)
 
     for _ in range(STEPS):
         chances = torch.rand(MEMBERS, 1, parts, generator=generator, dtype=torch.float32)
-        shown = (chances >= dropped).float().mT.to(device)
-        places = torch.stack([draw(name) for name in sides], dim=1)
-        x = table.index_select(0, places.flatten().to(device)).unflatten(0, (MEMBERS, -1))
-        said = say(x, **values | {name: values[name] * shown for name in ("linear", "inner")})
-        less, more = said.unflatten(1, (len(pairs), 2, PAIRS)).unbind(2)
+        mask = (chances >= dropped_share).float().mT.to(device)
+        rows = torch.stack([draw_rows(name) for name in sides], dim=1)
+        x = table.index_select(0, rows.flatten().to(device)).unflatten(0, (MEMBERS, -1))
+        scores = member_scores(x, **parameters | {name: parameters[name] * mask for name in ("linear", "inner")})
+        less, more = scores.unflatten(1, (len(pairs), 2, PAIRS)).unbind(2)
         loss = (weights * F.softplus(less - more).mean(2)).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
     with torch.no_grad():
-        for name, value in values.items():
-            getattr(combined, name).zero_()[:, : value.shape[1]].copy_(value)
+        for name, parameter in parameters.items():
+            getattr(combined, name).zero_()[:, : parameter.shape[1]].copy_(parameter)
 
 
-def weights_of(combined: Any, groups: Groups, known: float, inputs: int) -> dict[tuple[str, str], float]:
-    """Return how much each pair counts. That changed inputs lie below near ones: as far as the network's own scores say so, and inputs are enough to tell."""
-    weights = {pair: _between(ends, known) for pair, ends in WEIGHTS.items()}
+def pair_weights(combined: Any, groups: Groups, overlap: float, inputs: int) -> dict[tuple[str, str], float]:
+    """Return how much each pair of kinds counts.
+
+    The pair changed below near counts less where there are few inputs. Where data are new, it also counts less if
+    neither the network's energy nor its odds order it well: change is excused as far as the network itself does so.
+    """
+    weights = {pair: weight.at(overlap) for pair, weight in WEIGHTS.items()}
     pair = ("changed", "near")
-    own = [combined.names.index(name) for name in ("energy", "odds") if name in combined.names]
+    columns = [combined.names.index(name) for name in ("energy", "odds") if name in combined.names]
     changed, near = (groups.get(name, torch.zeros(0, 0)) for name in pair)
-    excused = max((auroc(changed[:, n], near[:, n]) for n in own), default=1.0) if len(changed) and len(near) else 1.0
-    new, seen = WEIGHTS[pair]
-    new = _between((LEAST_EXCUSED, new), _share(excused, EXCUSED))
-    weights[pair] = enough(inputs) * _between((new, seen), known)
+    best = 1.0
+    if len(changed) and len(near):
+        best = max((auroc(changed[:, column], near[:, column]) for column in columns), default=1.0)
+    full = WEIGHTS[pair]
+    new = _between(LEAST_EXCUSE, full.new, EXCUSE_AUROC.share(best))
+    weights[pair] = ENOUGH_INPUTS.share(inputs) * full._replace(new=new).at(overlap)
     return weights
 
 
-def enough(inputs: int) -> float:
-    """Return how far so many held-out inputs can be believed, from 0 to 1."""
-    return _share(inputs, (FEW, ENOUGH))
-
-
-def _share(value: float, ends: tuple[float, float]) -> float:
-    """Return how far a value is on its way from one end to the other, from 0 to 1."""
-    low, high = ends
-    return min(1.0, max(0.0, (value - low) / (high - low)))
-
-
-def _between(ends: tuple[float, float], share: float) -> float:
-    """Return the number between both ends that is so far on its way from the first to the second."""
-    first, second = ends
+def _between(first: float, second: float, share: float) -> float:
+    """Return the number that lies this share of the way from the first number to the second."""
     return first + share * (second - first)
 
 
-def choose_anchor(combined: Any, groups: Groups, known: float) -> Tensor:
-    """How much energies and odds count beside what was learnt. Energies: with and without attachments, widened where that costs nothing.
+def choose_anchor(combined: Any, groups: Groups, overlap: float) -> Tensor:
+    """Return how much each part counts beside the members, [parts]: energies and odds, and words where inputs are
+    words.
 
-    Where the data are few for what the network knows, variances are noise, and near inputs, which lie where ordinary ones do,
-    drown in it; elsewhere widened energies are the better ones.
+    Energies are those with and without attachments. Widened energies are used unless they find near inputs worse. They
+    do where the data are few for what the network knows: variances are noise then, and near inputs drown in it, because
+    they lie where ordinary ones do.
     """
-    own, both, widened = (_mean_of(combined, names) for names in ENERGIES)
-    anchor = WIDENED * widened
-    by_widened, by_own = _near_found(groups, widened), _near_found(groups, own)
-    if by_widened is not None and by_own is not None and by_widened < by_own - TOLERANCE:
-        anchor = AS_THEY_ARE * both
-    beside = OF_WORDS if WORDS in combined.names else {"odds": _between(ODDS, known)}
-    for name, weight in beside.items():
+    plain, both, widened = (_mean_weights(combined, names) for names in (PLAIN_ENERGY, BOTH_ENERGIES, WIDENED_ENERGIES))
+    anchor = WIDENED_WEIGHT * widened
+    by_widened, by_plain = _near_auroc(groups, widened), _near_auroc(groups, plain)
+    if by_widened is not None and by_plain is not None and by_widened < by_plain - WIDENING_TOLERANCE:
+        anchor = BOTH_WEIGHT * both
+    others = WORD_WEIGHTS if WORDS in combined.names else {"odds": ODDS_WEIGHT.at(overlap)}
+    for name, weight in others.items():
         if name in combined.names:
             anchor[combined.names.index(name)] += weight
     return anchor
 
 
-def _near_found(groups: Groups, weights: Tensor) -> float | None:
-    """The AUROC of near against ordinary inputs by a weighted sum of parts; None where either are missing."""
+def _near_auroc(groups: Groups, weights: Tensor) -> float | None:
+    """Return the AUROC of near against ordinary inputs by a weighted sum of parts; None where one kind is missing."""
     if not {"ordinary", "near"} <= groups.keys() or not len(groups["near"]):
         return None
     return auroc(groups["ordinary"] @ weights, groups["near"] @ weights)
 
 
-def _mean_of(combined: Any, names: list[str]) -> Tensor:
-    """Weights of parts that give the mean of the named ones; a task without them has its first part instead."""
+def _mean_weights(combined: Any, names: list[str]) -> Tensor:
+    """Return weights of all parts that give the mean of the named ones; of the first part where a task has none."""
     weights = torch.zeros_like(combined.centre)
     places = [combined.names.index(name) for name in names if name in combined.names] or [0]
     weights[places] = 1 / len(places)

@@ -1,7 +1,7 @@
-"""A pass that reads features, a few inputs at a time on the CPU.
+"""A pass that reads features. On the CPU it takes a few inputs at a time.
 
-Tensors of more than 32 MiB get new pages from the system each time, see :mod:`abnn.predict.heap`. With 64 images of 224 pixels that took two thirds
-of the time of an EfficientNet's pass.
+The system gives every tensor of more than 32 MiB new pages of memory, see :mod:`abnn.predict.heap`. With 64 images of
+224 pixels that took two thirds of the time of an EfficientNet's pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from abnn.predict.heap import keep_heap
 
 
 class ReadingPass(Pass):
-    """Mean weights, with the plain network as the first of the draws; features are noted."""
+    """A pass with mean weights that notes features; the plain network is the first of its draws."""
 
     def __init__(self, network: AttachedNetwork) -> None:
         super().__init__(network, noting=True, plain=True)
@@ -29,15 +29,15 @@ class ReadingPass(Pass):
         parts = plan(self.network, x, 1, plain=True).inputs if self.network.device.type == "cpu" else []
         if len(parts) < 2:
             return super().__call__(x)
-        outputs, features, lasts, done = [], [], [], 0
+        outputs, features, lasts, end = [], [], [], 0
         for rows in parts:
-            outputs.append(super().__call__(x[max(done, rows.start) : rows.stop]))
-            noted, last = super().take_features()
-            features.append(noted)
-            lasts.append(last)
-            done = rows.stop
-        known = [each for each in lasts if each is not None]
-        self._noted = [torch.cat(each) for each in zip(*features)], torch.cat(known) if known else None
+            outputs.append(super().__call__(x[max(end, rows.start) : rows.stop]))
+            place_features, last = super().take_features()
+            features.append(place_features)
+            if last is not None:
+                lasts.append(last)
+            end = rows.stop
+        self._noted = [torch.cat(each) for each in zip(*features)], torch.cat(lasts) if lasts else None
         return torch.cat(outputs, dim=1)
 
     def take_features(self, wait: bool = True) -> tuple[list[Tensor], Tensor | None]:
