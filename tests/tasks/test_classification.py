@@ -27,10 +27,10 @@ from abnn.tasks.classification import (
     draw_cross_entropy,
     graded_target,
     hidden_loss,
-    known_target,
     log_mean_prediction,
     mean_cross_entropy,
     mean_logs,
+    ordinary_target,
 )
 from tests.conftest import generator
 
@@ -129,11 +129,11 @@ def test_outlier_targets() -> None:
 def test_targets_are_distilled(distil: float, seed: int) -> None:
     """q = distil softmax(backbone) + (1 - distil) one-hot, a distribution."""
     plain, y = logits(1, seed=seed)[0].float(), torch.tensor([0, 1, 2, 3, 0])
-    found = known_target(Objective(distil=distil), y, CLASSES, plain)
+    found = ordinary_target(Objective(distil=distil), y, CLASSES, plain)
     expected = distil * plain.softmax(1) + (1 - distil) * F.one_hot(y, CLASSES)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(found.sum(1), torch.ones(5))
-    assert torch.equal(known_target(Objective(distil=distil), y, CLASSES, None), F.one_hot(y, CLASSES).float())
+    assert torch.equal(ordinary_target(Objective(distil=distil), y, CLASSES, None), F.one_hot(y, CLASSES).float())
 
 
 def test_losses_with_what_the_backbone_says() -> None:
@@ -153,12 +153,12 @@ def test_losses_with_what_the_backbone_says() -> None:
 # -- hidden classes ----------------------------------------------------------------------------------------------------
 
 
-def hidden_by_hand(z: Tensor, known: Tensor, y: Tensor, hidden: Tensor) -> Tensor:
+def hidden_by_hand(z: Tensor, target: Tensor, y: Tensor, hidden: Tensor) -> Tensor:
     """Loops over inputs; softmax over the classes that are left."""
     left, total = [k for k in range(z.shape[2]) if not hidden[k]], torch.zeros((), dtype=z.dtype)
     for b in range(z.shape[1]):
         log_p = z[:, b, left].softmax(1).mean(0).log()
-        share = known[b, left] / known[b, left].sum()
+        share = target[b, left] / target[b, left].sum()
         target = torch.full_like(share, 1 / len(left)) if hidden[y[b]] else share
         total -= (target * log_p).sum()
     return total / z.shape[1]
@@ -167,14 +167,14 @@ def hidden_by_hand(z: Tensor, known: Tensor, y: Tensor, hidden: Tensor) -> Tenso
 @pytest.mark.parametrize("seed", range(12))
 def test_hidden_loss_is_that_over_the_classes_that_are_left(seed: int) -> None:
     z, y = logits(), torch.tensor([0, 1, 2, 3, 0])
-    known = known_target(Objective(), y, CLASSES, logits(1, seed=7)[0]).double()
+    target = ordinary_target(Objective(), y, CLASSES, logits(1, seed=7)[0]).double()
     torch.manual_seed(seed)
     hidden = torch.rand(CLASSES) < 0.5
     if hidden.all() or not hidden.any():
         hidden = torch.arange(CLASSES) == 0
     torch.manual_seed(seed)
-    found = hidden_loss(z, known, y)
-    torch.testing.assert_close(found, hidden_by_hand(z, known, y, hidden), rtol=1e-5, atol=1e-5)
+    found = hidden_loss(z, target, y)
+    torch.testing.assert_close(found, hidden_by_hand(z, target, y, hidden), rtol=1e-5, atol=1e-5)
 
 
 def test_hiding_is_part_of_the_loss() -> None:

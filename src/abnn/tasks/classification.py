@@ -6,13 +6,15 @@ With z_s the logits of draw s and p = 1/S sum_s softmax(z_s) the mean prediction
     2. attachments (omega_2), ID data         minimise the ID loss + kl_weight KL[q || prior]
     3. attachments (omega_2), outliers        minimise sign * alpha (outlier loss + kl_weight KL), sign -1 to maximise
 
-Or all at once ("together"): one update by the sum of 2 and 3, also of a backbone that is not frozen. With a step of its own, which
-knows nothing of outliers, a backbone worked against the attachments of the default, and the network lost what it knew.
+Or all at once ("together"): one update by the sum of 2 and 3, also of a backbone that is not frozen. A backbone with a
+step of its own knows nothing of outliers: it worked against the attachments of the default, and the network lost what
+it knew.
+
 Losses are averages over the batch. "mean" losses look at the mean prediction p, "draws" losses average over the draws.
 
-The default holds on to the backbone: its targets are q = distil p_backbone + (1 - distil) one-hot on ordinary data, and
-(1 - t) q + t / K on outliers of severity t. Beside that it practises not to know: half of the classes are hidden at random; over the
-logits of the others, inputs of a hidden class are to be uniform.
+The default holds on to the backbone. Its targets are q = distil p_backbone + (1 - distil) one-hot on ordinary data, and
+(1 - t) q + t / K on outliers of severity t. It also practises not to know: half of the classes are hidden at random,
+and over the logits of the other classes the prediction for inputs of a hidden class is to be uniform.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ from abnn.model.network import mean_logits
 from abnn.tasks.base import Task, Usual, wrong_outputs
 
 ONE_OUTPUT = (
-    'Numbers, not classes? Pass task="regression". For one logit z of a yes-or-no question, wrap it in a module that returns '
-    "torch.stack([0 * z, z], 1), z flat."
+    'Numbers, not classes? Pass task="regression". For one logit z of a yes-or-no question, wrap it in a module that '
+    "returns torch.stack([0 * z, z], 1), z flat."
 )
-FEWEST = 4  # classes of which some can be hidden
-HIDDEN = 0.2
-SMALL = 1e-3
-LEAST_CLAIMED = 1e-6  # share of the last features, and so much is unclaimed at least
+FEWEST_CLASSES = 4  # of which some can be hidden
+HIDDEN_SHARE = 0.2  # of the classes, while the score is learnt
+SMALL = 1e-3  # is added to entropies and divergences, so that their logarithms are finite
+LEAST_CLAIMED = 1e-6  # the least share of the last features that is claimed, and the least that is not
 PARTS = [
     "energy", "odds", "entropy",
     "attached energy", "attached odds", "attached entropy", "change of mind",
@@ -50,9 +52,10 @@ READOUT_PARTS = ["misfit", "smallness", "clipped energy", UNCLAIMED]
 
 
 def mean_logs(logs: Tensor) -> Tensor:
-    """sum_k p_k ln q_k of every pair p, q of some distributions, [D, D, B], from the logarithms of these, [D, B, K].
+    """Return sum_k p_k ln q_k of every pair p, q of D distributions, [D, D, B], from their logarithms, [D, B, K].
 
-    Minus an entropy where p is q. KL[p || q] is the difference of two of them, which float64 leaves digits of where p and q hardly differ.
+    Where p is q, this is minus an entropy. KL[p || q] is the difference of two of these sums: in float64 some digits of
+    it are left where p and q hardly differ.
     """
     return (logs[:, None].exp() * logs).sum(3)
 
@@ -80,26 +83,31 @@ def draw_bce(draw_logits: Tensor, target: Tensor) -> Tensor:
 LOSSES = {"mean": mean_cross_entropy, "draws": draw_cross_entropy, "bce": draw_bce}
 
 
-def graded_target(known: Tensor, severity: Tensor) -> Tensor:
-    """(1 - t) known + t / K: certainty fades with severity t."""
+def graded_target(target: Tensor, severity: Tensor) -> Tensor:
+    """(1 - t) target + t / K: certainty fades with severity t."""
     t = severity[:, None].float()
-    return (1 - t) * known + t / known.shape[1]
+    return (1 - t) * target + t / target.shape[1]
 
 
-def known_target(objective: Objective, y: Tensor, classes: int, plain: Tensor | None) -> Tensor:
-    """What ordinary data are taught: their labels, and as far as the objective says the backbone's own prediction."""
+def ordinary_target(objective: Objective, y: Tensor, classes: int, plain: Tensor | None) -> Tensor:
+    """Return the target of ordinary data, [B, K]: labels, mixed with the backbone's own prediction by ``distil``."""
     labels = F.one_hot(y, classes).float()
     return labels if plain is None else torch.lerp(labels, plain.float().softmax(1), objective.distil)
 
 
-def hidden_loss(draw_logits: Tensor, known: Tensor, y: Tensor) -> Tensor:
-    """The mean cross-entropy over the classes that are left where each is hidden with probability 1/2."""
-    classes = known.shape[1]
-    hidden = torch.rand(classes, device=known.device) < 0.5
-    hidden = torch.where(hidden.all() | ~hidden.any(), torch.arange(classes, device=known.device) == 0, hidden)
-    left = (~hidden).float()
-    uniform = (left / left.sum()).expand_as(known)
-    target = known * left
+def hidden_loss(draw_logits: Tensor, target: Tensor, y: Tensor) -> Tensor:
+    """Return the mean cross-entropy over the visible classes, where each class is hidden with probability 1/2.
+
+    The target of an input whose class is visible is ``target``, normalised over the visible classes; that of the others
+    is uniform over them.
+    """
+    classes = target.shape[1]
+    hidden = torch.rand(classes, device=target.device) < 0.5
+    # Neither all nor none: then the first one alone.
+    hidden = torch.where(hidden.all() | ~hidden.any(), torch.arange(classes, device=target.device) == 0, hidden)
+    visible = (~hidden).float()
+    uniform = (visible / visible.sum()).expand_as(target)
+    target = target * visible
     target = target / target.sum(1, keepdim=True).clamp_min(1e-6)
     target = torch.where(hidden[y][:, None], uniform, target)
     return mean_cross_entropy(draw_logits.masked_fill(hidden, -1e4), target)
@@ -127,13 +135,13 @@ class Classification(Task):
         self, goal: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None, severity: Any, generator: Any
     ) -> Tensor:
         classes = outputs.shape[2]
-        known = known_target(goal, target, classes, plain)
+        ordinary = ordinary_target(goal, target, classes, plain)
         if severity is None:
-            value = LOSSES[goal.id_loss](outputs, known.to(outputs.dtype))
-            hides = goal.hide and classes >= FEWEST
-            return value + goal.hide * hidden_loss(outputs, known, target) if hides else value
+            loss = LOSSES[goal.id_loss](outputs, ordinary.to(outputs.dtype))
+            hides = goal.hide and classes >= FEWEST_CLASSES
+            return loss + goal.hide * hidden_loss(outputs, ordinary, target) if hides else loss
         if goal.target == "graded":
-            outlier_target = graded_target(known, severity)
+            outlier_target = graded_target(ordinary, severity)
         elif goal.target == "uniform":
             outlier_target = torch.full_like(outputs[0], 1 / classes)
         else:
@@ -145,9 +153,13 @@ class Classification(Task):
         return PARTS + READOUT_PARTS if readout else PARTS
 
     def parts(self, evidence: Evidence, usual: Usual, visible: Tensor | None = None) -> Tensor:
-        """See ``PARTS``. Odds are ln (1 - p) / p of the best class. An energy is widened by dividing the logits' distances from their
-        mean by a number that grows with the variances: it grows with that, to -mean - ln K. "unclaimed" is ln (1 - e) / e of the share e of
-        the last features that classes claim, see :mod:`abnn.bayes.claims`."""
+        """Return the parts named in ``PARTS`` and, with a last linear layer, in ``READOUT_PARTS``.
+
+        Odds are ln (1 - p) / p of the best class. An energy is widened by dividing the logits' distances from their
+        mean by a number that grows with the variances. The more it is widened, the higher it is, up to -mean - ln K.
+        "unclaimed" is ln (1 - e) / e of the share e of the last features that classes claim, see
+        :mod:`abnn.bayes.claims`.
+        """
         plain, attached, weight, bias = evidence.plain, evidence.attached, evidence.weight, evidence.bias
         if visible is not None:
             plain, attached = plain[:, visible], attached[:, visible]
@@ -164,33 +176,34 @@ class Classification(Task):
             logits.append(clipped[None])
         # In float64, where there is one, see mean_logs.
         wider = torch.float32 if plain.device.type == "mps" else torch.float64
-        every = torch.cat(logits).to(wider)
-        every[2:4].scatter_(2, place, float("-inf"))  # the others than the best
-        logs = every.log_softmax(2)
+        # Rows, each [B, K]: plain and attached; both without their best class; both widened; clipped.
+        stack = torch.cat(logits).to(wider)
+        stack[2:4].scatter_(2, place, float("-inf"))
+        logs = stack.log_softmax(2)
         # Energies -ln sum_k exp z_k (Liu et al. 2020, arXiv:2010.03759), as ln p - z of the best class: few kernels.
-        own, rest, widened, *more = (logs.amax(2) - every.amax(2)).split(2)
+        energies, rest, widened, *more = (logs.amax(2) - stack.amax(2)).split(2)
         means = mean_logs(logs[:2])
         means[0, 1].sub_(means[0, 0])  # minus KL[plain || attached]
-        (entropy, changed), (_, attached_entropy) = (SMALL - means).log()
+        (entropy, change), (_, attached_entropy) = (SMALL - means).log()
         odds = -(rest + best[..., 0])
-        columns = [own[0], odds[0], entropy, own[1], odds[1], attached_entropy, changed, *widened]
+        columns = [energies[0], odds[0], entropy, energies[1], odds[1], attached_entropy, change, *widened]
         if last is not None and weight is not None:
-            away = usual.last - last
-            length = torch.linalg.vector_norm(away, dim=1, dtype=wider).clamp_min(usual.least)  # less is rounding
+            offset = usual.last - last
+            length = torch.linalg.vector_norm(offset, dim=1, dtype=wider).clamp_min(usual.least)  # less is rounding
             size = torch.linalg.vector_norm(last, 1, dim=1, dtype=wider)
             claims = claims_of(weight) if usual.claims is None or visible is not None else usual.claims
-            claimed = torch.linalg.vector_norm(F.linear(away, claims), dim=1, dtype=wider) / length
-            columns += [(weight[place[0, :, 0]] * away).sum(1) / length, -(size + 1e-6).log(), more[0][0]]
-            columns.append((1 - claimed.square()).logit(LEAST_CLAIMED))
+            claim = torch.linalg.vector_norm(F.linear(offset, claims), dim=1, dtype=wider) / length
+            misfit = (weight[place[0, :, 0]] * offset).sum(1) / length
+            columns += [misfit, -(size + 1e-6).log(), more[0][0], (1 - claim.square()).logit(LEAST_CLAIMED)]
         return torch.stack(columns, dim=1).float()
 
     def told_classes(self, outputs: int) -> int:
         return outputs
 
     def hidden_classes(self, classes: int, rounds: int, generator: torch.Generator) -> list[Tensor]:
-        if classes < FEWEST:
+        if classes < FEWEST_CLASSES:
             return []
-        count = max(1, round(HIDDEN * classes))
+        count = max(1, round(HIDDEN_SHARE * classes))
         return [torch.randperm(classes, generator=generator) < count for _ in range(rounds)]
 
     def hidden_inputs(self, labels: Tensor, hidden: Tensor) -> Tensor:

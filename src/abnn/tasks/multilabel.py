@@ -1,7 +1,9 @@
 """Several labels at once: one logit for each of L labels, of which any number is right.
 
-With z_s the logits of draw s and p = 1/S sum_s sigmoid(z_s), losses are binary cross-entropies of p, averaged over labels and batch. The
-targets are distil p_backbone + (1 - distil) y on ordinary data, and (1 - t) of that + t / 2 on outliers of severity t: nothing is known.
+With z_s the logits of draw s and p = 1/S sum_s sigmoid(z_s), the losses are binary cross-entropies of p, averaged over
+labels and batch. The targets are q = distil p_backbone + (1 - distil) y on ordinary data, and (1 - t) q + t / 2 on
+outliers of severity t: the target 1/2 says that nothing is known.
+
 The energy is that of all labels together, - sum_l ln(1 + exp z_l) (Wang et al. 2021, arXiv:2109.14162).
 """
 
@@ -18,7 +20,7 @@ from abnn.errors import InputError, explain
 from abnn.model.evidence import Evidence
 from abnn.tasks.base import Task, Usual, wrong_outputs
 
-SMALL = 1e-3
+SMALL = 1e-3  # is added to entropies and divergences, so that their logarithms are finite
 PARTS = [
     "energy", "odds", "entropy",
     "attached energy", "attached odds", "attached entropy", "change of mind",
@@ -32,20 +34,21 @@ def joint_energy(logits: Tensor) -> Tensor:
 
 
 def mean_odds(logits: Tensor) -> Tensor:
-    """The mean over labels of ln (1 - p) / p of what is more probable, yes or no: - |z|."""
+    """- |z|, averaged over labels: ln (1 - p) / p of the more probable answer, yes or no."""
     return -logits.abs().mean(1)
 
 
-def cross_entropy(logits: Tensor, of: Tensor) -> Tensor:
-    """- p ln q - (1 - p) ln (1 - q) of each label, q and p those of ``logits`` and ``of``.
+def cross_entropy(logits: Tensor, target_logits: Tensor) -> Tensor:
+    """- p ln q - (1 - p) ln (1 - q) of each label, with q = sigmoid(logits) and p = sigmoid(target_logits).
 
-    By softplus, as ONNX has it: there ln sigmoid, and with it torch's own cross-entropy, is infinite from logits of 88 on.
+    It uses softplus because of ONNX: there ln sigmoid, and with it torch's own cross-entropy, is infinite from logits
+    of 88 on.
     """
-    return of.sigmoid() * F.softplus(-logits) + (-of).sigmoid() * F.softplus(logits)
+    return target_logits.sigmoid() * F.softplus(-logits) + (-target_logits).sigmoid() * F.softplus(logits)
 
 
 def log_entropy(logits: Tensor) -> Tensor:
-    """ln of the mean entropy of all labels, + 1e-3."""
+    """ln (H + 1e-3), with H the mean entropy of all labels."""
     return (cross_entropy(logits, logits).mean(1) + SMALL).log()
 
 
@@ -78,8 +81,8 @@ class Multilabel(Task):
     def average(self, outputs: Tensor, plain: bool = False) -> Tensor:
         if len(outputs) == 1:
             return outputs[0]
-        for_it, against = ((-F.softplus(-z.float())).logsumexp(0) for z in (outputs, -outputs))
-        return (for_it - against).to(outputs.dtype)  # the logit of the mean probability
+        yes, no = ((-F.softplus(-z.float())).logsumexp(0) for z in (outputs, -outputs))
+        return (yes - no).to(outputs.dtype)  # the logit of the mean probability
 
     def _loss(
         self, goal: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None, severity: Any, generator: Any
@@ -114,7 +117,7 @@ class Multilabel(Task):
         return ((self.samples(outputs).mean(0) > 0.5) != (target > 0.5)).float().mean(1)
 
     def right(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """The share of labels that are right."""
+        """Return the share of labels that are right."""
         return 1 - self.errors(outputs, target)
 
     def right_inputs(self, evidence: Evidence, labels: Tensor, hidden: Tensor) -> Tensor:

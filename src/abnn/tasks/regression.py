@@ -1,14 +1,16 @@
-"""Regression: one or several real numbers for each input, or these and the logarithms of their variances.
+"""Regression: one or several real numbers for each input, or numbers and the logarithms of their variances.
 
-With m the mean prediction and y the target, both in units of the targets' spread, and m_0 what the backbone says,
+With m the mean prediction, y the target and m_0 the backbone's prediction, all in units of the targets' spread,
 
-    ordinary data   E / s^2,    E = (1 - distil) (m - y)^2 + distil (m - m_0)^2,    s^2 the backbone's mean squared error
+    ordinary data   E / s^2,    E = (1 - distil) (m - y)^2 + distil (m - m_0)^2,    s^2 the backbone's mean squared
+                    error
     outliers        [(1 - t) E + t (m^2 + 1)] / [(1 - t) s^2 + t]
 
-for outliers of severity t: their target moves towards "any value", which is the distribution of all targets, with mean 0 and variance 1.
-Both are Gaussian likelihoods up to constants. A network that says variances v learns by [ln v + E / v] / 2 instead, where E has the
-backbone's variance in it as well.
-How far a prediction may be off is learnt beside that, see :mod:`abnn.tasks.spread`.
+for outliers of severity t. Their target moves towards "any value": the distribution of all targets, with mean 0 and
+variance 1. Both losses are Gaussian likelihoods up to constants.
+
+A network that also gives variances v learns by [ln v + E / v] / 2 instead, where E includes the backbone's variance.
+How far a prediction may be off is learnt apart from that, see :mod:`abnn.tasks.spread`.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ from abnn.tasks.base import Task, Usual, wrong_outputs
 from abnn.tasks.spread import Spread
 
 PARTS = ["width", "noise", "change of mind", "extremity"]
-SMALL = 1e-3
+SMALL = 1e-3  # is added to "change of mind", so that its logarithm is finite
 WRONG = 0.8  # quantile of errors above which a prediction counts as wrong
-LEAST = 1e-4  # of the mean squared error
-LOGS = 15.0  # logarithms of variances beyond which, in units of the targets' spread, there is no difference
+LEAST = 1e-4  # the smallest mean squared error of the backbone that counts, in units of the targets' spread
+LOGS = 15.0  # logarithms of variances are cut to +-this, in units of the targets' spread
 
 
 class Regression(Task):
     """Real numbers, [B], [B, 1] or [B, D].
 
-    variance  whether the network says variances as well: [B, 2 D], first D means, then the logarithms of D variances
+    variance  whether the network also gives variances: [B, 2 D], first D means, then the logarithms of D variances
     """
 
     name = "regression"
@@ -87,7 +89,7 @@ class Regression(Task):
         self.spread.measure(targets)
 
     def separate(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return means, [..., D], and logarithms of variances, which are None where the network says none."""
+        """Return means, [..., D], and logarithms of variances; None for these where the network gives none."""
         outputs = (outputs[..., None] if self.flat else outputs).float()
         if not self.variance:
             return outputs, None
@@ -95,7 +97,7 @@ class Regression(Task):
         return means, logs
 
     def average(self, outputs: Tensor, plain: bool = False) -> Tensor:
-        """The mean over the draws; with the plain network among them, as far as a fit has found attachments to be of use."""
+        """Return the mean over the draws. Beside the plain network, after a fit, attachments count by the share ``trust``."""
         assert self.spread is not None
         means, logs = self.separate(outputs)
         mean = means.mean(0)
@@ -107,7 +109,7 @@ class Regression(Task):
         return (mean[..., 0] if self.flat else mean).to(outputs.dtype)
 
     def _units(self, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Centre and unit of targets: those of the fit, else those of this batch."""
+        """Return centre and unit of targets: those of the fit, else those of this batch."""
         spread = self.spread
         assert spread is not None
         if spread.measured:
@@ -122,12 +124,12 @@ class Regression(Task):
         value, right = (means - centre) / unit, (target - centre) / unit
         error, backbone = (value - right).square(), value.detach()
         if plain is not None:
-            own, own_logs = self.separate(plain)
-            backbone = (own - centre) / unit
-            kept = (value - backbone).square()
-            if own_logs is not None:
-                kept = kept + (own_logs - 2 * unit.log()).clamp(-LOGS, LOGS).exp()
-            error = torch.lerp(error, kept, goal.distil)
+            plain_means, plain_logs = self.separate(plain)
+            backbone = (plain_means - centre) / unit
+            distance = (value - backbone).square()
+            if plain_logs is not None:
+                distance = distance + (plain_logs - 2 * unit.log()).clamp(-LOGS, LOGS).exp()
+            error = torch.lerp(error, distance, goal.distil)
         scale = (backbone - right).square().mean(0).clamp(LEAST, 1)
         if severity is not None:
             share = severity[:, None].float()
@@ -135,8 +137,8 @@ class Regression(Task):
             scale = torch.lerp(scale, torch.ones_like(scale), share)
         if logs is None:
             return (error / scale).mean()
-        scaled = (logs - 2 * unit.log()).clamp(-LOGS, LOGS)
-        return (scaled + error / scaled.exp()).mean() / 2
+        logs = (logs - 2 * unit.log()).clamp(-LOGS, LOGS)
+        return (logs + error / logs.exp()).mean() / 2
 
     def part_names(self, readout: bool) -> list[str]:
         return PARTS
@@ -147,9 +149,9 @@ class Regression(Task):
         mean, noise, unknown = spread(evidence).chunk(3, dim=1)
         value, noise, unknown = (mean - spread.centre) / spread.unit, noise / spread.unit, unknown / spread.unit
         (plain, _), (attached, _) = self.separate(evidence.plain), self.separate(evidence.attached)
-        moved = (plain - attached).abs() / (noise * spread.unit)
+        change = (plain - attached).abs() / (noise * spread.unit)
         width = (noise.square() + unknown.square()).log().mean(1) / 2
-        return torch.stack([width, noise.log().mean(1), (moved.mean(1) + SMALL).log(), value.abs().amax(1)], dim=1)
+        return torch.stack([width, noise.log().mean(1), (change.mean(1) + SMALL).log(), value.abs().amax(1)], dim=1)
 
     def samples(self, outputs: Tensor) -> Tensor:
         return self.separate(outputs)[0]
@@ -159,7 +161,7 @@ class Regression(Task):
         return ((self.separate(outputs)[0].mean(0) - target) / unit).square().mean(1)
 
     def right(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """The squared error of the mean, in units of the targets' variance."""
+        """Return the squared error of the mean, in units of the targets' variance."""
         return self.errors(outputs, target)
 
     def right_inputs(self, evidence: Evidence, labels: Tensor, hidden: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from abnn.model.features import condense, direction
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
 from abnn.outliers import Outliers
-from abnn.tasks.spread import Fitted
+from abnn.tasks.spread import TrainingOutputs
 from abnn.train.batches import check_batch
 from abnn.train.combine.hidden_words import padded
 
@@ -46,7 +46,7 @@ def check_batches(model: AttachedNetwork, batches: Iterable[Any]) -> Iterator[tu
 
 def gather_moments(
     model: AttachedNetwork, run: Pass, batches: Batches, fabric: Any
-) -> tuple[list[Moments | WordCounts], Fitted | None, list[list[Tensor]]]:
+) -> tuple[list[Moments | WordCounts], TrainingOutputs | None, list[list[Tensor]]]:
     """Return three things about the batches of all processes:
 
     * for every place, the moments of its condensed features, or the counts of its words. Where the direction of the
@@ -79,18 +79,18 @@ def gather_moments(
         if model.task.spread is not None:
             evidence = model.evidence(outputs, last, outputs.new_zeros(len(x), 0))
             rows.append((evidence.plain, evidence.attached, last, y))
-    fitted = None
+    training = None
     if rows:
         plain, attached, lasts, targets = zip(*rows)
         last = None if lasts[0] is None else torch.cat(lasts)
-        fitted = Fitted(torch.cat(plain), torch.cat(attached), last, torch.cat(targets))
+        training = TrainingOutputs(torch.cat(plain), torch.cat(attached), last, torch.cat(targets))
     if fabric.world_size == 1:
-        return moments, fitted, first_features
+        return moments, training, first_features
     total, *others = [fabric.broadcast(moments, src=rank) for rank in range(fabric.world_size)]
     for process in others:  # everywhere in the same order, so that all have the same bits
         for gatherer, other in zip(total, process):
             gatherer.join(other)
-    return total, fitted, first_features
+    return total, training, first_features
 
 
 def learn_witness(

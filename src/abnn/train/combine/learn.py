@@ -73,7 +73,7 @@ def learn_score(
         batches: Batches = take(read(), most // fabric.world_size)
         if nothing_held_out:  # else they are read one by one: so many images need not fit into memory
             batches = held_out = list(batches)
-        moments, fitted, features = gather_moments(model, run, batches, fabric)
+        moments, training, features = gather_moments(model, run, batches, fabric)
         if combined.direction is not None:
             *moments, direction_moments = moments
             combined.direction.set(direction_moments)
@@ -90,7 +90,7 @@ def learn_score(
         if combined.widths is not None:
             destroyed_evidence = [] if destroyed is None else [destroyed.evidence]
             count = moments[-1].inputs
-            combined.widths.learn(fitted, ordinary, labels, destroyed_evidence, model.closed_form.sizes, count)
+            combined.widths.learn(training, ordinary, labels, destroyed_evidence, model.closed_form.sizes, count)
         tabular = inputs[0].ndim == 2 and inputs[0].is_floating_point()
         _set_bounds(combined, ordinary, changed, tabular)
         hide = HiddenWords(model.closed_form.words, moments[0] if isinstance(moments[0], WordCounts) else None)
