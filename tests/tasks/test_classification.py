@@ -159,8 +159,8 @@ def hidden_by_hand(z: Tensor, target: Tensor, y: Tensor, hidden: Tensor) -> Tens
     for b in range(z.shape[1]):
         log_p = z[:, b, left].softmax(1).mean(0).log()
         share = target[b, left] / target[b, left].sum()
-        target = torch.full_like(share, 1 / len(left)) if hidden[y[b]] else share
-        total -= (target * log_p).sum()
+        own = torch.full_like(share, 1 / len(left)) if hidden[y[b]] else share
+        total -= (own * log_p).sum()
     return total / z.shape[1]
 
 
