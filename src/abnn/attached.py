@@ -25,7 +25,7 @@ from abnn.model.inputs import Inputs
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
 from abnn.model.views import check_views
-from abnn.model.written import Written
+from abnn.model.written import WriteCounts
 from abnn.predict import Prediction, concatenate
 from abnn.predict import predict as predict_batch
 from abnn.predict.compiled_pass import CompiledPass
@@ -59,7 +59,7 @@ class Attached(AttachedNetwork):
     @triage.setter
     def triage(self, chosen: Triage | None) -> None:
         self.__dict__["triage"] = chosen
-        self.__dict__["_written"] = Written(None if chosen is None else self)
+        self.__dict__["_write_counts"] = WriteCounts(None if chosen is None else self)
 
     @property
     def score(self) -> str:
@@ -98,7 +98,7 @@ class Attached(AttachedNetwork):
         if self._is_batch(x):
             made = predict_batch(self, x, draws, seed, score, memory_limit, replay, views)
             known = self.triage is not None and self.triage.is_about(made)
-            if known and self.__dict__["_written"].again():
+            if known and self.__dict__["_write_counts"].have_grown():
                 warnings.warn(explain("model", WRITTEN, "weights as they were", CALIBRATE), AbnnWarning, stacklevel=2)
             return replace(made, triage=self.triage) if known else made
         parts = []
@@ -248,8 +248,8 @@ def attach(
         output = structure.calls[""].output
         classes = None if output is None else chosen_task.check_outputs(output, structure.batch, structure.logits)
         watched = watched_blocks(structure, blocks) if spec.kind == "bounded" else []
-        told = 0 if classes is None else chosen_task.told_classes(classes)
-        model = Attached(backbone, example, blocks, spec, structure, watched, told)
+        class_count = 0 if classes is None else chosen_task.told_classes(classes)
+        model = Attached(backbone, example, blocks, spec, structure, watched, class_count)
         model.task, model.classes = chosen_task, classes or model.classes
         readout = model.__dict__["readout"]
         last_width = None if readout is None else readout.block.in_features
@@ -263,7 +263,7 @@ def attach(
         model.preset, model.score, model.views = preset, chosen.score, views
         model.usual_draws = chosen.draws or (0 if watched else DRAWS)
         choose_fold(model, example)
-        model.state.apart = bool(watched) and not changes_outputs(
+        model.state.allows_beside = bool(watched) and not changes_outputs(
             Pass(model, noting=True), example[:1].to(model.device)
         )
     model.resample(model.usual_draws if draws is None else not_negative("draws", draws), seed=seed)

@@ -34,13 +34,13 @@ def images(count: int = 4) -> Tensor:
 @pytest.mark.parametrize("changes", [True, False])
 def test_a_network_that_changes_what_blocks_said_is_found(changes: bool) -> None:
     model = abnn.attach(Changing(changes).eval(), images(1))
-    assert model.state.apart != changes and Pass(model).state.apart != changes
-    assert model.state.read is None
+    assert model.state.allows_beside != changes and Pass(model).state.allows_beside != changes
+    assert model.state.reads is None
 
 
 def test_the_papers_network_can_be_read_beside() -> None:
     backbone = abnn.build_backbone("paper-resnet", classes=4, in_channels=3, width=32, blocks=2)
-    assert abnn.attach(backbone.eval(), torch.zeros(1, 3, 32, 32)).state.apart
+    assert abnn.attach(backbone.eval(), torch.zeros(1, 3, 32, 32)).state.allows_beside
 
 
 @torch.no_grad()
@@ -49,8 +49,8 @@ def test_the_papers_network_can_be_read_beside() -> None:
 def test_gives_what_one_stream_gives(changes: bool) -> None:
     model = abnn.attach(Changing(changes).eval().cuda(), images(1).cuda())
     features = []
-    for apart in (model.state.apart, False):
-        model.state.apart = apart
+    for allowed in (model.state.allows_beside, False):
+        model.state.allows_beside = allowed
         run = Pass(model, noting=True)
         run(images(64).cuda())
         features.append(run.take_features()[0])

@@ -1,4 +1,4 @@
-"""What stands in a block's place: the block as it is, watched; the block with its attachment; a Bayesian block instead of it."""
+"""Modules that take a block's place: the block alone, the block with its attachment, or a Bayesian block instead."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ from abnn.model.views import batches_in, spread
 
 
 class PassState:
-    """What the blocks of a network share in a pass. The network itself has one; a :class:`abnn.model.passes.Pass` brings its own.
+    """What the blocks of a network share in a pass.
 
-    layer     any Bayesian layer of the network: it knows how many draws are held
-    plain     whether the network without attachments comes along, as the first of the draws; a training step may say otherwise for
-              passes of the network itself
-    batches   how many views of the inputs come in, one batch after the other
-    views     where one row per view and input comes in: which view each draw looks at, the plain network's first
-    twice     what is remembered where the network runs once without attachments and once with them, see :class:`Twice`
-    rows      how many inputs there are; set where something is noted
-    table     embeddings of the tokens that go in, which are noted with what they mean; None: inputs are no tokens
-    mask      where tokens of the inputs are no padding, [B, L]; None: nothing is said about that
-    features  what was noted of the input and the blocks, for the first of the draws; None: nothing is noted
-    last      what went into the last linear layer, likewise
-    apart     whether features may be noted beside the pass, see :mod:`abnn.model.beside`
-    beside    whether they are: decided when a pass begins
-    read      what was noted, and how often it had been written to by then; only ``changes_outputs`` asks for it, else None
+    The network has one; each :class:`abnn.model.passes.Pass` has its own.
+
+    layer          any Bayesian layer of the network; the number of its held draws is that of the pass
+    plain          whether the network without attachments comes along, as the first of the draws. A training step may
+                   set it for passes of the network itself
+    batches        number of views of the inputs that come in, one batch after the other
+    views          which view each draw looks at, the plain network's first; empty: all look at the image as it is
+    twice          memory of a network that runs twice, without and with attachments, see :class:`Twice`
+    rows           number of inputs; set where features are noted
+    table          embeddings of the input tokens; tokens are noted with their meaning. None: inputs are no tokens
+    mask           true where a token of the inputs is no padding, [B, L]; None: there is no mask
+    features       features of the inputs and the blocks, of the first draw; None: nothing is noted
+    last           input of the last linear layer, of the first draw
+    allows_beside  whether features may be noted on a second stream, see :mod:`abnn.model.beside`
+    beside         whether this pass does so; decided when it begins
+    reads          each tensor whose features were noted, and its version then; None, except in ``changes_outputs``
     """
 
     def __init__(
@@ -47,9 +49,9 @@ class PassState:
         self.twice = Twice()
         self.features: list[Tensor] | None = [] if noting else None
         self.last: Tensor | None = None
-        self.apart = self.beside = False
-        self.read: list[tuple[Tensor, int]] | None = None
-        self._masks: dict[int, Tensor] = {}  # by the thread whose pass it is
+        self.allows_beside = self.beside = False
+        self.reads: list[tuple[Tensor, int]] | None = None
+        self._masks: dict[int, Tensor] = {}  # by thread
 
     @property
     def mask(self) -> Tensor | None:
@@ -57,7 +59,7 @@ class PassState:
 
     @contextlib.contextmanager
     def masked(self, mask: Tensor) -> Iterator[None]:
-        """Inside, the mask of the inputs is known."""
+        """Inside, ``mask`` is the mask of the inputs, for this thread."""
         self._masks[current_thread()] = mask
         try:
             yield
@@ -66,18 +68,19 @@ class PassState:
 
     @property
     def groups(self) -> int:
-        """How many rows each input has after the first attachment."""
+        """The number of rows that each input has after the first attachment."""
         return self.layer.draws + (self.plain and not self.twice.running)
 
     def note(self, tensor: Tensor, layout: str) -> None:
+        """Add the features of a tensor. Nothing happens in passes that note nothing, and in the second run of two."""
         if self.features is not None and self.twice.outputs is None:
-            if self.read is not None:
-                self.read.append((tensor, tensor._version))
+            if self.reads is not None:
+                self.reads.append((tensor, tensor._version))
             with beside(tensor.device, self.beside, tensor, self.mask):
                 self.features.append(note(tensor[: self.rows], layout, self.mask))
 
     def note_words(self, tokens: Tensor) -> None:
-        """Note tokens, [B, L], with -1 for padding, and the direction of their mean embedding, [B, E]."""
+        """Add two features: tokens, [B, L], with -1 for padding, and the direction of their mean embedding, [B, E]."""
         if self.table is not None and self.features is not None and self.twice.outputs is None:
             with beside(tokens.device, self.beside, tokens, self.mask):
                 words = tokens[: self.rows].long()
@@ -88,53 +91,61 @@ class PassState:
 
 
 class Twice:
-    """What a pass that runs the network twice remembers. Passes of several threads do not meet.
+    """The memory of a pass that runs the network twice. Each thread has its own.
 
-    A network may use the number of its inputs anywhere, so that rows cannot become more half-way. Then it runs once as it is,
-    and blocks up to the first attachment remember what they said; in the second run they say it again without computing it.
+    A network may use the number of its inputs anywhere. Then a block cannot add rows half-way, so the network runs once
+    without attachments and once with them. In the first run, blocks up to the first attachment store their outputs; in
+    the second run they return these without computing them.
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, dict[int, Any]] = {}
-        self._second: set[int] = set()
+        self._by_thread: dict[int, dict[int, Any]] = {}
+        self._second_runs: set[int] = set()
 
     def __reduce__(self) -> Any:
         return Twice, ()
 
     @property
     def running(self) -> bool:
-        return len(self._known) > 0 and current_thread() in self._known
+        """Whether this thread is between the begin and the end of two runs."""
+        return len(self._by_thread) > 0 and current_thread() in self._by_thread
 
     @property
     def outputs(self) -> dict[int, Any] | None:
-        """What blocks said in the first run, while the second runs."""
-        return self._known[current_thread()] if len(self._second) > 0 and current_thread() in self._second else None
+        """Outputs of the first run by block, during the second run; else None."""
+        return (
+            self._by_thread[current_thread()]
+            if len(self._second_runs) > 0 and current_thread() in self._second_runs
+            else None
+        )
 
     @property
     def first_run(self) -> dict[int, Any] | None:
-        """Where blocks put what they say, while the first runs."""
-        return self._known[current_thread()] if self.running and current_thread() not in self._second else None
+        """Where blocks store their outputs, during the first run; else None."""
+        return self._by_thread[current_thread()] if self.running and current_thread() not in self._second_runs else None
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[None]:
-        self._known[current_thread()] = {}
+        """Inside, the first run begins at once and the second with :meth:`go_on`."""
+        self._by_thread[current_thread()] = {}
         try:
             yield
         finally:
-            self._known.pop(current_thread(), None)
-            self._second.discard(current_thread())
+            self._by_thread.pop(current_thread(), None)
+            self._second_runs.discard(current_thread())
 
     def go_on(self) -> None:
-        self._second.add(current_thread())
+        """Begin the second run."""
+        self._second_runs.add(current_thread())
 
 
 class WatchedBlock(StandIn):
-    """A block as it is, whose output is noted in passes that ask for it."""
+    """A block without attachment. Its features are noted in passes that ask for it."""
 
-    noted = True  # whether it is one of the network's places
-    unfolds = False  # whether this is where one row per input becomes one row per draw and input
-    remembers = False  # whether a second run can do without computing it, see Twice
-    with_batch: frozenset[int | str] = frozenset()  # see repeat_rows; attach() finds them
+    is_place = True  # whether its features are noted
+    unfolds = False  # whether one row per input becomes one row per draw and input here
+    remembers = False  # whether a second run can skip it, see Twice
+    batch_arguments: frozenset[int | str] = frozenset()  # see repeat_rows; attach() finds them
     state: PassState
 
     def __init__(self, block: Block) -> None:
@@ -146,35 +157,37 @@ class WatchedBlock(StandIn):
         output = self._output(x, args, kwargs)
         main = first_tensor(output)
         assert main is not None
-        if self.noted and self.state.plain:  # whose rows come first and get no addition: the next ones need not wait
+        if self.is_place and self.state.plain:  # its rows get no addition: they can be noted before the attachment runs
             self.state.note(main, self.layout)
-        added = self._add(x, main)
-        if self.noted and not self.state.plain:
-            self.state.note(added, self.layout)
+        total = self._add(x, main)
+        if self.is_place and not self.state.plain:
+            self.state.note(total, self.layout)
         if isinstance(output, tuple | list):
-            items = (added, *output[1:])
+            items = (total, *output[1:])
             if isinstance(self.block, nn.RNNBase):
-                items = (added, _last_states(self.block, output[1], added))
+                items = (total, _last_states(self.block, output[1], total))
             return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
-        return added
+        return total
 
     def _output(self, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the block's own output."""
         twice = self.state.twice
-        said = twice.outputs
-        if said is not None and self.remembers and self.state.layer.draws == 1:
-            return said[id(self)]
-        args, kwargs = repeat_rows(args, kwargs, self.with_batch, self.state.views)
+        first_outputs = twice.outputs
+        if first_outputs is not None and self.remembers and self.state.layer.draws == 1:
+            return first_outputs[id(self)]
+        args, kwargs = repeat_rows(args, kwargs, self.batch_arguments, self.state.views)
         output = self.block(*args, **kwargs)
-        if self.remembers and (known := twice.first_run) is not None:
-            known[id(self)] = _copied(output)
+        if self.remembers and (memory := twice.first_run) is not None:
+            memory[id(self)] = _copied(output)
         return output
 
     def _add(self, x: Tensor, main: Tensor) -> Tensor:
+        """Return the block's output ``main`` with the attachment's addition; here there is none."""
         return main
 
 
 class AttachedBlock(WatchedBlock):
-    """A block with its attachment: block(x) + attachment, once for every held draw, after the rows of the plain network."""
+    """A block with its attachment: block(x) + attachment for every held draw, after the rows of the plain network."""
 
     def __init__(self, block: Block, attachment: Attachment | Bounded) -> None:
         super().__init__(block)
@@ -191,7 +204,7 @@ class AttachedBlock(WatchedBlock):
                 return torch.cat([main, self.attachment(main, self._mask_of(main), onto=True)])
             if self.unfolds and (state.groups > 1 or state.views):
                 main = spread(main, state.views or (0,) * state.groups)
-            # Rows of the plain network come first and get no addition.
+            # The rows of the plain network come first and get no addition.
             first = main.shape[0] // state.groups if comes_along else 0
             own = main[first:]
             return torch.cat([main[:first], self.attachment(own, self._mask_of(own), onto=True)])
@@ -204,7 +217,7 @@ class AttachedBlock(WatchedBlock):
         return main + side
 
     def _mask_of(self, own: Tensor) -> Tensor | None:
-        """The mask of the inputs for rows of tokens, once for every draw."""
+        """Return the mask of the inputs, repeated for every draw; None for rows that it does not fit."""
         mask = self.state.mask
         if mask is None or self.layout != "tokens" or own.ndim != 3 or own.shape[1] != mask.shape[1]:
             return None
@@ -212,7 +225,7 @@ class AttachedBlock(WatchedBlock):
 
 
 class ReplacedBlock(nn.Module):
-    """A Bayesian block in the place of a block, once for every held draw."""
+    """A Bayesian block instead of a block. It returns rows for every held draw."""
 
     unfolds = False
 
@@ -229,7 +242,7 @@ class ReplacedBlock(nn.Module):
 
 
 class Readout(StandIn):
-    """The last linear layer, whose input is noted in passes that ask for it."""
+    """The last linear layer. Its input is noted in passes that ask for it."""
 
     state: PassState
 
@@ -239,23 +252,25 @@ class Readout(StandIn):
         return self.block(x)
 
 
-def _last_states(layers: nn.RNNBase, states: Any, added: Tensor) -> Any:
-    """Return the last states of recurrent layers for rows to which something was added: those of the last layer are its outputs.
+def _last_states(layers: nn.RNNBase, states: Any, total: Tensor) -> Any:
+    """Return the last states of recurrent layers that fit to their outputs after an addition.
 
-    states  [layers, B, features], with memory cells beside them or not, as the layers gave them
-    added   their outputs with what was added, [S·B, T, features]
+    The states of the last layer are taken from its outputs. Those of other layers, and memory cells, are repeated.
+
+    states  as the layers returned them, [layers, B, features]; of an LSTM, a pair with the memory cells
+    total   outputs of the last layer after the addition, [S·B, T, features]
     """
     if isinstance(states, tuple):
-        hidden = _last_states(layers, states[0], added)
+        hidden = _last_states(layers, states[0], total)
         return hidden, torch.cat([states[1]] * (hidden.shape[1] // states[1].shape[1]), 1)
     width = states.shape[2]
-    ends = [added[:, -1, :width], added[:, 0, width:]] if layers.bidirectional else [added[:, -1]]
+    ends = [total[:, -1, :width], total[:, 0, width:]] if layers.bidirectional else [total[:, -1]]
     others = states[: -len(ends)]
-    return torch.cat([torch.cat([others] * (added.shape[0] // states.shape[1]), 1), torch.stack(ends)])
+    return torch.cat([torch.cat([others] * (total.shape[0] // states.shape[1]), 1), torch.stack(ends)])
 
 
 def _copied(output: Any) -> Any:
-    """Return a block's output in memory of its own: a network may go on to change in place what its blocks say."""
+    """Return a copy of a block's output: the network may change the original in place."""
     if isinstance(output, Tensor):
         return output.clone()
     if isinstance(output, tuple | list):
@@ -265,19 +280,19 @@ def _copied(output: Any) -> Any:
 
 
 def repeat_rows(
-    args: tuple[Any, ...], kwargs: dict[str, Any], with_batch: Collection[int | str], views: tuple[int, ...] = ()
+    args: tuple[Any, ...], kwargs: dict[str, Any], batch_arguments: Collection[int | str], views: tuple[int, ...] = ()
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return a block's inputs with as many rows as its first input has, which has one for each draw and input.
+    """Return a block's arguments, all with as many rows as the first one, which has a row for each draw and input.
 
-    with_batch  places and names of the other inputs that have a row for each input, such as padding masks
-    views       where these have a row for each view and input: which view each draw looks at
+    batch_arguments  positions and names of the others that have a row for each input, such as padding masks
+    views            which view each draw looks at, where these have a row for each view and input
     """
-    if not with_batch:
+    if not batch_arguments:
         return args, kwargs
     rows = (args[0] if args else next(iter(kwargs.values()))).shape[0]
 
     def repeat(place: int | str, value: Any) -> Any:
-        if place not in with_batch or not isinstance(value, Tensor) or value.shape[0] == rows:
+        if place not in batch_arguments or not isinstance(value, Tensor) or value.shape[0] == rows:
             return value
         return spread(value, views or (0,) * (rows // value.shape[0]))
 

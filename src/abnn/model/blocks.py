@@ -1,4 +1,4 @@
-"""Which parts of a network are its blocks, and what flows through them: one probing pass tells."""
+"""Which parts of a network are its blocks, and the shapes of their inputs and outputs, found in one probing pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass(frozen=True)
 class Block:
-    """One place where an attachment can be clipped on, with the shapes of its input and output (batch first)."""
+    """A module that can get an attachment, with the shapes of its input and output (batch first)."""
 
     name: str
     module: nn.Module
@@ -33,6 +33,8 @@ class Block:
 
 @dataclass
 class _Call:
+    """How often a module was called in a pass, its place in the order of calls, and the shapes of input and output."""
+
     count: int
     order: int
     input: tuple[int, ...] | None
@@ -41,51 +43,55 @@ class _Call:
 
 @dataclass(frozen=True)
 class Probe:
-    """What one pass of an example through a network showed."""
+    """What one pass of an example through a network shows."""
 
     calls: dict[str, _Call]
     modules: dict[str, nn.Module]
     batch: int
     activation_numbers: int  # the most numbers that one module reads and writes for one input
-    logits: Tensor | None  # what the network said
+    logits: Tensor | None  # the network's output
 
     @property
     def weights(self) -> int:
-        """How many numbers the network has learnt."""
+        """The number of parameters of the network."""
         return sum(parameter.numel() for parameter in self.modules[""].parameters())
 
     def shares_after(self, blocks: Sequence[Block], example: Batch) -> list[float]:
-        """The share of the network's multiplications that come after each block, as one more pass counts them.
+        """Return the share of the network's multiplications that come after each block, counted in one more pass.
 
-        What cannot be counted gives shares as if all blocks cost the same.
+        Where they cannot be counted, all blocks are taken to cost the same.
         """
-        done: dict[str, int] = {}
+        flops_so_far: dict[str, int] = {}
         counter, network = FlopCounterMode(display=False), self.modules[""]
         handles = [
             block.module.register_forward_hook(
-                lambda *_, name=block.name: done.update({name: counter.get_total_flops()})
+                lambda *_, name=block.name: flops_so_far.update({name: counter.get_total_flops()})
             )
             for block in blocks
         ]
         try:
             with evaluating(network), torch.no_grad(), counter:
                 call(network, example)
-        except Exception:  # noqa: BLE001 - counters meet networks that they cannot follow
-            done = {}
+        except Exception:  # noqa: BLE001 - a counter cannot follow every network
+            flops_so_far = {}
         finally:
             for handle in handles:
                 handle.remove()
         whole = counter.get_total_flops()
-        if not whole or len(done) < len(blocks):
+        if not whole or len(flops_so_far) < len(blocks):
             return [1 - (number + 1) / len(blocks) for number in range(len(blocks))]
-        return [1 - done[block.name] / whole for block in blocks]
+        return [1 - flops_so_far[block.name] / whole for block in blocks]
 
     def blocks(self, at: str | Sequence[str] | None = None) -> list[Block]:
-        """The network's blocks in the order of their calls: found, or picked by names and patterns."""
+        """Return the network's blocks in the order of their calls.
+
+        at  names of modules, or patterns; None: all blocks that are found
+        """
         names = self._find() if at is None else self._pick([at] if isinstance(at, str) else list(at))
         return [self._block(name) for name in sorted(names, key=lambda name: self.calls[name].order)]
 
     def _usable(self, name: str) -> bool:
+        """Return whether a module can carry an attachment: called once, one tensor in and one out, batch first."""
         call = self.calls.get(name)
         return (
             name != ""
@@ -100,6 +106,7 @@ class Probe:
         )
 
     def _find(self) -> list[str]:
+        """Return the names of all blocks, or raise an error if there are none."""
         usable = [name for name in self.modules if self._usable(name)]
         kinds: dict[type, list[str]] = {}
         for name in usable:
@@ -110,7 +117,7 @@ class Probe:
         blocks = {
             name: kind
             for kind, names in kinds.items()
-            if len(names) > 1 and max(_weights(self.modules[name]) for name in names) > 1
+            if len(names) > 1 and max(_weight_count(self.modules[name]) for name in names) > 1
             for name in names
         }
         stages = {kind for name, kind in blocks.items() if self._is_stage(name, blocks)}
@@ -134,7 +141,7 @@ class Probe:
         return [name for name in layers if isinstance(self.modules[name], (nn.RNNBase, *CONVOLUTIONS))] or layers
 
     def _is_stage(self, name: str, blocks: dict[str, type]) -> bool:
-        """Whether a module holds a sequence of several blocks of one class: then these are the blocks, not it."""
+        """Return whether a module holds several blocks of one class in a row: then these count, not the module."""
         for child_name, child in self.modules[name].named_modules(prefix=name):
             if isinstance(child, nn.Sequential | nn.ModuleList):
                 kinds = [blocks[path] for path in (f"{child_name}.{key}" for key in child._modules) if path in blocks]
@@ -143,7 +150,8 @@ class Probe:
         return False
 
     def _pick(self, patterns: list[str]) -> list[str]:
-        picked: list[str] = []
+        """Return the names that match, or raise an error for a pattern without a usable match."""
+        choice: list[str] = []
         if not patterns:
             raise AttachError(explain("at", "no names", "names of modules, or None to find the blocks"))
         for pattern in patterns:
@@ -158,14 +166,15 @@ class Probe:
                 if not self._usable(name):
                     why = f"{name!r}, which cannot carry an attachment: {self._why_not(name)}"
                     raise AttachError(explain("at", why, "modules that map one tensor to one", "Leave it out."))
-            picked.extend(name for name in matches if name not in picked)
-        for name in picked:
-            for other in picked:
+            choice.extend(name for name in matches if name not in choice)
+        for name in choice:
+            for other in choice:
                 if name.startswith(f"{other}."):
                     raise AttachError(f"at: {other!r} contains {name!r}; attach to one of the two.")
-        return picked
+        return choice
 
     def _why_not(self, name: str) -> str:
+        """Return why a module cannot carry an attachment."""
         call = self.calls.get(name)
         if call is None:
             return "it is never called in a pass of the network (a container only holds others; name what it holds)"
@@ -181,7 +190,7 @@ class Probe:
 
 
 def probe(network: nn.Module, example: Batch) -> Probe:
-    """Run ``example`` once in eval mode and note which modules were called, in which order, with which shapes."""
+    """Return which modules are called in a pass of ``example`` in eval mode, in which order and with which shapes."""
     calls: dict[str, _Call] = {}
     modules = dict(network.named_modules())
     largest = 0
@@ -224,7 +233,8 @@ def probe(network: nn.Module, example: Batch) -> Probe:
                 "example",
                 f"{_form(example)}, on which the backbone fails: {summary(error)}",
                 "an input that the backbone takes",
-                "Check that backbone(example) works, backbone(**example) for a dict: rank, channels, size, dtype and device.",
+                "Check that backbone(example) works, backbone(**example) for a dict: rank, channels, size, dtype and "
+                "device.",
             )
         ) from error
     finally:
@@ -234,7 +244,7 @@ def probe(network: nn.Module, example: Batch) -> Probe:
 
 
 def first_tensor(output: Any) -> Tensor | None:
-    """The tensor that a module's output stands for: itself, or the first of a tuple or list."""
+    """Return a module's output if it is a tensor, or the first item of a tuple or list; else None."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
@@ -243,7 +253,7 @@ def first_tensor(output: Any) -> Tensor | None:
 
 
 def logits_of(output: Any) -> Tensor | None:
-    """The logits in a network's output: its ``logits`` if it has any, else its first tensor."""
+    """Return the logits in a network's output: its ``logits`` if it has any, else its first tensor, or None."""
     logits = getattr(output, "logits", None)
     if isinstance(output, Mapping) and logits is None:
         logits = output.get("logits", next((each for each in output.values() if isinstance(each, Tensor)), None))
@@ -251,14 +261,14 @@ def logits_of(output: Any) -> Tensor | None:
 
 
 def summary(error: Exception) -> str:
-    """An error in one line."""
+    """Return an error's type and message in one line."""
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
 @contextlib.contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """Eval mode inside, each module's own mode again afterwards."""
-    # An attached network moves the containers of its backbone along, though it has not got them.
+    """Inside, the network is in eval mode. Afterwards each module has its own mode again."""
+    # An attached network also sets the mode of its backbone, whose containers are not among its modules.
     parts = [network, network.__dict__.get("_backbone")]
     modes = [(module, module.training) for part in parts if part is not None for module in part.modules()]
     network.eval()
@@ -270,7 +280,7 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 
 def find_readout(structure: Probe, classes: int) -> Block | None:
-    """The last linear layer in the order of calls, if it turns one vector per input into the network's output."""
+    """Return the last linear layer that is called, or None if it does not turn one vector per input into the output."""
     linear = [name for name in structure.calls if isinstance(structure.modules[name], nn.Linear)]
     name = max(linear, key=lambda name: structure.calls[name].order, default=None)
     if name is None:
@@ -282,7 +292,7 @@ def find_readout(structure: Probe, classes: int) -> Block | None:
 
 
 def check_example(network: nn.Module, example: object) -> Any:
-    """The example as a batch that the network can be probed with, or an error that says what is wrong with it."""
+    """Return the example as a batch for a probing pass, or raise an error that says what is wrong with it."""
     if isinstance(example, Mapping | tuple | list):
         example = read(example, "example")[0]
     if not isinstance(example, Tensor | Inputs):
@@ -314,6 +324,7 @@ def _form(example: Batch) -> str:
 
 
 def _matches(name: str, pattern: str) -> bool:
+    """Return whether a name is the pattern, or matches it part by part between dots."""
     if name == pattern:
         return True
     parts, pattern_parts = name.split("."), pattern.split(".")
@@ -322,11 +333,13 @@ def _matches(name: str, pattern: str) -> bool:
     )
 
 
-def _weights(module: nn.Module) -> int:
+def _weight_count(module: nn.Module) -> int:
+    """Return how many parameters have two dimensions or more: biases and norms do not count."""
     return sum(parameter.ndim >= 2 for parameter in module.parameters())
 
 
 def _layout(module: nn.Module, shape: tuple[int, ...], output: tuple[int, ...]) -> str:
+    """Return where the features of a module's tensors are, see :class:`Block`."""
     if len(shape) == len(output) == 2:
         return "flat"
     if isinstance(module, nn.RNNBase):
@@ -348,5 +361,6 @@ def _layout(module: nn.Module, shape: tuple[int, ...], output: tuple[int, ...]) 
 
 
 def _some(names: dict[str, Any], most: int = 12) -> str:
+    """Return the first few names for an error message."""
     listed = [name for name in names if name]
     return ", ".join(listed[:most]) + (", ..." if len(listed) > most else "")

@@ -1,4 +1,4 @@
-"""What one pass says about inputs, before it is made into a score."""
+"""What one pass says about inputs, before a score is computed from it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from torch import Tensor
 
 
 class Evidence(NamedTuple):
-    """Of a batch of B inputs:
+    """What a pass says about a batch of B inputs, at P places.
 
-    plain      the network's output without attachments, [B, K]
-    attached   its output with them, [B, K]
-    last       what went into its last linear layer, without attachments, [B, F]; None: it has no such layer
-    weight     of that layer, [K, F], likewise
-    bias       of that layer, [K], likewise
+    plain      output of the network without attachments, [B, K]
+    attached   output of the network with attachments, [B, K]
+    last       input of the last linear layer, without attachments, [B, F]; None: there is no such layer
+    weight     weight of that layer, [K, F], or None
+    bias       bias of that layer, [K], or None
     variances  ln v at every place, see :mod:`abnn.bayes.closed_form`, [B, P]
-    kinds      how much it looks changed and destroyed, see :mod:`abnn.bayes.witness`, [B, 2]
-    classes    r_c of every class at every place, likewise, [B, P, C], or of the nearest alone, [B, P, 1]; None: classes are not told apart
-    words      tokens, negative where there is no word, [B, L]; None: the closed form reads no words, or they were not kept
+    kinds      z of both kinds: looks changed, looks destroyed, see :mod:`abnn.bayes.witness`, [B, 2]
+    classes    r_c of every class at every place, [B, P, C], or of the nearest class alone, [B, P, 1]; None: the closed
+               form has no means of classes
+    words      tokens, negative where there is no word, [B, L]; None: the closed form reads no words, or they were not
+               kept
     """
 
     plain: Tensor
@@ -34,6 +36,6 @@ class Evidence(NamedTuple):
 
     @property
     def statistics(self) -> Tensor:
-        """Variances, kinds and classes as the closed form returns them, [B, P + 2 + P C]."""
+        """The output of the closed form: variances, kinds and classes side by side, [B, P + 2 + P C]."""
         classes = [] if self.classes is None else [self.classes.flatten(1)]
         return torch.cat([self.variances, self.kinds, *classes], dim=1)

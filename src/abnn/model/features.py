@@ -1,4 +1,4 @@
-"""What is noted of a network's blocks: mean and standard deviation of every channel over all positions."""
+"""The features that are noted of a block: mean and standard deviation of every channel over all positions."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from abnn.model.blocks import Block, first_tensor
 from abnn.model.graft import StandIn
 
 MAX_FEATURES = 1024
-"""Above so many, features of wide networks are added up, see :func:`sketch`."""
+"""Of all blocks together. Where there are more, several are added up, see :func:`sketch`."""
 OF_A_PLACE = 256
-"""The same for the features of one place alone."""
+"""The same limit for one place alone."""
 
 
 def widths_of(blocks: Sequence[Block]) -> list[int]:
-    """How many numbers are noted of the first block's input and of each output."""
+    """Return the number of features of the first block's input and of each block's output."""
     first = [statistics(block.input, block.layout) for block in blocks[:1]]
     return first + [statistics(block.output, block.layout) for block in blocks]
 
 
 def sketch_factor(widths: Sequence[int]) -> int:
-    """How many features of blocks with these widths must be added up so that not too many are left."""
+    """Return how many features :func:`sketch` must add up so that at most ``MAX_FEATURES`` are left of these widths."""
     return max(1, -(-sum(widths) // MAX_FEATURES))
 
 
 def sketch(features: Tensor, factor: int) -> Tensor:
-    """Sums of ``factor`` features with alternating signs: a fixed projection that keeps wide networks affordable."""
+    """Return sums of ``factor`` features with alternating signs: a fixed projection that keeps wide networks cheap."""
     if factor == 1:
         return features
-    if missing := -features.shape[1] % factor:  # padding by nothing would copy
+    if missing := -features.shape[1] % factor:  # padding by zero columns would copy
         features = F.pad(features, (0, missing))
     rows = features.unflatten(1, (-1, factor))
     if factor == 2:
@@ -44,25 +44,25 @@ def sketch(features: Tensor, factor: int) -> Tensor:
 
 
 def condense(features: Tensor) -> Tensor:
-    """The features of one place, added up where they are many; tokens as they are."""
+    """Return the features of one place, sketched to at most ``OF_A_PLACE``; tokens as they are."""
     if not features.is_floating_point():
         return features
     return sketch(features, -(-features.shape[1] // OF_A_PLACE))
 
 
 def direction(last: Tensor) -> Tensor:
-    """Where the last features point, whatever their length, condensed like those of a place."""
+    """Return the direction of the last features, without their length, condensed like the features of a place."""
     return condense(F.normalize(last, dim=1))
 
 
 def condensed_width(shape: tuple[int, ...], layout: str) -> int:
-    """How many numbers :func:`condense` leaves of a tensor's."""
+    """Return how many features :func:`condense` leaves of a tensor of this shape."""
     width = statistics(shape, layout)
     return -(-width // -(-width // OF_A_PLACE))
 
 
 class Recorder(StandIn):
-    """A block that notes mean and standard deviation of its output, and of its input if it is the first, over positions."""
+    """A block that notes the features of its output, and of its input if it is the first block."""
 
     def __init__(self, block: Block, first: bool) -> None:
         super().__init__(block.module)
@@ -82,14 +82,17 @@ class Recorder(StandIn):
         return output
 
     def take(self) -> list[Tensor]:
+        """Return the features of the last pass, and forget them."""
         features, self.features = self.features, []
         return features
 
 
 def note(tensor: Tensor, layout: str, mask: Tensor | None = None) -> Tensor:
-    """Mean and standard deviation of every feature over all positions, [B, 2·features]; what has no positions as it is.
+    """Return mean and standard deviation of every channel over all positions, [B, 2·channels].
 
-    mask  [B, L], true where a token is no padding; other tokens do not count. For another number of tokens it says nothing
+    A tensor without positions, [B, F], comes back as it is.
+
+    mask  [B, L], true where a token is no padding; padding does not count. It is ignored for another number of tokens
     """
     if tensor.ndim == 2:
         return tensor
@@ -104,14 +107,16 @@ def note(tensor: Tensor, layout: str, mask: Tensor | None = None) -> Tensor:
 
 
 def meaning(words: Tensor, embeddings: Tensor) -> Tensor:
-    """The direction of the mean embedding of each sentence's words, [B, E], whatever its length; negative tokens are no words."""
+    """Return the direction of the mean embedding of each sentence's words, [B, E]. Negative tokens are no words."""
     vectors = embeddings[words.clamp(0, len(embeddings) - 1)].float()
     return F.normalize((vectors * (words >= 0)[..., None]).sum(1), dim=1)
 
 
 def _mean_and_std(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Over the last dimension, in float32; on the CPU first the mean and then the spread around it, each vectorised, which
-    ``torch.std_mean`` is not there: it takes ten times as long."""
+    """Return mean and standard deviation over the last dimension, in float32.
+
+    On the CPU ``torch.std_mean`` is not vectorised and takes ten times as long as the two means here.
+    """
     if x.is_cuda:
         return _by_sums(x) if x.dtype == torch.bfloat16 else torch.std_mean(x.float(), dim=2, correction=0)[::-1]
     x = x.float()
@@ -120,10 +125,11 @@ def _mean_and_std(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _by_sums(x: Tensor) -> tuple[Tensor, Tensor]:
-    """E[x] and sqrt(E[x^2] - E[x]^2): on CUDA, sums in float32 of bfloat16 without a float32 copy of all features.
+    """Return E[x] and sqrt(E[x^2] - E[x]^2) of bfloat16 on CUDA.
 
-    The difference is right to a few times 2^-24 E[x]^2, so a standard deviation to a few times 2^-12 |E[x]| at worst, where
-    it is nearly zero; rounding to bfloat16 has moved every value by up to 2^-9 of it.
+    The sums are in float32, without a float32 copy of all features.     The difference is exact to a few times 2^-24
+    E[x]^2. So the standard deviation is exact to a few times 2^-12 |E[x]| at worst, where it is nearly zero. Rounding
+    to bfloat16 has already moved every value by up to 2^-9 of it.
     """
     mean = x.mean(2, dtype=torch.float32)
     square = torch.linalg.vector_norm(x, dim=2, dtype=torch.float32) ** 2 / x.shape[2]
@@ -131,7 +137,7 @@ def _by_sums(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def statistics(shape: tuple[int, ...], layout: str) -> int:
-    """How many numbers are noted of a tensor."""
+    """Return the number of features that :func:`note` makes of a tensor of this shape."""
     if len(shape) == 2:
         return shape[1]
     return 2 * (shape[-1] if "tokens" in layout else shape[1])

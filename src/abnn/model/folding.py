@@ -1,4 +1,4 @@
-"""Where draws can be folded into the batch: tried on three inputs and two draws, against one at a time."""
+"""Where draws can be folded into the batch: a trial with three inputs and two draws, compared with one at a time."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from abnn.model.inputs import MASK, TIED, Batch, Inputs, rows_of
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
 
-COARSE = 1e-4  # relative rounding of half precision; that of other types is finer
+COARSE = 1e-4  # relative rounding; only half precision is coarser
 
 
 def choose_fold(model: AttachedNetwork, example: Batch) -> None:
-    """Fold draws at the first attachment if that gives what separate draws give, else at the network's input."""
+    """Fold draws at the first attachment if the output is that of separate draws, else at the network's input."""
     inputs = _three_inputs(example)
     with torch.no_grad():
-        # Noise large enough that any mix-up of draws or inputs shows.
+        # The noise is so large that any mix-up of draws or inputs shows.
         noise = map_noise(seeded_noise(model.layers, range(2), 0), lambda part: (10 * part).to(model.device))
-        with _calls_counted(model) as calls:
+        with _counting_calls(model) as calls:
             reference = _one_by_one(model, noise, inputs)
         _check_reached(model, calls, 2 * len(inputs))
-        with _calls_counted(model) as calls, evaluating(model.net):  # the network itself, not copies of its modules
+        with _counting_calls(model) as calls, evaluating(model.net):  # the network itself, not copies of its modules
             model.draw_logits(inputs[:1])
         _check_reached(model, calls, 1)
-        _find_rows(model, noise, inputs)
+        _find_batch_arguments(model, noise, inputs)
         if not reference.isfinite().all():
             raise AttachError(
                 "backbone: its output on the example, or on inputs like it, is not finite; accepted: finite logits. "
@@ -46,19 +46,19 @@ def choose_fold(model: AttachedNetwork, example: Batch) -> None:
         if reason is None:
             return
         first.unfolds = False
-        trouble = _disagreement(model, noise, inputs, reference)
-        chance = trouble is not None and _difference(_one_by_one(model, noise, inputs), reference) is not None
-    if chance:
+        problem = _disagreement(model, noise, inputs, reference)
+        is_random = problem is not None and _difference(_one_by_one(model, noise, inputs), reference) is not None
+    if is_random:
         raise AttachError(
             "backbone: its output is random, two passes of the same input differ in eval mode; accepted: a network "
             "without randomness of its own in eval mode."
         )
-    if trouble is not None:
+    if problem is not None:
         raise AttachError(
-            f"backbone: folding draws into the batch changes its output ({trouble}). It seems to mix the inputs of a "
+            f"backbone: folding draws into the batch changes its output ({problem}). It seems to mix the inputs of a "
             "batch or not to have the batch first; accepted: a network that treats each input of a batch by itself."
         )
-    if model.comes_along:  # it runs twice, see abnn.model.attached_blocks.Twice, and computes what comes before once
+    if model.comes_along:  # it runs twice and still computes what comes before the attachment once, see Twice
         return
     warnings.warn(
         "This network passes features around the first attachment, so draws are folded at its input and the part "
@@ -70,9 +70,9 @@ def choose_fold(model: AttachedNetwork, example: Batch) -> None:
 
 
 def _three_inputs(example: Batch) -> Any:
-    """Three different inputs like the example; it may be constant, then any values must do.
+    """Return three different inputs like the example; where it is constant, any values must do.
 
-    The later ones of tokens with a mask are shorter: a network may do without a mask that hides nothing.
+    With a mask, the second and the third sentence are shorter: a network may skip a mask that hides nothing.
     """
     if isinstance(example, Inputs):
         three = {name: each if name in TIED else _three_inputs(each) for name, each in example[:1].values.items()}
@@ -92,7 +92,8 @@ def _three_inputs(example: Batch) -> Any:
 
 
 @contextlib.contextmanager
-def _calls_counted(model: AttachedNetwork) -> Iterator[list[int]]:
+def _counting_calls(model: AttachedNetwork) -> Iterator[list[int]]:
+    """Inside, the list counts the calls of each attached block."""
     calls = [0] * len(model.attached_blocks)
 
     def count(index: int) -> Any:
@@ -109,19 +110,21 @@ def _calls_counted(model: AttachedNetwork) -> Iterator[list[int]]:
             handle.remove()
 
 
-def _find_rows(model: AttachedNetwork, noise: Noise, inputs: Batch) -> None:
-    """Note which further inputs of a block have a row for each input: those that are longer for more inputs."""
+def _find_batch_arguments(model: AttachedNetwork, noise: Noise, inputs: Batch) -> None:
+    """Set ``batch_arguments`` of all blocks: the further arguments that have more rows for more inputs."""
     blocks = [block for block in model.net.modules() if isinstance(block, WatchedBlock)]
     shapes: dict[int, list[dict[int | str, torch.Size]]] = {index: [] for index in range(len(blocks))}
 
-    def look(index: int) -> Any:
+    def note_shapes(index: int) -> Any:
         def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             values: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
             shapes[index].append({place: each.shape for place, each in values if isinstance(each, Tensor)})
 
         return hook
 
-    handles = [block.register_forward_pre_hook(look(index), with_kwargs=True) for index, block in enumerate(blocks)]
+    handles = [
+        block.register_forward_pre_hook(note_shapes(index), with_kwargs=True) for index, block in enumerate(blocks)
+    ]
     single = Pass(model, pick_draws(noise, slice(1)), plain=False)
     try:
         single(inputs[-1:])
@@ -135,21 +138,22 @@ def _find_rows(model: AttachedNetwork, noise: Noise, inputs: Batch) -> None:
         one, three = shapes[index]
         first = next(iter(one))
         longer = (each for each in one if each in three and one[each][:1] != three[each][:1])
-        block.with_batch = frozenset(each for each in longer if each != first)
+        block.batch_arguments = frozenset(each for each in longer if each != first)
 
 
 def _check_reached(model: AttachedNetwork, calls: list[int], expected: int) -> None:
-    """A network may hold its blocks a second time, outside its submodules; then attachments would do nothing."""
+    """Raise an error if the network calls its blocks through other references, so that attachments would do nothing."""
     for name, count in zip(model.block_names, calls):
         if not count or count % expected:
             raise AttachError(
-                f"backbone: its pass does not reach {name!r} through its submodules; accepted: a network that calls its "
-                "blocks as attributes, nn.Sequential, nn.ModuleList or nn.ModuleDict. Replace plain lists or saved "
+                f"backbone: its pass does not reach {name!r} through its submodules; accepted: a network that calls "
+                "its blocks as attributes, nn.Sequential, nn.ModuleList or nn.ModuleDict. Replace plain lists or saved "
                 "references to modules, and attach before torch.compile: torch.compile(abnn.attach(...))."
             )
 
 
 def _one_by_one(model: AttachedNetwork, noise: Noise, inputs: Batch) -> Tensor:
+    """Return the outputs of passes with one draw and one input each, [2, B, ...]."""
     outputs = []
     for index in range(2):
         single = Pass(model, pick_draws(noise, slice(index, index + 1)), plain=False)
@@ -158,6 +162,7 @@ def _one_by_one(model: AttachedNetwork, noise: Noise, inputs: Batch) -> Tensor:
 
 
 def _disagreement(model: AttachedNetwork, noise: Noise, inputs: Batch, reference: Tensor) -> str | None:
+    """Return how folded draws differ from the reference, or None if they agree up to rounding."""
     try:
         folded = Pass(model, noise, plain=False)(inputs)
     except Exception as error:  # noqa: BLE001 - any failure of the user's network means the same here
@@ -165,13 +170,14 @@ def _disagreement(model: AttachedNetwork, noise: Noise, inputs: Batch, reference
     difference = _difference(folded, reference)
     if difference is None or torch.finfo(reference.dtype).eps < COARSE or folded.shape != reference.shape:
         return difference
-    # Rounding adds up over the layers, bfloat16 to 14 % on a ResNet-50. In passes of one size all rows are rounded in the same way.
-    mixed = _gap(folded, _all_the_same(model, noise, inputs), reference) > 4 * torch.finfo(reference.dtype).eps
-    return difference if mixed or not _is_in_order(folded, reference) else None
+    # Rounding adds up over the layers, in bfloat16 to 14 % on a ResNet-50. In passes of one size, all rows are rounded
+    # in the same way.
+    is_mixed_up = _gap(folded, _all_the_same(model, noise, inputs), reference) > 4 * torch.finfo(reference.dtype).eps
+    return difference if is_mixed_up or not _is_in_order(folded, reference) else None
 
 
 def _all_the_same(model: AttachedNetwork, noise: Noise, inputs: Batch) -> Tensor:
-    """What folded passes say in which all rows are of one draw and one input: nothing can be mixed up there."""
+    """Return outputs of folded passes whose rows all are of one draw and one input: nothing can be mixed up there."""
     rows = []
     for draw in range(2):
         alone = Pass(
@@ -180,30 +186,34 @@ def _all_the_same(model: AttachedNetwork, noise: Noise, inputs: Batch) -> Tensor
             plain=False,
         )
         for index in range(len(inputs)):
-            same = rows_of(inputs, lambda every: torch.cat([every[index : index + 1]] * len(every)))  # noqa: B023 - called at once
+            same = rows_of(inputs, lambda part: torch.cat([part[index : index + 1]] * len(part)))  # noqa: B023
             rows.append(alone(same)[draw, index])
     return torch.stack(rows).unflatten(0, (2, -1))
 
 
 def _difference(folded: Tensor, reference: Tensor) -> str | None:
+    """Return how outputs differ by more than rounding, or None."""
     if folded.shape != reference.shape:
         return f"output shape {tuple(folded.shape)} instead of {tuple(reference.shape)}"
     gap = _gap(folded, reference, reference)
-    # Rounding adds up over the layers: float32 on CUDA, where convolutions round to ten bits, by 1.3 % on an EfficientNet. A mix-up
-    # changes everything.
+    # Rounding adds up over the layers. In float32 on CUDA, where convolutions round to ten bits, it makes 1.3 % on an
+    # EfficientNet. A mix-up changes everything.
     most = max(5e-2 if reference.is_cuda else 1e-2, 16 * torch.finfo(reference.dtype).eps)
     return None if gap < most else f"outputs differ by {gap:.1%}"
 
 
 def _gap(one: Tensor, other: Tensor, reference: Tensor) -> float:
-    """The largest difference, against what draws and inputs change: a large constant in the logits must not hide a mix-up."""
+    """Return the largest difference, in units of what draws and inputs change.
+
+    So a large constant in the logits cannot hide a mix-up.
+    """
     spread = (reference - reference.mean(dim=(0, 1))).abs().max()
     scale = torch.maximum(spread, 0.1 * reference.abs().max()).clamp_min(1e-6)
     return ((one - other).abs().max() / scale).item()
 
 
 def _is_in_order(folded: Tensor, reference: Tensor) -> bool:
-    """Whether no other order of draws and inputs is nearer to the reference."""
+    """Return whether no other order of draws and inputs is nearer to the reference."""
     draws, count = reference.shape[:2]
     orders = itertools.product(itertools.permutations(range(draws)), itertools.permutations(range(count)))
     distances = [(folded[list(one)][:, list(other)] - reference).float().norm() for one, other in orders]

@@ -1,8 +1,9 @@
-"""Several inputs of a network as one batch: row n of each belongs to input n.
+"""Batches of networks with one input tensor or several.
 
-A batch is a tensor where a network takes one, else :class:`Inputs`: what a tokenizer gives, a dict, or a tuple. Inputs can be
-counted, cut, moved and asked for their form like the one tensor in them that matters most, so that all of this package hands on
-``x``, whatever it is. :func:`call` gives it to a network.
+A batch is a tensor, or :class:`Inputs` for a network that takes several tensors: a tokenizer's output, a dict or a
+tuple. Row n of each tensor belongs to input n. :class:`Inputs` has the length, shape, type and device of its main
+tensor and can be sliced and moved like one, so that all other code can pass on ``x``, whatever it is. :func:`call`
+calls a network with it.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from torch import Tensor, nn
 from abnn.errors import InputError, explain
 
 MAIN = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
-"""Names of what outliers are made of, the first that occurs; else the first input."""
+"""Names of the main input, from which outliers are made: the first that occurs, else the first input."""
 MASK = "attention_mask"
 TIED = (MASK, "token_type_ids", "position_ids")
-"""Names of what has a number for each position of the main input."""
+"""Names of inputs with a number for each position of the main input."""
 LABELS = ("labels", "label")
 
 Name = int | str
 
 
 class Inputs:
-    """A batch of several inputs, by the names or places that they have in the network's call.
+    """A batch of several tensors, by their names or positions in the network's call.
 
-    values  tensors with a row for each input; in a call of a model also other values, which are handed on as they are
+    values  tensors with a row for each input. In a call of a model there may be other values, which are passed on
+            unchanged
     """
 
     __slots__ = ("main", "values")
@@ -41,12 +43,12 @@ class Inputs:
 
     @property
     def first(self) -> Tensor:
-        """The main input: the words, the image, or the first."""
+        """The main input: the tokens, the image, or the first tensor."""
         return self.values[self.main]
 
     @property
     def mask(self) -> Tensor | None:
-        """[B, L], true where a position is no padding; None where nothing is said about that."""
+        """True where a position is no padding, [B, L]; None without a mask."""
         mask = self.values.get(MASK)
         return mask != 0 if isinstance(mask, Tensor) and mask.ndim == 2 else None
 
@@ -76,27 +78,27 @@ class Inputs:
         return self.first.new_zeros(*size, **options)
 
     def tensors(self) -> list[Tensor]:
-        """Those with a row for each input."""
+        """Return the tensors with a row for each input."""
         return [value for value in self.values.values() if self._has_rows(value)]
 
     def _has_rows(self, value: Any) -> bool:
         return isinstance(value, Tensor) and value.shape[:1] == self.first.shape[:1]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
-        """The same with every tensor that has rows changed."""
+        """Return a copy in which ``change`` is applied to every tensor with a row for each input."""
         return Inputs({name: change(each) if self._has_rows(each) else each for name, each in self.values.items()})
 
     def replace(self, **values: Tensor | None) -> Inputs:
-        """The same with another main input (``first``) and mask (``mask``, in the type of the one there is)."""
-        changed = dict(self.values)
+        """Return a copy with another main input (``first``) or mask (``mask``, in the type of the old one)."""
+        result = dict(self.values)
         if values.get("first") is not None:
-            changed[self.main] = values["first"]
+            result[self.main] = values["first"]
         if (mask := values.get("mask")) is not None:
-            changed[MASK] = mask.to(self.values[MASK].dtype)
-        return Inputs(changed)
+            result[MASK] = mask.to(self.values[MASK].dtype)
+        return Inputs(result)
 
     def to(self, *place: Any, **options: Any) -> Inputs:
-        """On another device; types of inputs stay as they are, for they differ."""
+        """Return a copy on another device. Do not pass a type: those of the tensors differ."""
         return self.map(lambda each: each.to(*place, **options))
 
     def clone(self) -> Inputs:
@@ -117,7 +119,7 @@ class Inputs:
 
 Batch = Tensor | Inputs
 Forms = dict[Name, tuple[tuple[int, ...], torch.dtype]]
-"""Shape without the batch, and type, of every input by its name or place."""
+"""Shape without the batch, and type, of every input by its name or position."""
 
 
 def forms_of(x: Batch) -> Forms | None:
@@ -128,25 +130,25 @@ def forms_of(x: Batch) -> Forms | None:
 
 
 def call(network: nn.Module | Callable[..., Any], x: Batch) -> Any:
-    """Return what a network says about a batch."""
+    """Return the network's output for a batch."""
     if not isinstance(x, Inputs):
         return network(x)
-    places = [value for name, value in x.values.items() if isinstance(name, int)]
-    return network(*places, **{name: value for name, value in x.values.items() if isinstance(name, str)})
+    positional = [value for name, value in x.values.items() if isinstance(name, int)]
+    return network(*positional, **{name: value for name, value in x.values.items() if isinstance(name, str)})
 
 
 def main_input(x: Batch) -> Tensor:
-    """Return the input that outliers are made of: of several, :attr:`Inputs.first`."""
+    """Return the input from which outliers are made: of several, :attr:`Inputs.first`."""
     return x.first if isinstance(x, Inputs) else x
 
 
 def rows_of(x: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
-    """Return a batch with the rows of all its tensors changed."""
+    """Return a batch in which ``change`` is applied to all tensors with rows."""
     return x.map(change) if isinstance(x, Inputs) else change(x)
 
 
 def join(batches: list[Any]) -> Any:
-    """Return several batches of one form as one."""
+    """Return several batches of one form, concatenated."""
     if not isinstance(batches[0], Inputs):
         return torch.cat(batches)
     names = batches[0].values
@@ -154,12 +156,12 @@ def join(batches: list[Any]) -> Any:
 
 
 def numbers_of(x: Batch) -> int:
-    """How many numbers one input has."""
+    """Return how many numbers one input has."""
     return sum(each[0].numel() for each in (x.tensors() if isinstance(x, Inputs) else [x]))
 
 
 def measured(x: Batch) -> Iterator[tuple[str, Tensor, str]]:
-    """Yield the inputs whose values are amounts, with the names of their places and their layout."""
+    """Yield the floating-point inputs (not masks): the name of its place, the tensor, its layout."""
     if not isinstance(x, Inputs):
         if x.is_floating_point():
             yield "input", x, "channels"
@@ -171,28 +173,31 @@ def measured(x: Batch) -> Iterator[tuple[str, Tensor, str]]:
 
 
 def pack(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Batch, Any]:
-    """Return the batch of a call of a model, and the labels in it, or None. One dict stands for the names in it."""
+    """Return the batch in the arguments of a call, and the labels, or None.
+
+    A single dict counts as keyword arguments.
+    """
     if len(args) == 1 and not kwargs and isinstance(args[0], Inputs | Tensor):
         return args[0], None
     if len(args) == 1 and isinstance(args[0], Mapping):
         kwargs, args = {**args[0], **kwargs}, ()
     if not any(isinstance(each, Tensor) for each in (*args, *kwargs.values())):
-        given = ", ".join(_form(each) for each in (*args, *kwargs.values())) or "nothing"
-        raise InputError(explain("x", given, "a batch of inputs as tensors, by place or by name"))
+        actual = ", ".join(_form(each) for each in (*args, *kwargs.values())) or "nothing"
+        raise InputError(explain("x", actual, "a batch of inputs as tensors, by place or by name"))
     labels = next((kwargs[name] for name in LABELS if kwargs.get(name) is not None), None)
     named = {name: value for name, value in kwargs.items() if name not in LABELS and value is not None}
     return Inputs({**dict(enumerate(args)), **named}), labels
 
 
 def read(batch: Any, argument: str = "x") -> tuple[Any, Any]:
-    """Return inputs and labels of what a user, a tokenizer or a loader gives; what is not several inputs comes back as it is.
+    """Return the inputs and the labels of a dict, tuple or list. Any other batch comes back unchanged, without labels.
 
-    An error says what is wrong with a batch whose values are not tensors of one length.
+    It raises an error for a batch whose values are not tensors of one length.
     """
     if isinstance(batch, Mapping):
         x, labels = pack((), {str(name): _tensor(argument, name, value) for name, value in batch.items()})
     elif isinstance(batch, tuple | list):
-        x, labels = Inputs({place: _tensor(argument, place, value) for place, value in enumerate(batch)}), None
+        x, labels = Inputs({index: _tensor(argument, index, value) for index, value in enumerate(batch)}), None
     else:
         return batch, None
     assert isinstance(x, Inputs)
@@ -200,13 +205,13 @@ def read(batch: Any, argument: str = "x") -> tuple[Any, Any]:
         raise InputError(explain(argument, "no inputs", "one tensor or more"))
     for name, value in x.values.items():
         if value.ndim < 1 or len(value) != len(x):
-            given = f"{name!r} of shape {tuple(value.shape)} beside {x.main!r} of shape {tuple(x.shape)}"
-            raise InputError(explain(argument, given, f"a row in each for all {len(x)} inputs"))
+            actual = f"{name!r} of shape {tuple(value.shape)} beside {x.main!r} of shape {tuple(x.shape)}"
+            raise InputError(explain(argument, actual, f"a row in each for all {len(x)} inputs"))
     return x, labels
 
 
 def check_tied(x: Inputs, argument: str = "x") -> None:
-    """Raise an error for a mask, or the like, that has not one number for each position of the main input."""
+    """Raise an error for a mask, or the like, without exactly one number for each position of the main input."""
     for name in TIED:
         value = x.values.get(name)
         if (
@@ -216,19 +221,20 @@ def check_tied(x: Inputs, argument: str = "x") -> None:
             and x.ndim in (2, 3)
             and value.shape[1] != x.shape[1]
         ):
-            given = f"{name!r} of shape {tuple(value.shape)} beside {x.main!r} of shape {tuple(x.shape)}"
+            actual = f"{name!r} of shape {tuple(value.shape)} beside {x.main!r} of shape {tuple(x.shape)}"
             fix = "Pad both in the same way."
-            raise InputError(explain(argument, given, f"{name!r} of shape {tuple(x.shape[:2])}", fix))
+            raise InputError(explain(argument, actual, f"{name!r} of shape {tuple(x.shape[:2])}", fix))
 
 
 def _tensor(argument: str, name: Name, value: Any) -> Any:
+    """Return a tensor, None or an array as a tensor or None; raise an error for anything else."""
     if value is None or isinstance(value, Tensor):
         return value
     if hasattr(value, "__array__") and getattr(value, "dtype", None) is not None and value.dtype.kind in "biuf":
         return torch.from_numpy(np.array(value, order="C"))  # also a column of a table
-    given = f"{type(value).__name__} as {name!r}"
+    actual = f"{type(value).__name__} as {name!r}"
     fix = 'Tokenizers give tensors with return_tensors="pt" and padding=True; leave out what the network does not take.'
-    raise InputError(explain(argument, given, "tensors with a row for each input", fix))
+    raise InputError(explain(argument, actual, "tensors with a row for each input", fix))
 
 
 def _form(value: Any) -> str:

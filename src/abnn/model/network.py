@@ -27,7 +27,7 @@ from abnn.model.passes import Pass, run_draws, with_logits
 from abnn.model.tokens import are_tokens, token_table
 
 MOST_PLACES = 8
-"""Blocks whose output is noted. Neighbours say nearly the same, and every reading of a large output costs."""
+"""Blocks at which features are noted. Neighbours are nearly alike, and reading a large output costs time."""
 
 WORDS, MEANING = "words", "meaning"
 """Places of networks that read tokens: the words, and the direction of their mean embedding."""
@@ -37,12 +37,11 @@ class AttachedNetwork(nn.Module):
     """A backbone with attachments.
 
     ``model(x)`` has the shape of ``backbone(x)``, and ``softmax(model(x))`` is the prediction averaged over the held
-    draws, which look at an image as it is. The draws change only with :meth:`resample`, so the same input gives the same
-    output.
+    draws, without views. The draws change only with :meth:`resample`, so the same input gives the same output.
 
     task   what the output means, see :mod:`abnn.tasks`
-    extra  further notes that are saved with the model, as JSON can hold them
-    views  how many views of an image a prediction looks at, see :mod:`abnn.model.views`
+    extra  further notes that are saved with the model: anything that JSON can hold
+    views  number of views of an image in a prediction, see :mod:`abnn.model.views`
     """
 
     def __init__(
@@ -53,14 +52,15 @@ class AttachedNetwork(nn.Module):
         spec: Spec,
         structure: Probe,
         watched: Sequence[Block] = (),
-        told: int = 0,
+        class_count: int = 0,
     ) -> None:
         super().__init__()
         device, dtype = _device_and_dtype(backbone)
         attachments = [part.to(device=device, dtype=dtype) for part in build_attachments(blocks, spec)]
         wrap = ReplacedBlock if spec.kind == "replace" else AttachedBlock
         replacements: dict[nn.Module, Any] = {block.module: WatchedBlock(block) for block in watched}
-        replacements |= {block.module: wrap(block, part) for block, part in zip(blocks, attachments)}  # type: ignore[arg-type]
+        for block, part in zip(blocks, attachments):
+            replacements[block.module] = wrap(block, part)  # type: ignore[arg-type]
         self.spec = spec
         self.block_names = [block.name for block in blocks]
         self.example: Any = rows_of(example[:1], lambda rows: rows.detach().cpu())
@@ -80,39 +80,39 @@ class AttachedNetwork(nn.Module):
         self.activation_bytes = 4 * structure.activation_numbers
         self.shared_bytes, self.folded_bytes = _activations(structure, blocks[0].name, dtype.itemsize)
         self.task: Any = None
-        self.triage: Any = None  # thresholds; a fit voids them
+        self.triage: Any = None  # thresholds; a fit deletes them
         self.extra: dict[str, Any] = {}
         self.preset, self.score, self.views = "default", "entropy", 1
-        self.usual_draws = 0  # of a prediction; 0: mean weights
+        self.usual_draws = 0  # of a prediction that names no number; 0: mean weights
         self.combined: Any = None  # the learnt score, see abnn.scores.combined
-        self.seed: int | None = 0  # that of the held draws; None: they belong to none
+        self.seed: int | None = 0  # of the held draws; None: they have none
         self.learnt_from: frozenset[int] = frozenset()  # hashes of some inputs of the last fit; not saved
-        self.backbone_changed = False  # whether the backbone has weights that it was not given with
+        self.backbone_changed = False  # whether its weights were trained, or loaded from a file, since attach()
         # Not registered as submodules: the backbone's parameters are those of ``net``.
         self.__dict__["_backbone"] = backbone
         self.__dict__["_replaced"] = [block.module for block in blocks] if spec.kind == "replace" else []
         self._requires_grad = {name: p.requires_grad for name, p in backbone.named_parameters()}
         self._modes = {name: module.training for name, module in backbone.named_modules()}
         self._layers = list(dict.fromkeys(layer for part in attachments for layer in bayesian_layers(part)))
-        # Whether the plain network does in predictions, those of other threads while this one trains, too.
+        # Whether the plain network comes along in predictions, also in those of other threads while this one trains.
         self.comes_along = bool(watched)
         self.state = PassState(self._layers[0], plain=self.comes_along)
-        # Where the closed form reads: "words" and "meaning", "input", and the names of blocks.
+        # The places of the closed form: "words" and "meaning", "input", and the names of blocks.
         self.places: list[str] = []
         self.closed_form: ClosedForm | None = None
         for stand_in in replacements.values():
             stand_in.state = self.state
-        for block in watched:  # those up to the first attachment say the same with and without attachments
+        for block in watched:  # up to the first attachment, outputs are the same with and without attachments
             replacements[block.module].remembers = spec.kind == "bounded"
             if block.name == blocks[0].name:
                 break
         self.__dict__["readout"] = next((each for each in replacements.values() if isinstance(each, Readout)), None)
         if watched:
-            noted = noted_blocks(watched)
+            blocks_read = place_blocks(watched)
             for block in watched:
-                replacements[block.module].noted = block in noted
-            widths = [condensed_width(block.output, block.layout) for block in noted]
-            self.places = [block.name for block in noted]
+                replacements[block.module].is_place = block in blocks_read
+            widths = [condensed_width(block.output, block.layout) for block in blocks_read]
+            self.places = [block.name for block in blocks_read]
             inputs = list(measured(example))
             self.places[:0] = [name for name, _, _ in inputs]
             widths[:0] = [condensed_width(tuple(value.shape), layout) for _, value, layout in inputs]
@@ -121,14 +121,14 @@ class AttachedNetwork(nn.Module):
                 self.state.table = table
                 self.places[:0] = [WORDS, MEANING]
                 widths[:0] = [condensed_width((1, table.embedding_dim), "flat")]
-            self.closed_form = ClosedForm(widths, told, 0 if table is None else table.num_embeddings)
-            self.closed_form.to(device, torch.float32)  # whatever torch's default type is
+            self.closed_form = ClosedForm(widths, class_count, 0 if table is None else table.num_embeddings)
+            self.closed_form.to(device, torch.float32)  # whatever the default type of torch is
 
     # -- what it is made of -------------------------------------------------------------------------------------------
 
     @property
     def backbone(self) -> nn.Module:
-        """The network as it was given, without attachments; it shares its parameters with this model."""
+        """The user's network, without attachments. It shares its parameters with this model."""
         self.check_attached()
         return self.__dict__["_backbone"]
 
@@ -139,7 +139,7 @@ class AttachedNetwork(nn.Module):
 
     @property
     def attached_blocks(self) -> list[AttachedBlock | ReplacedBlock]:
-        """In the order of their calls."""
+        """The blocks with attachments, in the order of their calls."""
         return [self.net.get_submodule(name) for name in self.block_names]  # type: ignore[misc]
 
     @property
@@ -152,21 +152,21 @@ class AttachedNetwork(nn.Module):
         return self._layers[0].weight_mean.device
 
     def attachment_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """omega_2: names that do not depend on the backbone, and parameters, each once."""
-        listed: set[int] = set()
+        """Yield omega_2: names that do not depend on the backbone, and parameters, each once."""
+        ids: set[int] = set()
         for index, block in enumerate(self.attached_blocks):
             for name, parameter in block.attachment.named_parameters():
-                if id(parameter) not in listed:
-                    listed.add(id(parameter))
+                if id(parameter) not in ids:
+                    ids.add(id(parameter))
                     yield f"{index}.{name}", parameter
 
     def backbone_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """omega_1: names in the backbone and parameters that this model uses, each once."""
+        """Yield omega_1: names in the backbone, and parameters that this model uses, each once."""
         used = {id(parameter) for parameter in self.net.parameters()}
         return ((name, parameter) for name, parameter in self.backbone.named_parameters() if id(parameter) in used)
 
     def learning_backbone_parameters(self) -> list[nn.Parameter]:
-        """Those of the backbone that learn where it is not frozen: all but the ones that do not require gradients."""
+        """Return the parameters of the backbone that require gradients: they learn if the backbone is not frozen."""
         learning = [parameter for _, parameter in self.backbone_parameters() if parameter.requires_grad]
         if not learning:
             actual = "a backbone to train of which no parameter requires gradients"
@@ -176,20 +176,20 @@ class AttachedNetwork(nn.Module):
 
     @property
     def attachment_size(self) -> int:
-        """How many numbers the attachments learn."""
+        """The number of parameters of all attachments."""
         return sum(parameter.numel() for _, parameter in self.attachment_parameters())
 
     def kl(self, sampled: bool = False) -> Tensor:
-        """KL[posterior || prior] over all attachments."""
+        """Return KL[posterior || prior] over all attachments."""
         return kl_of(self._layers, sampled)
 
     @property
     def noise_bytes(self) -> int:
-        """What the noise of one draw takes."""
+        """The size of the noise of one draw."""
         return sum(part[:, 0].numel() * part.element_size() for part in tensors_of(held_noise(self._layers)))
 
     def train(self, mode: bool = True) -> AttachedNetwork:
-        """Set the mode, that of the backbone as well: they share all but the containers on the way to a block."""
+        """Set the mode, of the backbone too: both share all modules but the containers on the way to a block."""
         super().train(mode)
         backbone = self.__dict__.get("_backbone")
         if backbone is not None:
@@ -197,7 +197,7 @@ class AttachedNetwork(nn.Module):
         return self
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> AttachedNetwork:
-        """Blocks that were replaced move along, for detach() gives them back."""
+        """Move blocks that were replaced too, since detach() gives them back."""
         super()._apply(fn, recurse)
         for block in self.__dict__["_replaced"]:
             block._apply(fn)
@@ -212,7 +212,7 @@ class AttachedNetwork(nn.Module):
 
     @property
     def mean_weights(self) -> bool:
-        """Whether the held draw is that of mean weights: it has no noise."""
+        """Whether the held draws have mean weights, that is, no noise."""
         return not any(part.any() for part in tensors_of(held_noise(self._layers)))
 
     @property
@@ -221,10 +221,11 @@ class AttachedNetwork(nn.Module):
         return self.combined is not None and self.combined.is_ready()
 
     def resample(self, draws: int | range | None = None, seed: int | None = None) -> None:
-        """Hold new draws: fresh ones, or with a seed those that belong to it. ``draws=0``: one of mean weights.
+        """Hold new draws. With a seed, draw s depends on (seed, s) alone, on every device.
 
-        With a seed, draw s depends on (seed, s) alone, on every device; ``draws=range(5, 10)`` gives the second half of
-        the ten draws of that seed.
+        draws  their number; None: as many as now; 0: one draw with mean weights; range(5, 10): the second half of the
+               ten draws of the seed
+        seed   None: fresh draws
         """
         if draws == 0:
             self.seed = 0
@@ -246,18 +247,18 @@ class AttachedNetwork(nn.Module):
     @property
     def folds_at_input(self) -> bool:
         """Whether draws are folded at the network's input, because its structure leaves no later place."""
-        # One after the other: it is asked for with every prediction, and mostly the first says it.
+        # A generator: this runs with every prediction, and mostly the first block decides.
         return not any(self.net.get_submodule(name).unfolds for name in self.block_names)
 
     def draw_logits(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-        """The network's output for every held draw, [S, B, classes, ...]."""
+        """Return the network's output for every held draw, [S, B, classes, ...]."""
         self.check_attached()
-        return run_draws(self.net, self.state, self.folds_at_input, _packed(x, args, kwargs)[0])[0]
+        return run_draws(self.net, self.state, self.folds_at_input, _pack_call(x, args, kwargs)[0])[0]
 
     def make_constants(self) -> None:
-        """Make what the learnt score is computed with, where anything that it follows from has changed.
+        """Compute the constants of the learnt score again if a buffer that they follow from has changed.
 
-        To be called before passes that run none of Python: captured, compiled or exported ones.
+        Call it before passes that run no Python: captured, compiled or exported ones.
         """
         if self.closed_form is not None and self.combined is not None:
             self.closed_form.constants()
@@ -265,20 +266,26 @@ class AttachedNetwork(nn.Module):
             self.combined.claims(None if self.__dict__["readout"] is None else self.__dict__["readout"].block.weight)
 
     def gather(self, run: Pass, outputs: Tensor, nearest: bool = False) -> Evidence:
-        """What a pass that noted everything said, from its outputs [S, B, K], the plain network's first.
+        """Return the evidence of a pass with ``noting``.
 
-        nearest  whether the nearest class is enough: less to compute where none is hidden
+        outputs  of the pass, [S, B, K], the plain network's first
+        nearest  keep only the nearest class at each place: less to compute, and enough where no class is hidden
         """
         assert self.closed_form is not None
         features, last = run.take_features(wait=False)
         with beside(outputs.device, run.state.beside):
             statistics = self.closed_form([condense(part) for part in features], nearest)
         join([statistics, features[0]], run.state.beside)
-        found = self.evidence(outputs, last, statistics)
-        return found if self.closed_form.words is None else found._replace(words=features[0])
+        evidence = self.evidence(outputs, last, statistics)
+        return evidence if self.closed_form.words is None else evidence._replace(words=features[0])
 
     def evidence(self, outputs: Tensor, last: Tensor | None, statistics: Tensor) -> Evidence:
-        """The same from what was read on the way: what went into the last layer, and what the closed form returned."""
+        """Return the evidence of a pass.
+
+        outputs     [S, B, K], the plain network's first
+        last        input of the last layer
+        statistics  output of the closed form
+        """
         layer = self.__dict__["readout"]
         weight, bias = (None, None) if layer is None or last is None else (layer.block.weight, layer.block.bias)
         attached = outputs[1] if len(outputs) == 2 else self.task.average(outputs[1:])
@@ -288,12 +295,12 @@ class AttachedNetwork(nn.Module):
         return Evidence(outputs[0].float(), attached.float(), last, weight, bias, variances, kinds, classes)
 
     def forward(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """What the backbone would return, averaged over the held draws: logits, or for a dict and the like one with these logits.
+        """Return what the backbone would return, averaged over the held draws: logits, or a mapping with these logits.
 
-        A loss is in it where ``labels`` come by name: that of the averaged prediction.
+        Where ``labels`` come by name, the mapping has the loss of the averaged prediction.
         """
         self.check_attached()
-        batch, labels = _packed(x, args, kwargs)
+        batch, labels = _pack_call(x, args, kwargs)
         draws, output = run_draws(self.net, self.state, self.folds_at_input, batch)
         loss = None
         if labels is not None:
@@ -308,14 +315,15 @@ class AttachedNetwork(nn.Module):
 AS_LABELLED = Objective(distil=0.0, hide=0.0)
 
 
-def _packed(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Batch, Any]:
+def _pack_call(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Batch, Any]:
+    """Return the batch in the arguments of a call, and the labels, or None."""
     if isinstance(x, Tensor) and not args and not kwargs:
         return x, None
     return pack(args if x is None and not args else (x, *args), kwargs)
 
 
 def mean_logits(draw_logits: Tensor) -> Tensor:
-    """Logits of the averaged prediction: log 1/S sum_s softmax(z_s) + 1/S sum_s logsumexp(z_s).
+    """Return logits of the averaged prediction: log 1/S sum_s softmax(z_s) + 1/S sum_s logsumexp(z_s).
 
     The second term changes no probability and makes the result equal to z where all draws agree on it.
     """
@@ -324,8 +332,8 @@ def mean_logits(draw_logits: Tensor) -> Tensor:
     return mean + draw_logits.logsumexp(dim=2, keepdim=True).mean(dim=0)
 
 
-def noted_blocks(blocks: Sequence[Block]) -> list[Block]:
-    """Return the blocks whose output is noted: all, or so many in equal distances that begin with the first and end with the last."""
+def place_blocks(blocks: Sequence[Block]) -> list[Block]:
+    """Return the blocks that are places: all, or ``MOST_PLACES`` at equal distances from the first to the last."""
     count = min(MOST_PLACES, len(blocks))
     return [blocks[round(number * (len(blocks) - 1) / max(1, count - 1))] for number in range(count)]
 
@@ -338,7 +346,7 @@ def _device_and_dtype(backbone: nn.Module) -> tuple[torch.device, torch.dtype]:
 
 
 def _activations(structure: Probe, first: str, itemsize: int) -> tuple[int, int]:
-    """The most bytes that a module reads and writes for one input: before the block ``first``, and from it on."""
+    """Return the most bytes that a module reads and writes for one input, before the block ``first`` and from it on."""
     start = structure.calls[first].order
     sizes = [0, 0]
     for call in structure.calls.values():

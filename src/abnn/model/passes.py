@@ -1,4 +1,4 @@
-"""A pass of an attached network that carries its own state: draws, views and what is noted belong to it alone."""
+"""A pass of an attached network with a state of its own: its draws, its views and the features that it notes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class Pass:
-    """An attached network in eval mode with draws of its own. From several threads, each has its own pass.
+    """An attached network in eval mode with draws of its own. Each thread needs its own pass.
 
-    network  gives weights and structure, and is left alone
+    network  provides weights and structure; it is not changed
     noise    of the draws; None: one draw with mean weights
     views    which view each draw looks at, see :func:`abnn.model.views.views_of`
-    noting   whether features of the first of the draws are noted
-    root     another tree over the network's blocks, with modules that read on the way; None: the network's own
+    noting   whether features of the first draw are noted
+    root     another module tree over the network's blocks, with modules that read features; None: the network's own
     plain    whether the network without attachments comes along, as the first of the draws; None: as in predictions
     """
 
@@ -48,7 +48,7 @@ class Pass:
         streams = {id(part.stream): Stream() for part in root.modules() if isinstance(part, ChainLink)}
         first = network.layers[0]
         state = PassState(first, views, noting, network.comes_along if plain is None else plain)
-        state.table, state.apart = network.state.table, network.state.apart
+        state.table, state.allows_beside = network.state.table, network.state.allows_beside
         twins = self.twins = shadow(root, {id(network.state): state, **streams})
         state.layer = twins[id(first)]  # type: ignore[assignment]
         self.net, self.state = twins[id(root)], state
@@ -57,7 +57,10 @@ class Pass:
         hold(self.layers, no_noise(network.layers) if noise is None else noise)
 
     def keep_weights(self) -> None:
-        """Make the weights of the draws once for all passes; the network's parameters must not change until the last."""
+        """Compute the weights of the draws once for all calls.
+
+        The network's parameters must not change until the last one.
+        """
         for layer in self.layers:
             layer.ready = {}
             for use in range(layer.uses):
@@ -68,9 +71,9 @@ class Pass:
         return run_draws(self.net, self.state, self.folds_at_input, x)[0]
 
     def take_features(self, wait: bool = True) -> tuple[list[Tensor], Tensor | None]:
-        """Return what was noted since the last time: of the input and every block, and what went into the last layer.
+        """Return the features that were noted since the last call, at every place, and the input of the last layer.
 
-        wait  whether what follows waits for the features; else it must run beside, see :mod:`abnn.model.beside`
+        wait  whether the current stream waits for them; else what follows must run beside, see :mod:`abnn.model.beside`
         """
         features, last = self.state.features, self.state.last
         assert features is not None
@@ -81,9 +84,10 @@ class Pass:
 
 
 def run_draws(net: torch.nn.Module, state: PassState, folds_at_input: bool, x: Batch) -> tuple[Tensor, Any]:
-    """Return the logits of ``net`` for every held draw, [S, B, ...], after those of the plain network where it comes along.
+    """Return the logits of ``net`` for every held draw, [S, B, ...], and its whole output.
 
-    Beside them comes all that ``net`` said: of every draw, or where it ran twice, of the plain network.
+    Where the plain network comes along, its logits are the first. The whole output is that of all draws; where the
+    network runs twice, that of the plain network.
     """
     if isinstance(x, Inputs) and x.mask is not None and state.mask is None:
         with state.masked(x.mask):
@@ -91,7 +95,7 @@ def run_draws(net: torch.nn.Module, state: PassState, folds_at_input: bool, x: B
     draws, batch = state.groups, x.shape[0] // state.batches
     if state.features is not None and not state.twice.running:
         state.rows = batch
-        state.beside = state.apart and is_possible(state.layer.weight_mean.device)
+        state.beside = state.allows_beside and is_possible(state.layer.weight_mean.device)
         if state.table is not None:
             state.note_words(main_input(x))
         for _, value, layout in measured(x):
@@ -116,9 +120,12 @@ def run_draws(net: torch.nn.Module, state: PassState, folds_at_input: bool, x: B
 
 
 def with_logits(output: Any, logits: Tensor, loss: Tensor | None = None) -> Any:
-    """Return what a network said with other logits: a dict, or what a transformer returns, stays one; else the logits alone.
+    """Return a network's output with other logits.
 
-    Of everything else in it that has rows for every draw, those of the first are left: the plain network's, where it comes along.
+    A mapping keeps its type; of any other output, return the logits alone.
+
+    Other values in a mapping that have rows for every draw keep those of the first draw. It is the plain network's,
+    where that comes along.
     """
     if not isinstance(output, Mapping):
         return logits
@@ -130,5 +137,5 @@ def with_logits(output: Any, logits: Tensor, loss: Tensor | None = None) -> Any:
             return value[:batch] if value.shape[:1] == old.shape[:1] else value
         return type(value)(map(first, value)) if type(value) in (tuple, list) else value
 
-    said = {name: logits if value is old else first(value) for name, value in output.items() if name != "loss"}
-    return cast(Any, type(output))(**{**({} if loss is None else {"loss": loss}), **said})
+    values = {name: logits if value is old else first(value) for name, value in output.items() if name != "loss"}
+    return cast(Any, type(output))(**{**({} if loss is None else {"loss": loss}), **values})

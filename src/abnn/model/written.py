@@ -1,4 +1,4 @@
-"""Whether weights were written to since thresholds were chosen."""
+"""Detects whether weights were written to since thresholds were chosen."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 
-class Written:
-    """The weights of a network and the statistics of its norms, and how often each had been written to; None: of nothing.
+class WriteCounts:
+    """How often each weight of a network, and each statistic of its norms, was written to.
 
     Moving them does not count.
+
+    network  None: nothing is watched
     """
 
     def __init__(self, network: nn.Module | None = None) -> None:
-        self._seen = [] if network is None else [(each, each._version) for each in _weights(network)]
+        self._counts = [] if network is None else [(each, each._version) for each in _weights(network)]
 
     def __reduce__(self) -> Any:  # copies have weights of their own
-        return Written, ()
+        return WriteCounts, ()
 
-    def again(self) -> bool:
-        """Whether any was written to since this was last asked."""
-        for each, version in self._seen:  # with every prediction: no generator
+    def have_grown(self) -> bool:
+        """Return whether any was written to since the last call that returned True, or since the start."""
+        for each, version in self._counts:  # a loop: this runs with every prediction
             if each._version != version:
-                self._seen = [(each, each._version) for each, _ in self._seen]
+                self._counts = [(each, each._version) for each, _ in self._counts]
                 return True
         return False
 
@@ -33,5 +35,5 @@ class Written:
 def _weights(network: nn.Module) -> Iterator[Tensor]:
     norms = (part for part in network.modules() if isinstance(part, _NormBase))
     for each in (*network.parameters(), *(buffer for norm in norms for buffer in norm.buffers(recurse=False))):
-        if not each.is_inference():  # which do not count it
+        if not each.is_inference():  # inference tensors do not count writes
             yield each
