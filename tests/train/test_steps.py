@@ -174,8 +174,8 @@ def test_together_is_the_sum_of_both_steps(batch: tuple[Tensor, Tensor]) -> None
 @pytest.mark.parametrize("folds_at_input", [False, True])
 def test_the_plain_network_comes_along_and_teaches_the_same(batch: tuple[Tensor, Tensor], folds_at_input: bool) -> None:
     apart, along = (make(Objective(kl_weight=0.01)) for _ in range(2))
-    assert not apart.along
-    along.model.state.plain, along.losses.can_come_along, along.along = True, True, True
+    assert not apart.plain_comes_along
+    along.model.state.plain, along.losses.can_come_along, along.plain_comes_along = True, True, True
     if folds_at_input:
         for block in along.model.attached_blocks:
             block.unfolds = False
@@ -188,9 +188,9 @@ def test_the_plain_network_comes_along_and_teaches_the_same(batch: tuple[Tensor,
 
 def test_outliers_made_beforehand_teach_the_same(batch: tuple[Tensor, Tensor]) -> None:
     apart, at_once = (make(Objective(kl_weight=0.01)) for _ in range(2))
-    assert apart.beforehand(*batch) == ()  # nothing is captured on a CPU
-    apart.apart = True
-    made = apart.beforehand(*batch)
+    assert apart.prepare_step(*batch) == ()  # nothing is captured on a CPU
+    apart.outliers_first = True
+    made = apart.prepare_step(*batch)
     torch.manual_seed(3)
     expected = updates(at_once, lambda: at_once.step(*batch, generator()))
     torch.manual_seed(3)
@@ -216,7 +216,7 @@ def test_a_backbone_that_learns_together_follows_the_same_goal(batch: tuple[Tens
     total = total + twin.task.outlier_loss(goal, twin.draw_logits(made.x), made.y, made.severity, None, plain)
     expected = torch.autograd.grad(total, [p for _, p in twin.backbone_parameters()])
     check([old - new.detach() for old, new in zip(before, steps.backbone)], list(expected))
-    assert all(p.requires_grad and p.grad is None for p in steps._all)
+    assert all(p.requires_grad and p.grad is None for p in steps._parameters)
 
 
 def entropy_on_outliers(steps: Steps, x: Tensor, y: Tensor) -> float:
@@ -291,7 +291,7 @@ def test_backbone_step_moves_the_backbone_alone(batch: tuple[Tensor, Tensor]) ->
     steps.id_step(x, y)
     steps.outlier_step(x, y, generator())
     assert all(torch.equal(a, b) for a, b in zip(moved, steps.backbone))
-    assert all(p.requires_grad and p.grad is None for p in steps._all)
+    assert all(p.requires_grad and p.grad is None for p in steps._parameters)
 
 
 class Counting:

@@ -1,1 +1,1 @@
-"""fit(), loss(), the training loop, checkpoints, data on the device."""
+"""Training: fit(), loss(), the loop, checkpoints, data on the device, learning the score."""

@@ -1,7 +1,7 @@
 """Batches for training: checked, on the device, and the same for the same seed.
 
-torchdata's StatefulDataLoader would be one more dependency, and resumes the loader's own random state, which here follows
-from (seed, epoch, step) anyway.
+torchdata's StatefulDataLoader would be one more dependency. It resumes the loader's own random state, which here
+follows from (seed, epoch, step) anyway.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from abnn.tasks import TASKS
 from abnn.tensors import row_hashes, rows_digest, tensor_digest
 from abnn.train.randomness import number, preserved_random_state, seed_everything, seed_torch
 
-SAMPLED = 16  # items of a data set that stand for all of them, at least
-REMEMBERED = 256  # inputs by which a calibration tells whether its data are those of the fit, at least
-MEASURED = 10  # batches of each process from which ranges of values and targets are measured
+SAMPLED = 16  # how many items of a data set tell it from others, at least
+REMEMBERED = 256  # inputs by which a calibration notices that its data are those of the fit, at least
+MEASURED = 10  # batches of each process from which the range of values and the targets are measured
 
 
 class Batches:
-    """A loader whose batches are checked, and depend on (seed, epoch, step) alone.
+    """A loader whose batches are checked, and depend on (seed, epoch, step) only.
 
-    ``model`` says what inputs and labels must look like: its input_shape, input_dtype and classes.
+    model  says what inputs and labels must look like: by its input_shape, input_dtype and classes
     """
 
     def __init__(self, loader: Iterable[Any], model: Any, fabric: Any, seed: int) -> None:
@@ -60,16 +60,16 @@ class Batches:
         if on_device is not None:
             self.loader = on_device
         elif isinstance(loader, DataLoader):
-            self.loader = _share_out(loader, fabric, seed)
+            self.loader = _loader_of_process(loader, fabric, seed)
         self.samplers = _samplers(loader if on_device is not None else self.loader)
         self.generators = generators_of(loader)
         self.rank, self.device = fabric.global_rank, fabric.device
         self.length = _length(self.loader)
         self.hashes: list[int] = []  # of the first inputs of the last pass through the first epoch
-        self._check_some(self.length)
+        self._check_not_empty(self.length)
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[tuple[int, Any, Tensor]]:
-        """Batches with their numbers; the first ``skip`` ones are loaded but not given."""
+        """Yield batches with their numbers. The first ``skip`` ones are loaded, but not yielded."""
         seed_everything(self.seed, "order", epoch)
         for generator in self.generators:
             generator.manual_seed(number(self.seed, "order", epoch))
@@ -80,9 +80,9 @@ class Batches:
             self.hashes = []
         iterator = self._on_device() if isinstance(self.loader, DataLoader) else iter(self.loader)
         step = 0
-        chance = not isinstance(self.loader, Resident)  # whether loading a batch may draw random numbers
+        draws = not isinstance(self.loader, Resident)  # whether loading a batch may draw random numbers
         while True:
-            if chance or step == 0:
+            if draws or step == 0:
                 seed_everything(self.seed, "load", epoch, step, self.rank)
             try:
                 batch = next(iterator)
@@ -96,34 +96,35 @@ class Batches:
                     raise InputError(f"{error} Found in batch {step} of the loader, counted from 0.") from error
                 if epoch == 0 and len(self.hashes) < REMEMBERED:
                     self.hashes += row_hashes(main_input(x))
-                if chance:
+                if draws:
                     seed_everything(self.seed, "step", epoch, step, self.rank)
                 else:
                     seed_torch(number(self.seed, "step", epoch, step, self.rank))
-                yield step, _ordinary(x).to(self.device), _ordinary(y).to(self.device)
+                yield step, _trainable(x).to(self.device), _trainable(y).to(self.device)
             step += 1
-        self._check_some(step)
+        self._check_not_empty(step)
 
     def _on_device(self) -> Iterator[Any]:
-        for batch in self.loader:  # begun when the first batch is asked for: a DataLoader then draws the order
+        # As a generator it begins when the first batch is asked for: a DataLoader then draws the order.
+        for batch in self.loader:
             yield self.fabric.to_device(batch)
 
-    def _check_some(self, count: int | None) -> None:
+    def _check_not_empty(self, count: int | None) -> None:
         if count == 0:
             fix = "Check data set and drop_last."
             raise InputError(explain("loader", "a loader without batches", "at least one batch", fix))
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What tells data from other data without reading all of it: how many batches and inputs, some of these, and the first batch.
+        """What tells this data from other data without reading all of it: counts, some items, and the first batch.
 
-        The first batch belongs to the seed, so it tells other orders and sizes of batches. It is read twice.
+        The first batch belongs to the seed, so it tells other orders and other batch sizes. It is read twice.
         """
         data: Any = getattr(self.source, "dataset", self.source if isinstance(self.source, list | tuple) else None)
         result: dict[str, Any] = {"batches": self.length, "inputs": _length(data)}
         can_pick = isinstance(data, Dataset) and isinstance(data, Sized) and not isinstance(data, IterableDataset)
-        if (found := _tensors(data)) is not None:
-            result["sha256"] = rows_digest(*found)
+        if (tensors := _tensors(data)) is not None:
+            result["sha256"] = rows_digest(*tensors)
         elif can_pick or isinstance(data, list | tuple):
             result["sha256"] = _items_digest(data, len(data))
         result["first"] = _repeated_digest(lambda: [_tensors_of(*batch) for batch in islice(self.once(), 1)])
@@ -134,66 +135,67 @@ class Batches:
         if isinstance(self.loader, DataLoader) and self.loader.persistent_workers:
             text = (
                 "loader: got persistent_workers=True beside a checkpoint. Such workers are seeded once, not in every "
-                "epoch: if the data set draws random numbers, a run that goes on from its checkpoint gets others, and does "
-                "not end as if it had not been interrupted. Give persistent_workers=False unless it draws none."
+                "epoch: if the data set draws random numbers, a run that goes on from its checkpoint gets others, and "
+                "does not end as if it had not been interrupted. Give persistent_workers=False unless it draws none."
             )
             warnings.warn(text, AbnnWarning, stacklevel=5)
 
     def value_range(self, layout: str | None = None) -> tuple[Tensor, Tensor]:
-        """Smallest and largest value of each channel over the first batches of all processes."""
+        """Return the smallest and largest value of each channel over the first batches of all processes."""
         low, high = measure_range((x for x, _ in islice(self.once(), MEASURED)), layout)
         return self.fabric.all_reduce(low, reduce_op="min"), self.fabric.all_reduce(high, reduce_op="max")
 
     def targets(self) -> Tensor:
-        """The targets of the first batches; of the first process where there are several."""
-        found = torch.cat([y for _, y in islice(self.once(), MEASURED)])
-        return found if self.fabric.world_size == 1 else self.fabric.broadcast(found)
+        """Return the targets of the first batches; where there are several processes, those of the first one."""
+        targets = torch.cat([y for _, y in islice(self.once(), MEASURED)])
+        return targets if self.fabric.world_size == 1 else self.fabric.broadcast(targets)
 
     def some_inputs(self) -> frozenset[int]:
-        """Hashes that tell some inputs from all others; none where inputs repeat, so that other data may hold them, too."""
-        some = frozenset(self.hashes)
-        return some if len(some) == len(self.hashes) else frozenset()
+        """Return hashes of some inputs; none where inputs repeat, because other data may hold such inputs, too."""
+        hashes = frozenset(self.hashes)
+        return hashes if len(hashes) == len(self.hashes) else frozenset()
 
     def once(self) -> Iterator[tuple[Any, Tensor]]:
+        """Return one pass over the data, in the order of the first epoch."""
         return ((x, y) for _, x, y in self.epoch(0))
 
 
 def generators_of(loader: Any) -> list[torch.Generator]:
-    """The random generators that a DataLoader and its samplers were given by the caller, each once."""
+    """Return the random generators that the caller gave a DataLoader and its samplers, each once."""
     holders = [loader, *_samplers(loader)] if isinstance(loader, DataLoader) else []
     generators = [getattr(holder, "generator", None) for holder in holders]
     return list({id(each): each for each in generators if isinstance(each, torch.Generator)}.values())
 
 
 def _length(data: Any) -> int | None:
-    """How many items there are; None where that is not known before they are read."""
+    """Return how many items there are; None where that is not known before they are read."""
     try:
         return len(data)
     except (TypeError, NotImplementedError):  # a DataLoader has a length only if its data set has one
         return None
 
 
-def _ordinary(x: Any) -> Any:
-    """As it is, or a copy of tensors of inference mode, which gradients cannot pass."""
+def _trainable(x: Any) -> Any:
+    """Return the tensors themselves, or copies where they are of inference mode, which gradients cannot pass."""
     return x.clone() if x.is_inference() else x
 
 
-def _share_out(loader: DataLoader, fabric: Any, seed: int) -> DataLoader:
-    """The loader of this process's share of the data, in an order that belongs to the run's seed.
+def _loader_of_process(loader: DataLoader, fabric: Any, seed: int) -> DataLoader:
+    """Return the loader of this process's share of the data, in an order that belongs to the run's seed.
 
-    Fabric deals the data out. It also wraps the loader and tells samplers, as the number of an epoch, how often that was
-    iterated, which a run that goes on from a checkpoint does not know: so the loader itself is taken. A sampler that the
-    caller has made for several processes keeps the seed it has.
+    Fabric divides the data. It also wraps the loader, and the wrapper tells samplers how often it was iterated as the
+    number of the epoch. A run that goes on from a checkpoint does not know that number, so the loader inside is taken.
+    A sampler that the caller made for several processes keeps its seed.
     """
     share: DataLoader = fabric.setup_dataloaders(loader)._dataloader
     for sampler in _samplers(share):
-        if isinstance(sampler, DistributedSampler) and not any(sampler is own for own in _samplers(loader)):
+        if isinstance(sampler, DistributedSampler) and not any(sampler is each for each in _samplers(loader)):
             sampler.seed = number(seed, "order")
     return share
 
 
 def _items_digest(data: Any, count: int) -> str | None:
-    """sha256 over some items, see :func:`_repeated_digest`; None where an item is not an input and a label."""
+    """Return a sha256 over some items, see :func:`_repeated_digest`; None where an item is not an input and a label."""
 
     def read() -> list[list[Tensor]]:
         seed_everything("identity")
@@ -203,12 +205,15 @@ def _items_digest(data: Any, count: int) -> str | None:
     try:
         with preserved_random_state():
             return _repeated_digest(read)
-    except Exception:  # noqa: BLE001 - anything may happen in there; a step of training says it better
+    except Exception:  # noqa: BLE001 - a data set may raise anything; a training step explains it better
         return None
 
 
 def _repeated_digest(read: Callable[[], list[list[Tensor]]]) -> str | None:
-    """sha256 over items that two readings agree in: over all parts, over their labels, which come last, or None."""
+    """Return a sha256 over what two readings of some items agree in: all parts, else the labels; None where in neither.
+
+    Labels come last in each item.
+    """
 
     def digest(items: list[list[Tensor]]) -> str:
         return tensor_digest({f"{n} {p}": part for n, item in enumerate(items) for p, part in enumerate(item)})
@@ -221,38 +226,44 @@ def _repeated_digest(read: Callable[[], list[list[Tensor]]]) -> str | None:
 
 
 def _tensors_of(x: Any, y: Tensor) -> list[Tensor]:
-    """The tensors of a batch, labels last."""
+    """Return the tensors of a batch, labels last."""
     return [*(x.values.values() if isinstance(x, Inputs) else [x]), y]
 
 
 def _parts(item: Any) -> list[Any]:
-    """The values of an item, one after the other; those of a dict in the order of their names, labels last."""
+    """Return the values of an item, one after the other; those of a dict in the order of their names, labels last."""
     if isinstance(item, Mapping):
         item = [item[name] for name in sorted(item, key=lambda name: (name in LABELS, str(name)))]
     return [part for each in item for part in (_parts(each) if isinstance(each, Mapping | tuple | list) else [each])]
 
 
 def _samplers(loader: Any) -> list[Any]:
-    """What the order of a loader's data may come from."""
+    """Return the samplers that may order a loader's data."""
     return [getattr(loader, "sampler", None), getattr(getattr(loader, "batch_sampler", None), "sampler", None)]
 
 
 def check_batch(model: Any, batch: Any, values: bool = True) -> tuple[Any, Tensor]:
-    """(x, y) of one batch, or an error that says what is wrong with it; shapes alone if not ``values``."""
+    """Return (x, y) of one batch. A batch that does not fit the model is an error.
+
+    values  whether to check the values as well, not only shapes
+    """
     several = getattr(model, "input_forms", None) is not None
     inputs, labels = split_batch(model, batch)
     if labels is None or not (several or len(batch) == 2):
-        given = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
+        actual = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
         accepted = 'pairs (inputs, labels), or dicts with "labels"' if several else "pairs (inputs, labels)"
-        raise InputError(explain("loader", given, accepted, "Let the data set return (x, y)."))
+        raise InputError(explain("loader", actual, accepted, "Let the data set return (x, y)."))
     x, y = check_inputs(model, inputs, values), torch.as_tensor(labels)
-    task = getattr(model, "task", None) or TASKS[DEFAULT_TASK]  # a network as it is has none
+    task = getattr(model, "task", None) or TASKS[DEFAULT_TASK]  # a network without attachments has none
     return x, task.check_targets(y, len(x), model.classes, values)
 
 
 @contextmanager
 def explained_tokens(model: Any, loader: Any) -> Iterator[None]:
-    """Inside, an IndexError becomes an error that names the first batch of tokens on which the backbone fails, if one is there."""
+    """Inside, an IndexError becomes an error that names the first batch of tokens on which the backbone fails.
+
+    If there is no such batch, the IndexError stays.
+    """
     try:
         yield
     except IndexError:
@@ -268,36 +279,37 @@ def explained_tokens(model: Any, loader: Any) -> Iterator[None]:
         raise
 
 
-# -- batches of tensors are cut out at once, instead of item by item; those of small data sets on the device ----------------
+# -- data sets of tensors: whole batches are indexed, instead of single items; small data sets lie on the device -------
 
 LARGEST = 2**30  # bytes that are copied to a device
-_HELD: WeakKeyDictionary[Dataset, dict[torch.device, tuple[list[Tensor], list[Tensor], Any]]] = WeakKeyDictionary()
-"""Copies of data sets by device, what they were made of, and which tensors that were, how often written to, and which rows."""
+_COPIES: WeakKeyDictionary[Dataset, dict[torch.device, tuple[list[Tensor], list[Tensor], Any]]] = WeakKeyDictionary()
+"""Copies of data sets by device: the copies, their sources, and these sources' version (tensors, writes, rows)."""
 
 
 class Resident:
-    """Gives the batches of a DataLoader over tensors, or some rows of them, on a CUDA device, in the same order.
+    """The batches of a DataLoader over tensors, or over some of their rows, on a CUDA device and in the same order.
 
-    Small data sets are copied there once for all runs that use them. Of others, batches go there while the device computes. What lies
-    there already is not copied.
+    A small data set is copied to the device once, for all runs that use it. Of a larger one, batches are copied while
+    the device computes. Data that is on the device already is not copied.
     """
 
     def __init__(self, loader: DataLoader, device: torch.device) -> None:
-        found = _tensors(loader.dataset)
-        assert found is not None
+        data: Any = loader.dataset
+        source = _tensors(data)
+        assert source is not None
         self.loader, self.device = loader, device
-        self.tensors, self.places = list(found[0]), found[1]
-        size = sum(tensor[:1].numel() * tensor.element_size() for tensor in self.tensors) * len(loader.dataset)  # type: ignore[arg-type]
+        self.tensors, self.places = list(source[0]), source[1]
+        size = sum(tensor[:1].numel() * tensor.element_size() for tensor in self.tensors) * len(data)
         here = self.tensors[0].device
         is_there = here.type == device.type and device.index in (None, here.index)
         if not is_there and size <= LARGEST:
-            held = _HELD.setdefault(loader.dataset, {})
-            versions = [(id(each), None if each.is_inference() else each._version) for each in self.tensors]
-            now = versions, None if self.places is None else self.places.tolist()
-            if device not in held or held[device][2] != now:
-                some = self.tensors if self.places is None else [tensor[self.places] for tensor in self.tensors]
-                held[device] = [tensor.to(device) for tensor in some], self.tensors, now
-            self.tensors, self.places = held[device][0], None
+            copies = _COPIES.setdefault(data, {})
+            writes = [(id(tensor), None if tensor.is_inference() else tensor._version) for tensor in self.tensors]
+            version = writes, None if self.places is None else self.places.tolist()
+            if device not in copies or copies[device][2] != version:
+                rows = self.tensors if self.places is None else [tensor[self.places] for tensor in self.tensors]
+                copies[device] = [tensor.to(device) for tensor in rows], self.tensors, version
+            self.tensors, self.places = copies[device][0], None
         if device.type == "cuda":  # runs on other streams may read them from now on
             torch.cuda.synchronize(device)
 
@@ -319,21 +331,21 @@ class Resident:
     def _pick(self, tensor: Tensor, rows: Tensor) -> Tensor:
         if tensor.device.type == self.device.type:
             return tensor.index_select(0, rows)
-        found = torch.empty(len(rows), *tensor.shape[1:], dtype=tensor.dtype, pin_memory=True)
-        return torch.index_select(tensor, 0, rows, out=found).to(self.device, non_blocking=True)
+        pinned = torch.empty(len(rows), *tensor.shape[1:], dtype=tensor.dtype, pin_memory=True)
+        return torch.index_select(tensor, 0, rows, out=pinned).to(self.device, non_blocking=True)
 
 
 def resident(loader: Any, device: torch.device) -> Resident | None:
-    """A loader's batches of tensors, or None where it gives others, or there is no CUDA device."""
-    if device.type != "cuda" or type(loader) is not DataLoader or (found := _tensors(loader.dataset)) is None:
+    """Return a loader's batches as :class:`Resident`; None where its data are no tensors, or the device is not CUDA."""
+    if device.type != "cuda" or type(loader) is not DataLoader or (source := _tensors(loader.dataset)) is None:
         return None
-    plain = loader.collate_fn is default_collate and isinstance(loader.batch_sampler, BatchSampler)
-    here = len({tensor.device for tensor in found[0]}) == 1
-    return Resident(loader, device) if plain and here else None
+    is_plain = loader.collate_fn is default_collate and isinstance(loader.batch_sampler, BatchSampler)
+    one_device = len({tensor.device for tensor in source[0]}) == 1
+    return Resident(loader, device) if is_plain and one_device else None
 
 
 def _tensors(data: Any) -> tuple[Sequence[Tensor], Tensor | None] | None:
-    """The tensors of a data set and which of their rows belong to it, None: all; nothing for another data set."""
+    """Return the tensors of a data set, and which rows belong to it (None: all); None for another kind of data set."""
     if type(data) is TensorDataset:
         return data.tensors, None
     if type(data) is Subset and type(data.dataset) is TensorDataset:

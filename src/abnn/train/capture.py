@@ -1,9 +1,11 @@
 """Whole training steps as one CUDA graph: the kernels of a step run without Python between them.
 
-The first steps run one by one, which also warms up what CUDA needs before a capture. Then one step is captured with its own
-copies of input and labels, and replayed for every further batch of that shape; a batch of another shape, such as the last
-smaller one, runs one by one. Random numbers come from CUDA's global generator, whose seed a replay reads anew, so that a
-captured step draws what the same step would draw otherwise. Learning rates are tensors on the device.
+The first steps run kernel by kernel, which also warms up what CUDA needs before a capture. Then one step is captured
+with copies of input and labels of its own. It is replayed for every further batch of that shape; a batch of another
+shape, such as a last smaller one, runs kernel by kernel.
+
+Random numbers come from CUDA's global generator. A replay reads its seed anew, so a captured step draws what the same
+step would draw otherwise. Learning rates are tensors on the device.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from abnn.model.blocks import summary
 from abnn.predict.capturing import capture
 from abnn.train.trainable import Trainable
 
-WARM_UP = 3
+WARM_UP = 3  # steps before the capture
 
 
 class CapturedStep:
-    """Calls a trainable's step, by a graph where that is possible; what it needs beforehand is made kernel by kernel."""
+    """Runs a trainable's step as a graph where that is possible; what its ``prepare_step`` makes stays outside."""
 
     def __init__(self, trainable: Trainable) -> None:
         self.trainable = trainable
@@ -36,7 +38,7 @@ class CapturedStep:
     def __call__(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         if not isinstance(x, Tensor):  # several inputs, of which masks may decide what runs
             return self.trainable.step(x, y, None)
-        inputs = [x, y, *self.trainable.beforehand(x, y)]
+        inputs = [x, y, *self.trainable.prepare_step(x, y)]
         if self.graph is None and not self.off:
             self.count += 1
             if self.count <= WARM_UP:
@@ -44,8 +46,8 @@ class CapturedStep:
             self._capture(inputs)
         if self.graph is None or [each.shape for each in inputs] != [each.shape for each in self.inputs]:
             return self._step(inputs)
-        for own, given in zip(self.inputs, inputs):
-            own.copy_(given)
+        for copy, value in zip(self.inputs, inputs):
+            copy.copy_(value)
         self.graph.replay()
         return self.losses
 

@@ -1,4 +1,4 @@
-"""Where a training run stands, its last good state, and the checkpoint from which it goes on."""
+"""How far a training run is, its last good state, and the checkpoint from which it goes on."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ FORMAT = "abnn-checkpoint-6"
 
 
 class Run:
-    """Where a run stands, and its checkpoint.
+    """How far a run is, and its checkpoint.
 
-    settings  identify the run, so that no other run goes on from its checkpoint
+    settings  say which run this is, so that no other run goes on from its checkpoint
     path      of the checkpoint; None: none is written
     """
 
@@ -38,7 +38,10 @@ class Run:
         self.good = {name: value.detach().clone() for name, value in self.trainable.values().items()}
 
     def finite(self) -> bool:
-        """Whether all values are numbers; waits once for each device. Blocks that were replaced stay where they were."""
+        """Return whether all values are numbers. The host waits once for each device.
+
+        There may be several devices: blocks that were replaced stay where they were.
+        """
         by_device: dict[torch.device, list[Tensor]] = {}
         for value in self.trainable.values().values():
             if value.is_floating_point():
@@ -51,7 +54,7 @@ class Run:
                 value.copy_(values[name])
 
     def broadcast(self, fabric: Any) -> None:
-        """Start from the first process's values everywhere; whether a checkpoint is this run's, it says for all."""
+        """Take the values and the digests of the first process: it decides whether a checkpoint is of this run."""
         self.digests = fabric.broadcast(self.digests)
         self.restore({name: fabric.broadcast(value.detach()) for name, value in self.trainable.values().items()})
         self.keep()
@@ -75,7 +78,7 @@ class Run:
         write_tree(self.path, tree)
 
     def resume(self) -> None:
-        """Go on from the checkpoint if there is one; an error if it is of another run, or not a checkpoint."""
+        """Go on from the checkpoint if there is one. One of another run, or a file of another kind, is an error."""
         if self.path is None or not self.path.exists():
             return
         tree = read_tree(self.path)
@@ -84,23 +87,23 @@ class Run:
                 f"checkpoint: {self.path} is not a checkpoint of this version of the package; choose another file, or "
                 "delete it to start anew."
             )
-        then = tree.get("settings")
-        then = then if isinstance(then, dict) else {}
-        if names := sorted(name for name in {**then, **self.digests} if then.get(name) != self.digests.get(name)):
-            given = f"{self.path}, written by a run with other settings ({', '.join(names)})"
+        stored = tree.get("settings")
+        stored = stored if isinstance(stored, dict) else {}
+        if names := sorted(name for name in {**stored, **self.digests} if stored.get(name) != self.digests.get(name)):
+            actual = f"{self.path}, written by a run with other settings ({', '.join(names)})"
             same = "the same settings"
             if "data" in names:
                 same += " and a loader of the same data, in the same order and in batches of the same size,"
             fix = f"Give {same} as then, choose another file, or delete it to start anew."
-            raise InputError(explain("checkpoint", given, "a checkpoint of the same run", fix))
+            raise InputError(explain("checkpoint", actual, "a checkpoint of the same run", fix))
         self._warn_of_threads(tree.get("threads"))
         try:
             self._take(tree)
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             self.restore(self.good)
             raise FileFormatError(
-                f"checkpoint: {self.path} does not hold what this run needs ({type(error).__name__}: {str(error)[:200]}); "
-                "delete it to start anew."
+                f"checkpoint: {self.path} does not hold what this run needs ({type(error).__name__}: "
+                f"{str(error)[:200]}); delete it to start anew."
             ) from error
 
     def _take(self, tree: dict[str, Any]) -> None:
@@ -114,13 +117,16 @@ class Run:
         self.good = tree.get("good") or self.good
 
     def _warn_of_threads(self, before: int | None) -> None:
-        """Say that the run does not end bit for bit as one that was not stopped; None: a file that does not know."""
+        """Warn where the run will not end bit for bit as one that was not stopped.
+
+        before  how many threads wrote the checkpoint; None: the file does not say
+        """
         threads = torch.get_num_threads()
         if before not in (None, threads):
             text = (
-                f"checkpoint: {self.path} was written with {before} threads, and the run goes on with {threads}. Sums are "
-                "rounded in another order, so the result is not that of a run with one count. Set OMP_NUM_THREADS or "
-                f"torch.set_num_threads({before}) to have it bit for bit."
+                f"checkpoint: {self.path} was written with {before} threads, and the run goes on with {threads}. Sums "
+                "are rounded in another order, so the result is not that of a run with one count. Set OMP_NUM_THREADS "
+                f"or torch.set_num_threads({before}) to have it bit for bit."
             )
             warnings.warn(text, AbnnWarning, stacklevel=7)  # of fit()
 

@@ -1,4 +1,4 @@
-"""Fit attachments, and the backbone with them if asked."""
+"""Fit attachments, and on request the backbone with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from abnn.predict.compiling import compiled
 from abnn.tensors import tensor_digest
 from abnn.train.batches import Batches, explained_tokens, generators_of
 from abnn.train.combine import learn_score
-from abnn.train.hold_out import hold_out, warn_of
+from abnn.train.hold_out import hold_out, warn_about
 from abnn.train.knowledge import recall, warn_if_lost
 from abnn.train.loop import make_fabric, to_end, training
 from abnn.train.loss import check_model, choose_outliers
@@ -30,6 +30,7 @@ from abnn.train.trainable import History
 from abnn.train.watch import progress_bar
 
 EPOCHS, STEPS, MOST_EPOCHS = 5, 300, 40
+"""How long a fit is by default: this many epochs, or more until it has so many steps, but at most the last number."""
 
 
 def fit(
@@ -43,19 +44,19 @@ def fit(
     progress: bool = True,
     config: FitConfig = DEFAULTS,
 ) -> History:
-    """Fit the attachments of ``model`` to ordinary data plus made-up outliers; returns the losses of every epoch.
+    """Fit the attachments of ``model`` to ordinary data plus made-up outliers; return the losses of every epoch.
 
-    Random states, the draws that the model holds and gradient flags are afterwards what they were before. The model is in eval mode,
-    and so is its backbone until :func:`abnn.detach`; after an error, modes are as they were.
+    Random states, the draws that the model holds and gradient flags are the same before and after. Afterwards the model
+    is in eval mode, and so is its backbone until :func:`abnn.detach`. After an error, modes are as before.
 
     loader      yields (x, y): inputs as the model was attached with, labels as class numbers
-    outliers    a name (see abnn.outliers), a generator, a data set of real outliers, or None for none; "preset": what the
-                model's preset says
-    epochs      None: 5, or as many as it takes for 300 steps, at most 40. 0: nothing is trained; the closed form and the score
+    outliers    a name (see abnn.outliers), a generator, a data set of real outliers, or None for none; "preset": what
+                the model's preset says
+    epochs      None: 5, or as many as 300 steps take, at most 40. 0: nothing is trained; the closed form and the score
                 are learnt from one pass, in seconds
     lr          learning rate of the attachments; None: the preset's
-    checkpoint  a file; written after every epoch. If it exists, the run goes on from there and ends as if it had not been
-                interrupted; see :mod:`abnn.train.loop` about workers of the loader that stay
+    checkpoint  a file, written after every epoch. If it exists, the run goes on from there and ends as if it had not
+                been interrupted; see :mod:`abnn.train.loop` about loaders that keep their workers
     config      everything else, see :class:`abnn.FitConfig`
     """
     check_model(model)
@@ -89,7 +90,7 @@ def fit(
         fabric.to_device(model)
         held_out = None
         if model.combined is not None and isinstance(loader, Iterable):
-            warn_of(loader, config.hold_out)
+            warn_about(loader, config.hold_out)
             loader, held_out = hold_out(loader, config.hold_out, seed)
         batches = Batches(loader, model, fabric, seed)
         epochs = _choose_epochs(epochs, batches.length)
@@ -109,7 +110,7 @@ def fit(
         if checkpoint is not None:
             settings = {"lr": lr, "backbone_lr": backbone_lr, **_identity(model, goal, maker, freeze, config)}
         steps = Steps(model, goal, maker, fabric, optimizers)
-        model.triage = None  # thresholds and the score are of attachments as they were
+        model.triage = None  # thresholds and score belong to the attachments before this fit
         if model.combined is not None:
             model.combined.fitted.fill_(False)
         schedule = chosen.schedule if config.schedule is None else config.schedule
@@ -117,7 +118,7 @@ def fit(
         if epochs:
             run = training(steps, batches, fabric, epochs, settings, schedule, seed, checkpoint, progress, config)
             history = to_end(run, None if batches.length is None else epochs * batches.length)
-        stack.close()  # compiled for training alone
+        stack.close()  # compiled for training only
         model.eval()
         with progress_bar(disable=not progress or model.combined is None, transient=True) as bar:
             bar.add_task("learning the score", total=None, status="")
@@ -137,7 +138,7 @@ def _choose_epochs(epochs: int | None, length: int | None) -> int:
 def _identity(
     model: AttachedNetwork, goal: Objective, maker: Outliers | None, freeze: bool, config: FitConfig
 ) -> dict[str, Any]:
-    """What tells this run from others, so that it goes on from no other's checkpoint."""
+    """Return what tells this run from others, so that it never goes on from another run's checkpoint."""
     digests = [] if maker is None else maker.data_digests()
     return {
         "objective": goal.to_dict(),
@@ -150,14 +151,14 @@ def _identity(
         "kind": model.spec.kind,
         "optimizer": name_of(config.optimizer),
         "attachments": [[name, list(value.shape)] for name, value in model.attachment_parameters()],
-        # A backbone that is trained as well has changed when an interrupted run goes on with the same model.
+        # A backbone that learns along has other weights when an interrupted run goes on with the same model.
         "backbone": tensor_digest(model.backbone.state_dict()) if freeze else None,
     }
 
 
 @contextmanager
 def _preserved(model: AttachedNetwork) -> Iterator[None]:
-    """Leave gradient flags, modes and held draws as they were, whatever happens inside; draws move with the model."""
+    """Inside, flags, modes and draws may change; afterwards they are as before, with draws on the model's device."""
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     modes = [(module, module.training) for module in model.modules()]
     noise, seed = map_noise(held_noise(model.layers), torch.clone), model.seed

@@ -1,4 +1,4 @@
-"""A part of the data that attachments do not see: what they say about it is what they will say about new inputs."""
+"""Hold data out of a fit. What attachments say about data that they never saw, they will say about new inputs."""
 
 from __future__ import annotations
 
@@ -22,34 +22,35 @@ from torch.utils.data import (
 from abnn.errors import AbnnWarning, explain
 
 FEWEST, MOST = 20, 2000
-"""Inputs that are worth holding out, and that are enough."""
+"""The smallest number of inputs that is worth holding out, and the largest that is held out."""
 FEW = 100
-"""Inputs below which a fit warns: at the usual share none are held out."""
+"""The number of inputs below which a fit warns: at the usual share none are held out."""
 
 
 def hold_out(loader: Any, share: float, seed: int) -> tuple[Any, Iterable[Any] | None]:
-    """Return a loader of most of the data and one of the rest, which belong to the seed.
+    """Return a loader of most of the data and one of the held-out rest; the split belongs to the seed.
 
-    Of an ordinary DataLoader single inputs are held out, of a list of batches the last inputs of batches. Nothing is held out,
-    and None comes back, where inputs cannot be told from one reading to the next, or there are too few.
+    From an ordinary DataLoader single inputs are held out, from a list of batches the last inputs of each batch. The
+    second loader is None, and nothing is held out, where there are too few inputs, or where it cannot be said which
+    input is which from one reading to the next.
     """
     if isinstance(loader, DataLoader) and (items := _items(loader)) is not None:
-        count = len(items)
-        held = min(int(share * count), MOST)
-        if (count - held) % (loader.batch_size or 1) == 1:
-            held -= 1  # batch normalisation cannot learn from a last batch of one
-        if held < FEWEST:
+        total = len(items)
+        count = min(int(share * total), MOST)  # to hold out
+        if (total - count) % (loader.batch_size or 1) == 1:
+            count -= 1  # batch normalisation cannot learn from a last batch of one
+        if count < FEWEST:
             return loader, None
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-        rest, out = (items[places.sort().values] for places in (order[held:], order[:held]))
-        return _over(loader, rest), _over(loader, out, in_order=True)
+        order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+        rest, held_out = (items[places.sort().values] for places in (order[count:], order[:count]))
+        return _loader_over(loader, rest), _loader_over(loader, held_out, in_order=True)
     if isinstance(loader, list | tuple):
         return _split_batches(loader, share)
     return loader, None
 
 
-def warn_of(loader: Any, share: float) -> None:
-    """Warn of a loader with few inputs, where their number can be said; and of a DataLoader that :func:`hold_out` cannot split."""
+def warn_about(loader: Any, share: float) -> None:
+    """Warn about a loader that is known to have few inputs, and about one that :func:`hold_out` cannot split."""
     count: int | None = None
     if isinstance(loader, list | tuple):
         sizes = [_size(batch) for batch in loader]
@@ -71,31 +72,36 @@ def warn_of(loader: Any, share: float) -> None:
 
 
 def _split_batches(batches: Sequence[Any], share: float) -> tuple[Any, Iterable[Any] | None]:
-    """Return the beginnings of batches and their ends; the batches themselves where one is not a pair of equal length."""
-    sizes = [_size(batch) for batch in batches]
-    known = [size for size in sizes if size is not None]
-    held = min(int(share * sum(known)), MOST)
-    if len(known) < len(sizes) or held < FEWEST:
+    """Return the beginnings of the batches and their ends.
+
+    Nothing is held out, and the second value is None, where the size of a batch is not known, or there are too few
+    inputs.
+    """
+    sizes = [size for batch in batches if (size := _size(batch)) is not None]
+    total = sum(sizes)
+    count = min(int(share * total), MOST)  # to hold out
+    if len(sizes) < len(batches) or count < FEWEST:
         return batches, None
     # Of n inputs so far, the whole part of share * n is held out: that of single inputs in small batches adds up.
-    ends = [0, *(int(held * count / sum(known)) for count in accumulate(known))]
-    cuts = [size - (end - start) for size, start, end in zip(known, ends, ends[1:])]
-    rest = [_cut(batch, slice(cut)) for batch, cut in zip(batches, cuts) if cut]
-    return rest, [_cut(batch, slice(cut, None)) for batch, cut, size in zip(batches, cuts, known) if cut < size]
+    ends = [0, *(int(count * so_far / total) for so_far in accumulate(sizes))]
+    cuts = [size - (end - start) for size, start, end in zip(sizes, ends, ends[1:])]
+    rest = [_slice(batch, slice(cut)) for batch, cut in zip(batches, cuts) if cut]
+    return rest, [_slice(batch, slice(cut, None)) for batch, cut, size in zip(batches, cuts, sizes) if cut < size]
 
 
-def _cut(batch: Any, rows: slice) -> Any:
-    """Some rows of a batch; (inputs, labels), or a dict, stays one."""
+def _slice(batch: Any, rows: slice) -> Any:
+    """Return some rows of a batch, in the same form: a pair (inputs, labels) stays a pair, a dict stays a dict."""
     if isinstance(batch, Mapping):
-        return {name: _cut(part, rows) for name, part in batch.items()}
+        return {name: _slice(part, rows) for name, part in batch.items()}
     if not isinstance(batch, tuple | list):
         return batch[rows]
-    numbers = isinstance(batch[0], int | float) or getattr(batch[0], "shape", None) == ()  # labels, of any library
-    return batch[rows] if numbers else [_cut(part, rows) for part in batch]
+    # A list of labels, of any library.
+    is_numbers = isinstance(batch[0], int | float) or getattr(batch[0], "shape", None) == ()
+    return batch[rows] if is_numbers else [_slice(part, rows) for part in batch]
 
 
 def _size(batch: Any) -> int | None:
-    """How many inputs a batch has; None where that cannot be said. What is wrong with it is said when it is read."""
+    """Return how many inputs a batch has; None where that is not known. A wrong batch is an error when it is read."""
     if isinstance(batch, Mapping):
         batch = list(batch.values())
     elif not isinstance(batch, tuple | list) or len(batch) < 2:
@@ -108,9 +114,10 @@ def _size(batch: Any) -> int | None:
 
 
 def _items(loader: DataLoader) -> Tensor | None:
-    """Return the places of all items of a data set that a loader can read; None where that cannot be said.
+    """Return the places of all items of the data set that a loader reads; None where that is not known.
 
-    One of torch's samplers says so: each item once, in order or shuffled; each of a subset; or by weights, again and again.
+    It is known for these samplers of torch: each item once, in order or shuffled; each item of a subset; or by weights,
+    with replacement.
     """
     data, sampler = loader.dataset, loader.sampler
     if type(loader) is not DataLoader or loader.batch_size is None or isinstance(data, IterableDataset):
@@ -128,14 +135,17 @@ def _items(loader: DataLoader) -> Tensor | None:
     return torch.arange(count) if type(sampler) is SequentialSampler else None
 
 
-def _over(loader: DataLoader, places: Tensor, in_order: bool = False) -> DataLoader:
-    """The same loader over some items of its data set; the last batch is dropped only where others are left."""
+def _loader_over(loader: DataLoader, places: Tensor, in_order: bool = False) -> DataLoader:
+    """Return the same loader over some items of its data set. A last smaller batch is dropped only beside others.
+
+    in_order  read the items in order, whatever the loader does
+    """
     data: Any = loader.dataset
     old, rows, sampler = loader.sampler, places.tolist(), None
     if isinstance(old, WeightedRandomSampler) and not in_order:
         count = max(1, round(old.num_samples * len(places) / int(old.weights.count_nonzero())))
         sampler = WeightedRandomSampler(old.weights[places].tolist(), count, generator=old.generator)
-    if type(data) is Subset:  # of which another one would hide the tensors
+    if type(data) is Subset:  # a subset of a subset would hide the tensors
         data, rows = data.dataset, [data.indices[row] for row in rows]
     return DataLoader(
         Subset(data, rows),

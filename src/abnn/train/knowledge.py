@@ -1,4 +1,4 @@
-"""Whether a network still knows what it knew: its accuracy with attachments and without; where it learns along, before."""
+"""Does a network still know what it knew? Its accuracy with attachments, against that without or before a fit."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ ADVICE_JOINT = "Freeze the backbone (freeze_backbone=True), or fit again with a 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Counts over ``inputs`` labelled inputs.
+    """Counts of inputs whose labels are known.
 
-    plain, attached    right without attachments, and right by the mean prediction
-    forgotten, learnt  right without attachments alone, and right with them alone
-    changed            whether the network has learnt along, so that "without attachments" is how it was before
-    chance             how many would be right without attachments if labels were dealt out at random; 0: not known
+    inputs     all of them
+    plain      right without attachments
+    attached   right by the mean prediction, with attachments
+    forgotten  right without attachments only
+    learnt     right with attachments only
+    joint      whether the backbone learnt along; then "without attachments" means before the fit
+    chance     how many would be right without attachments if labels were dealt out at random; 0: not known
     """
 
     inputs: int
@@ -41,12 +44,12 @@ class Knowledge:
     attached: int
     forgotten: int
     learnt: int
-    changed: bool = False
+    joint: bool = False
     chance: float = 0.0
 
     @property
     def lost(self) -> bool:
-        """Whether more than two points of accuracy are gone, which is beyond two standard errors of the difference."""
+        """Whether accuracy fell by more than two points, and by more than two standard errors of the difference."""
         gone = self.forgotten - self.learnt
         return gone > TOLERANCE * self.inputs and gone > 2 * math.sqrt(self.forgotten + self.learnt)
 
@@ -54,25 +57,25 @@ class Knowledge:
     def at_chance(self) -> bool:
         """Whether the network is right no more often than labels in any order would be, within two standard deviations.
 
-        Not where even a perfect network could not be told from that: a single class, or a few inputs.
+        False where even a perfect network could not be told from that: with a single class, or with a few inputs.
         """
         limit = self.chance + 2 * math.sqrt(self.chance * (1 - self.chance / max(self.inputs, 1)))
         return 0 < self.chance and self.plain <= limit < self.inputs
 
     def __str__(self) -> str:
         after, before = (f"{count / max(self.inputs, 1):.1%}" for count in (self.attached, self.plain))
-        if self.changed:
+        if self.joint:
             return f"{after} are classified right now and {before} were before"
         return f"{after} are classified right with attachments and {before} without"
 
     def complaint(self, inputs: str) -> str:
-        """What is wrong where accuracy is lost; ``inputs``: what they are."""
-        return f"{LOST_JOINT if self.changed else LOST}: of {self.inputs:,} {inputs} {self}."
+        """Return a sentence that says how much accuracy is lost; ``inputs`` names the inputs in it."""
+        return f"{LOST_JOINT if self.joint else LOST}: of {self.inputs:,} {inputs} {self}."
 
 
 @torch.no_grad()
 def recall(model: AttachedNetwork, batches: Iterable[tuple[Any, Tensor]]) -> list[Tensor]:
-    """Which inputs of the first batches the network classifies right without attachments, to :func:`compare` with later."""
+    """Return which inputs of the first batches are right without attachments, for :func:`compare` later on."""
     if model.task.distribution != "classes":
         return []
     device = model.layers[0].weight_mean.device
@@ -85,52 +88,65 @@ def compare(
     model: AttachedNetwork,
     batches: Iterable[tuple[Any, Tensor]],
     most: int | None = None,
-    known: Sequence[Tensor] | None = None,
+    right_before: Sequence[Tensor] | None = None,
 ) -> Knowledge:
-    """Look at all batches, or at the first ones. ``known``: which the network had right before, looked at here unless given."""
+    """Return how much a network knows with attachments and without, counted over batches.
+
+    most          how many batches to count, at most; None: all
+    right_before  of :func:`recall`, before a fit that changed the network; None: the network without attachments is
+                  asked now
+    """
     device = model.layers[0].weight_mean.device
     counts = torch.zeros(5, dtype=torch.int64)
-    said, labels = (torch.zeros(model.classes, dtype=torch.float64) for _ in range(2))
+    predictions, labels = (torch.zeros(model.classes, dtype=torch.float64) for _ in range(2))  # of each class
     with evaluating(model), evaluating(model.backbone):
         for index, (x, y) in enumerate(islice(batches, most)):
             x, y = x.to(device), y.to(device)
-            if known is None:
+            if right_before is None:
                 label = _label(model, x)
-                said += torch.bincount(label.cpu(), minlength=model.classes)
+                predictions += torch.bincount(label.cpu(), minlength=model.classes)
                 labels += torch.bincount(y.cpu(), minlength=model.classes)
-            before = label == y if known is None else known[index].to(device)
+            before = label == y if right_before is None else right_before[index].to(device)
             after = predict(model, x, score="max-probability", replay=False).label == y
             groups = (torch.ones_like(after), before, after, before & ~after, after & ~before)
             counts += torch.stack(groups).sum(1).cpu()
     inputs, plain, attached, forgotten, learnt = counts.tolist()
-    chance = float(said @ labels) / max(inputs, 1)
-    return Knowledge(inputs, plain, attached, forgotten, learnt, known is not None and model.backbone_changed, chance)
+    chance = float(predictions @ labels) / max(inputs, 1)
+    joint = right_before is not None and model.backbone_changed
+    return Knowledge(inputs, plain, attached, forgotten, learnt, joint, chance)
 
 
 def _label(model: AttachedNetwork, x: Batch) -> Tensor:
     logits = logits_of(call(model.backbone, x))
-    assert logits is not None  # attach() has seen that there are some
+    assert logits is not None  # attach() checked that
     return logits.argmax(1)
 
 
 def warn_if_lost(
-    model: AttachedNetwork, batches: Iterable[tuple[Any, Tensor]], known: Sequence[Tensor] | None = None
+    model: AttachedNetwork, batches: Iterable[tuple[Any, Tensor]], right_before: Sequence[Tensor] | None = None
 ) -> None:
-    """Warn where attachments, or with ``known`` training both, cost accuracy on the first batches of training data.
+    """Warn where a fit cost accuracy on the first batches of training data.
 
-    Also warn of a network that stayed as it was and is at chance there: a score learns from which predictions are right.
+    Also warn about a network that the fit did not change and that is at chance there: the score is learnt from which
+    predictions are right.
+
+    right_before  of :func:`recall`, where the backbone learnt along; None: it did not
     """
     if model.task.distribution != "classes":
-        if model.task.spread is None and known is None:  # else attachments that make it worse do not count
+        # A task with learnt widths gives no weight to attachments that make predictions worse.
+        if model.task.spread is None and right_before is None:
             _warn_if_worse(model, batches)
         return
-    result = compare(model, batches, BATCHES, known)
+    result = compare(model, batches, BATCHES, right_before)
     if result.lost:
-        text = f"{result.complaint('training inputs,')} {ADVICE_JOINT if result.changed else ADVICE}"
+        text = f"{result.complaint('training inputs,')} {ADVICE_JOINT if result.joint else ADVICE}"
         warnings.warn(text, AbnnWarning, stacklevel=3)
     if result.at_chance:
         share, chance = (f"{count / result.inputs:.1%}" for count in (result.plain, result.chance))
-        actual = f"a network at chance: of {result.inputs:,} training inputs {share} are right, and labels in any order would give {chance}"
+        actual = (
+            f"a network at chance: of {result.inputs:,} training inputs {share} are right, and labels in any order "
+        )
+        actual += f"would give {chance}"
         warnings.warn(explain("backbone", actual, "a trained network", CHECK), AbnnWarning, stacklevel=3)
 
 

@@ -1,8 +1,9 @@
 """One training loop for everything that is trained here, on Lightning Fabric.
 
-Every random number of a run is a function of (seed, epoch, step, rank). So a run that was killed and resumes from its last
-checkpoint sees the same batches, outliers and draws as one that was not, and on the CPU ends bit-identical. Workers that a
-loader keeps from epoch to epoch are the exception: what a data set draws in them goes on, and a warning says so.
+Every random number of a run is a function of (seed, epoch, step, rank). So a run that was killed and resumes from its
+last checkpoint sees the same batches, outliers and draws as one that was not. On the CPU it ends bit-identical. The
+exception is a loader that keeps its workers from epoch to epoch: random numbers of the data set in these workers are
+not drawn anew, and a warning says so.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from abnn.train.watch import Watch, ending, make_loggers
 
 PRECISIONS = ("32-true", "bf16-mixed")
 ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
-LOOK_EVERY = 100
-LONG = 2000  # steps from which measuring convolutions pays
+LOOK_EVERY = 100  # steps after which losses on CUDA are looked at
+LONG_RUN = 2000  # steps from which measuring convolutions pays
 
 
 Result = TypeVar("Result")
@@ -38,13 +39,15 @@ Result = TypeVar("Result")
 
 @contextlib.contextmanager
 def training_mode(steps: int | None = None) -> Iterator[None]:
-    """Inside, gradients are recorded, and cuDNN measures which convolution is fastest: shapes of training do not change.
+    """Inside, gradients are recorded, and cuDNN measures which convolution is fastest: shapes of training do not
+    change.
 
-    Measuring takes seconds and much memory, so it is left out where there are to be few steps; None: nobody knows how many.
-    This goes around all runs that take turns: around one of them, it would end while others are under way.
+    Use it around all runs that take turns. Around one of them, it would end while others are under way.
+
+    steps  how many there will be; measuring takes seconds and much memory, so few steps do without. None: not known
     """
     before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = before or steps is None or steps >= LONG
+    torch.backends.cudnn.benchmark = before or steps is None or steps >= LONG_RUN
     try:
         with torch.inference_mode(False), torch.enable_grad():
             yield
@@ -53,7 +56,7 @@ def training_mode(steps: int | None = None) -> Iterator[None]:
 
 
 def to_end(run: Generator[None, None, Result], steps: int | None = None) -> Result:
-    """What a run of so many steps returns when nothing else takes turns with it."""
+    """Run all steps without turns for other runs, and return what the run returns; ``steps``: see training_mode()."""
     with training_mode(steps):
         while True:
             try:
@@ -63,14 +66,14 @@ def to_end(run: Generator[None, None, Result], steps: int | None = None) -> Resu
 
 
 def make_fabric(precision: str, accelerator: str, devices: int | str, num_nodes: int) -> Any:
-    """Lightning Fabric, launched."""
+    """Return a Lightning Fabric that is launched."""
     fabric = plan_fabric(precision, accelerator, devices, num_nodes)
     fabric.launch()
     return fabric
 
 
 def plan_fabric(precision: str, accelerator: str, devices: int | str = 1, num_nodes: int = 1) -> Any:
-    """Lightning Fabric, not launched; an error for what this machine does not have."""
+    """Return a Lightning Fabric that is not launched. What this machine does not have is an error."""
     from lightning_fabric import Fabric  # slow to import, and only needed for training
     from lightning_fabric.utilities.exceptions import MisconfigurationException
 
@@ -82,7 +85,8 @@ def plan_fabric(precision: str, accelerator: str, devices: int | str = 1, num_no
         at_least_one("devices", devices, ', or "auto"')
     at_least_one("num_nodes", num_nodes)
     try:
-        fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"accelerator": accelerator, "precision": precision}
+        fabric = Fabric(devices=devices, num_nodes=num_nodes, **options)
     except (MisconfigurationException, RuntimeError, ValueError) as error:
         given = f"{accelerator!r} with devices={devices!r}"
         fix = " ".join(str(error).split())
@@ -104,9 +108,11 @@ def training(
     progress: bool = True,
     config: FitConfig = DEFAULTS,
 ) -> Generator[None, None, History]:
-    """Train for ``epochs`` epochs, and pause after every step, so that several runs can take turns; see ``research.lanes``.
+    """Train for ``epochs`` epochs, pause after every step, and return the history at the end.
 
-    settings  identify the run, so that no other run goes on from its checkpoint
+    The pauses let several runs take turns, see ``research.lanes``.
+
+    settings  say which run this is, so that no other run goes on from its checkpoint
     config    says how often checkpoints are written, and what is logged
     """
     at_least_one("epochs", epochs)
@@ -115,10 +121,10 @@ def training(
         at_least_one("checkpoint_every", every, ", or None")
     if not callable(schedule) and schedule not in SCHEDULES:
         raise unknown("schedule", schedule, SCHEDULES)
-    by_progress = schedule if callable(schedule) else SCHEDULES[schedule]
+    factor_of = schedule if callable(schedule) else SCHEDULES[schedule]
 
     def factor_at(epoch: int, step: int) -> float:
-        return by_progress((epoch + (step / batches.length if batches.length else 0.0)) / epochs)
+        return factor_of((epoch + (step / batches.length if batches.length else 0.0)) / epochs)
 
     rates = Rates(trainable.optimizers.values(), fabric.device)
     run = _start(trainable, batches, fabric, {**settings, "epochs": epochs, "seed": seed}, schedule, checkpoint)
@@ -132,7 +138,7 @@ def training(
             epoch, started, factor = run.epoch, time.perf_counter(), 1.0
             if run.step == 0:
                 trainable.begin_epoch(epoch, batches.once)
-            else:  # a checkpoint may be of the last step, with no other one to follow
+            else:  # a checkpoint may come from the last step of an epoch: then no other step sets the factor
                 factor = factor_at(epoch, run.step - 1)
             for step, x, y in batches.epoch(epoch, skip=run.step):
                 factor = factor_at(epoch, step)
@@ -141,7 +147,8 @@ def training(
                 trainable.after_step()
                 watch.step(losses)
                 run.step = step + 1
-                if fabric.device.type != "cuda" or step % LOOK_EVERY == 0:  # looking makes the host wait for the device
+                # On CUDA a look at values makes the host wait for the device.
+                if fabric.device.type != "cuda" or step % LOOK_EVERY == 0:
                     watch.flush()
                     _stop_if_diverged(run, losses, look=step % 20 == 0)
                 if every and run.step % every == 0 and first:
@@ -170,7 +177,7 @@ def _start(
     schedule: str | Schedule,
     checkpoint: str | Path | None,
 ) -> Run:
-    """The run from its beginning, or from where its checkpoint says that it stands."""
+    """Return the run at its beginning, or at the step of its checkpoint."""
     if checkpoint is not None:
         batches.warn_if_not_repeatable()
         settings = {**settings, "data": batches.identity, "schedule": name_of(schedule)}
@@ -182,9 +189,9 @@ def _start(
 
 
 def _stepper(trainable: Trainable, fabric: Any) -> Any:
-    """A function of (x, y, key) that makes one step; on CUDA as a graph where that is possible.
+    """Return a function of (x, y, key) that makes one step; on CUDA it runs as a graph where that is possible.
 
-    Random numbers of outliers belong to the key; on CUDA they come from its global generator, which a graph can read.
+    Random numbers of outliers belong to the key. On CUDA they come from its global generator, which a graph can read.
     """
     if fabric.device.type != "cuda":
         return lambda x, y, key: trainable.step(x, y, seeded(*key))
@@ -193,10 +200,10 @@ def _stepper(trainable: Trainable, fabric: Any) -> Any:
 
 
 def _stop_if_diverged(run: Run, losses: dict[str, Tensor], look: bool = False, whole: bool = False) -> None:
-    """Set the model back and say so where losses are not finite, or the state is bad.
+    """Set the model back and raise an error where losses are not finite, or the state is bad.
 
-    look   ask the trained thing as well
-    whole  and look at every value, before they are kept as good ones
+    look   whether to ask the trainable for trouble, too
+    whole  whether to look at every value as well, before they are kept as good ones
     """
     finite = not losses or bool(torch.stack([*losses.values()]).isfinite().all())
     trouble = None if finite else "a loss is not finite"
@@ -215,6 +222,6 @@ def _stop_if_diverged(run: Run, losses: dict[str, Tensor], look: bool = False, w
     if [name for name, value in losses.items() if not value.isfinite()] == ["outliers"]:
         advice = "On ordinary data they are: check that outliers are finite, and lie where the network is defined."
     raise DivergedError(
-        f"training diverged at epoch {run.epoch + 1}, step {run.step}: {trouble} ({values}). The model was set back to its "
-        f"state after {run.epoch} complete epochs. {advice}"
+        f"training diverged at epoch {run.epoch + 1}, step {run.step}: {trouble} ({values}). The model was set back to "
+        f"its state after {run.epoch} complete epochs. {advice}"
     )

@@ -34,15 +34,15 @@ def loss(
     """Return what one step of :func:`abnn.fit` minimises for this batch, as a scalar for a training loop of your own.
 
     ``abnn.loss(model, x, y).backward()`` gives gradients to the attachments, ready for any optimiser over
-    ``model.attachment_parameters()``. Draws of the weights come from torch's global random state; the draws that the model
-    holds, its mode and its flags stay as they are.
+    ``model.attachment_parameters()``. Draws of the weights come from torch's global random state. The draws that the
+    model holds, its mode and its flags stay as they are.
 
-    x, y             inputs and labels; a dict may have its labels in it
+    x, y             inputs and labels; a dict of inputs may hold the labels, too
     outliers         as in fit()
-    freeze_backbone  True: only attachments get gradients. False: so do parameters of the backbone that require them, and
-                     ordinary data passes in the mode that the model is in. None: what the preset says
-    value_range      (low, high) of the inputs, from which outliers are made. None: that of ``outliers`` if its prepare() set
-                     one, else that of this batch; give one, so that it is the same in all batches
+    freeze_backbone  True: only attachments get gradients. False: so do parameters of the backbone that require them,
+                     and ordinary data passes in the mode that the model is in. None: what the preset says
+    value_range      (low, high) of the inputs; outliers stay within it. None: the range of ``outliers`` if its
+                     prepare() set one, else that of this batch. Pass one, so that it is the same in all batches
     generator        of the outliers' random numbers; None: torch's global random state
     """
     check_model(model)
@@ -53,36 +53,39 @@ def loss(
         raise InputError(explain("model", actual, "a preset with one loss, such as 'default'", "Use abnn.fit()."))
     freeze = chosen.freeze_backbone if freeze_backbone is None else freeze_backbone
     x, y = check_batch(model, x if y is None and isinstance(x, Mapping) else (x, y))
-    maker = choose_outliers(outliers, model.preset)
+    chosen_outliers = choose_outliers(outliers, model.preset)
     attachments = [parameter for _, parameter in model.attachment_parameters()]
     losses = Losses(model, goal)
-    along = freeze and losses.can_come_along
+    comes_along = freeze and losses.can_come_along
     with (
         explained_tokens(model, [(x, y)]),
         touching(attachments, model.parameters()) if freeze else contextlib.nullcontext(),
         plain_along(model, False),
     ):
-        plain = None if along else losses.plain(x)
+        plain = None if comes_along else losses.plain(x)
         with (
             fresh_draws(model, goal.draws[1]),
             evaluating(model) if freeze else contextlib.nullcontext(),
-            plain_along(model, along),
+            plain_along(model, comes_along),
         ):
-            data_loss, kl, _, plain = losses.of_data(x, y, True, plain)
-        if maker is None:
+            data_loss, kl, _, plain = losses.data_loss(x, y, True, plain)
+        if chosen_outliers is None:
             return data_loss + kl
-        layout = maker.layout_for(model)
-        batch = maker.with_range(value_range, lambda: measure_range([x], layout), layout, model)(x, y, generator)
+        layout = chosen_outliers.layout_for(model)
+        generate = chosen_outliers.with_range(value_range, lambda: measure_range([x], layout), layout, model)
+        batch = generate(x, y, generator)
         with fresh_draws(model, goal.draws[2]), evaluating(model):
-            outlier_loss, outlier_kl = losses.of_outliers(batch.x, batch.y, batch.severity, generator, plain)
+            outlier_loss, outlier_kl = losses.outlier_loss(batch.x, batch.y, batch.severity, generator, plain)
     return data_loss + kl + goal.alpha * (outlier_loss + outlier_kl)
 
 
 class Losses:
-    """Both losses with their KL terms, of the draws that the model holds; compiled with the network, if that is.
+    """The losses of ordinary data and of outliers, with their KL terms, for the draws that the model holds.
+
+    They are compiled where the network is.
 
     autocast        makes the context in which the network runs
-    can_come_along  whether a pass over ordinary data can say what the backbone says as well, see :func:`plain_along`
+    can_come_along  whether a pass over ordinary data can give the backbone's outputs as well, see :func:`plain_along`
     """
 
     def __init__(
@@ -94,23 +97,26 @@ class Losses:
         self.model, self.objective, self.autocast = model, objective, autocast
         self.compiled = is_compiled(model.net)
         self.can_come_along = bool(model.state.plain and objective.distil)
-        self.of_data = with_network(self._of_data, model.net, repr(objective))
-        self.of_outliers = with_network(self._of_outliers, model.net, repr(objective))
+        self.data_loss = with_network(self._data_loss, model.net, repr(objective))
+        self.outlier_loss = with_network(self._outlier_loss, model.net, repr(objective))
 
     @torch.no_grad()
     def plain(self, x: Batch) -> Tensor | None:
-        """What the backbone says, in eval mode, where the objective holds on to it."""
+        """Return the backbone's outputs in eval mode; None where the objective does not need them."""
         if not self.objective.distil:
             return None
         backbone = self.model.backbone
         with self.autocast(), evaluating(backbone) if backbone.training else contextlib.nullcontext():
             return logits_of(call(backbone, x))
 
-    def _of_data(
+    def _data_loss(
         self, x: Batch, y: Tensor, with_kl: bool, plain: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """The loss, the weighted KL, the mean of what the task measures (the share of inputs that are classified right), and
-        what the backbone says: ``plain``, or what came along."""
+        """Return the loss, the weighted KL, the mean of what the task measures, and the backbone's outputs.
+
+        What a task measures is, for classes, the share of inputs that are right. The backbone's outputs are ``plain``,
+        or those that came along in the pass.
+        """
         logits = self._logits(x)
         if self.model.state.plain:
             plain, logits = logits[0].detach(), logits[1:]
@@ -118,29 +124,30 @@ class Losses:
         right = task.right(logits.detach(), y).mean()
         return task.id_loss(self.objective, logits, y, plain), self._kl(x, with_kl), right, plain
 
-    def _of_outliers(
+    def _outlier_loss(
         self, x: Batch, y: Tensor, severity: Tensor, generator: torch.Generator | None, plain: Tensor | None
     ) -> tuple[Tensor, Tensor]:
+        """Return the loss and the weighted KL."""
         logits = self._logits(x)
         loss = self.model.task.outlier_loss(self.objective, logits, y, severity, generator, plain)
         return loss, self._kl(x, self.objective.outlier_kl)
 
     def _logits(self, x: Batch) -> Tensor:
-        # A compiler makes weights where they are used; without one, fewer and larger operations make them beforehand.
+        # A compiler samples weights where they are used. Without one, fewer and larger operations sample them first.
         ready = contextlib.nullcontext() if self.compiled else with_weights_ready(self.model.layers)
         with self.autocast(), ready:
             logits = self.model.draw_logits(x)
         return logits.float()
 
     def _kl(self, x: Batch, with_kl: bool) -> Tensor:
-        """The weighted KL term, or 0."""
+        """Return the weighted KL term, or 0."""
         if not with_kl:
             return x.new_zeros((), dtype=torch.float32)
         return self.objective.kl_factor(len(x)) * kl_of(self.model.layers, self.objective.sampled_kl)
 
 
 def check_model(model: Any) -> None:
-    """Raise an error for what has no attachments that can learn."""
+    """Raise an error for a model without attachments, or with parameters that cannot learn."""
     if not isinstance(model, AttachedNetwork):
         raise InputError(explain("model", type(model).__name__, "what abnn.attach() returned", "Attach first."))
     if any(parameter.is_inference() for parameter in model.parameters()):
@@ -149,7 +156,7 @@ def check_model(model: Any) -> None:
 
 
 def choose_outliers(outliers: Any, name: str) -> Outliers | None:
-    """The generator that a caller asked for, or that of the named preset; None for none."""
+    """Return the outliers that a caller asked for, or those of the named preset; None for none."""
     if isinstance(outliers, str) and outliers == PRESET:
         chosen = preset(name)
         return make_outliers(chosen.outliers, **chosen.outlier_options)
@@ -158,9 +165,9 @@ def choose_outliers(outliers: Any, name: str) -> Outliers | None:
 
 @contextlib.contextmanager
 def plain_along(model: AttachedNetwork, comes_along: bool) -> Iterator[None]:
-    """Inside, the plain network comes along in passes of the model itself, before its draws, or does not.
+    """Inside, passes of the model also run the plain network, as the row before its draws; or they do not.
 
-    Where it does, both share what comes before the first attachment.
+    Where it comes along, both share what comes before the first attachment.
     """
     before = model.state.plain
     model.state.plain = comes_along
@@ -172,14 +179,14 @@ def plain_along(model: AttachedNetwork, comes_along: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def fresh_draws(model: AttachedNetwork, draws: int) -> Iterator[None]:
-    """Inside, the model holds so many new draws, in memory of their own: a backward pass may need them later."""
-    held, seed = held_noise(model.layers), model.seed
-    hold(model.layers, map_noise(held, torch.empty_like))
+    """Inside, the model holds this many new draws, in memory of their own: a backward pass may need them later."""
+    noise, seed = held_noise(model.layers), model.seed
+    hold(model.layers, map_noise(noise, torch.empty_like))
     try:
         model.resample(draws)
         yield
     finally:
-        hold(model.layers, held)
+        hold(model.layers, noise)
         model.seed = seed
 
 

@@ -1,7 +1,7 @@
 """Optimisers and the schedules of their learning rates, by name.
 
-Rates are set from (epoch, step), not by torch's schedulers: these count their own steps, which a run that goes on from a
-checkpoint or begins again would have to rewind, and their products of tensors round otherwise on CUDA.
+Rates follow from (epoch, step). torch's schedulers count their own steps, which a run that goes on from a checkpoint or
+begins again would have to rewind, and their products of tensors round differently on CUDA.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from abnn.errors import unknown
 
 Schedule = Callable[[float], float]
-"""From progress in [0, 1) to a factor of the learning rate."""
+"""A function from progress in [0, 1) to a factor of the learning rate."""
 SCHEDULES: dict[str, Schedule] = {
     "constant": lambda progress: 1.0,
     "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
@@ -52,19 +52,19 @@ def make_optimizer(optimizer: str | Callable[..., Optimizer], parameters: Iterab
 
 
 def name_of(choice: str | Callable[..., Any]) -> str:
-    """Of an optimiser or a schedule, by which a run is told from another; functions have their qualified name."""
+    """Return the name of an optimiser or a schedule, for the settings of a run; of a function, its qualified name."""
     if isinstance(choice, str):
         return choice
     return f"{getattr(choice, '__module__', '')}.{getattr(choice, '__qualname__', type(choice).__qualname__)}"
 
 
 def can_follow(optimizers: Iterable[Optimizer]) -> bool:
-    """Whether a captured step can follow a schedule of rates: only where these are tensors."""
+    """Return whether a captured step can follow a schedule of rates: only where these are tensors."""
     return all(isinstance(group["lr"], Tensor) for optimizer in optimizers for group in optimizer.param_groups)
 
 
 class Rates:
-    """Sets the learning rates of all optimisers to factors of what they were at the start."""
+    """Sets the learning rates of all optimisers to factors of their first rates."""
 
     def __init__(self, optimizers: Iterable[Optimizer], device: torch.device) -> None:
         self.optimizers, self.device = list(optimizers), device
@@ -77,5 +77,5 @@ class Rates:
         for group, first in zip(self._groups(), self.first):
             if not isinstance(group["lr"], Tensor):
                 group["lr"] = first * factor
-            else:  # in its place in memory, where a captured step reads it; from a checkpoint it comes on the CPU
+            else:  # in place, where a captured step reads it; a rate from a checkpoint is on the CPU
                 group["lr"] = group["lr"].to(self.device).fill_(first * factor)

@@ -1,4 +1,4 @@
-"""The three steps of one training iteration, in the open."""
+"""The three steps of one training iteration, see :mod:`abnn.tasks.classification`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from abnn.train.loss import Losses, plain_along, touching
 from abnn.train.optimizers import can_follow
 from abnn.train.trainable import Trainable
 
-EXPLODED = 1e4
+EXPLODED = 1e4  # a posterior sigma from which training has diverged
 
 
 class Steps(Trainable):
@@ -33,76 +33,79 @@ class Steps(Trainable):
     ) -> None:
         self.model, self.objective, self.outliers, self.fabric = model, objective, outliers, fabric
         self.attachments = [parameter for _, parameter in model.attachment_parameters()]
-        # What was frozen before stays so, for its own reasons.
+        # Parameters that the caller has frozen stay frozen.
         self.backbone = [parameter for _, parameter in model.backbone_parameters() if parameter.requires_grad]
         self.optimizers = optimizers
         self.attachment_optimizer = optimizers["attachments"]
         self.backbone_optimizer = optimizers.get("backbone")  # None: the backbone is frozen
         model.backbone_changed |= self.backbone_optimizer is not None
-        self.at_once = objective.together and self.backbone_optimizer is not None
+        self.joint = objective.together and self.backbone_optimizer is not None
         self.capturable = can_follow(optimizers.values())
-        self.apart = bool(self.capturable and outliers and not outliers.chosen_for(model.example).capturable)
-        self.lowest = float("inf")
+        # Outliers that cannot be captured are made before the captured step.
+        self.outliers_first = bool(self.capturable and outliers and not outliers.chosen_for(model.example).capturable)
+        self.lowest_divergence = float("inf")
         self.losses = Losses(model, objective, fabric.autocast)
-        self.along = self.losses.can_come_along and self.backbone_optimizer is None
+        self.plain_comes_along = self.losses.can_come_along and self.backbone_optimizer is None
 
     def step(self, x: Any, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
-        """One iteration; returns the losses before their weights."""
+        """Make one iteration; return the losses before their weights."""
         with plain_along(self.model, False):
             return self._step(x, y, generator)
 
-    def beforehand(self, x: Any, y: Tensor) -> tuple[Tensor, ...]:
-        """Outliers that the host has a part in: what they are, severities and labels."""
-        if self.outliers is None or not self.apart:
+    def prepare_step(self, x: Any, y: Tensor) -> tuple[Tensor, ...]:
+        """Return outliers, severities and labels where a captured step cannot make them; nothing where it can."""
+        if self.outliers is None or not self.outliers_first:
             return ()
         batch = self.outliers(x, y, None)
         return batch.x, batch.severity, batch.y
 
-    def step_with(self, x: Any, y: Tensor, *made: Tensor) -> dict[str, Tensor]:
+    def step_with(self, x: Any, y: Tensor, *prepared: Tensor) -> dict[str, Tensor]:
         with plain_along(self.model, False):
-            return self._step(x, y, None, OutlierBatch(*made) if made else None)
+            return self._step(x, y, None, OutlierBatch(*prepared) if prepared else None)
 
     def _step(
-        self, x: Any, y: Tensor, generator: torch.Generator | None, made: OutlierBatch | None = None
+        self, x: Any, y: Tensor, generator: torch.Generator | None, outlier_batch: OutlierBatch | None = None
     ) -> dict[str, Tensor]:
         losses: dict[str, Tensor] = {}
         self.model.train(self.backbone_optimizer is not None)
-        _clear_gradients(self._all)
-        if self.backbone_optimizer is not None and not self.at_once:
+        _clear_gradients(self._parameters)
+        if self.backbone_optimizer is not None and not self.joint:
             losses["backbone"] = self.backbone_step(x, y)
-        of_data, plain = self.id_step(x, y, None if self.along else self.losses.plain(x))
-        losses |= of_data
+        id_losses, plain = self.id_step(x, y, None if self.plain_comes_along else self.losses.plain(x))
+        losses |= id_losses
         if self.outliers is not None:
-            losses["outliers"] = self.outlier_step(x, y, generator, plain, made)
+            losses["outliers"] = self.outlier_step(x, y, generator, plain, outlier_batch)
         elif self.objective.together:
-            self._learn(everything=self.at_once)
+            self._learn(everything=self.joint)
         return losses
 
     def backbone_step(self, x: Any, y: Tensor) -> Tensor:
-        """1. Minimise the ID loss over the backbone; attachments are drawn but not updated."""
+        """1. Minimise the ID loss over the backbone. Attachments are drawn but not updated; returns the loss."""
         assert self.backbone_optimizer is not None
         goal, draws = self.objective, self.objective.draws[0]
         total = x.new_zeros(())
         rounds = draws if goal.update_per_draw else 1
         for _ in range(rounds):
             self.model.resample(1 if goal.update_per_draw else draws)
-            with touching(self.backbone + self.attachments if goal.keep_gradient else self.backbone, self._all):
-                loss, *_ = self.losses.of_data(x, y, False, None)
+            with touching(self.backbone + self.attachments if goal.keep_gradient else self.backbone, self._parameters):
+                loss, *_ = self.losses.data_loss(x, y, False, None)
                 self.fabric.backward(loss)
             self._update(self.backbone_optimizer, self.backbone)
             total = total + loss.detach() / rounds
         return total
 
     def id_step(self, x: Any, y: Tensor, plain: Tensor | None = None) -> tuple[dict[str, Tensor], Tensor | None]:
-        """2. Minimise the ID loss plus the weighted KL over the attachments, and the backbone where all learn at once.
+        """2. Minimise the ID loss plus the weighted KL over the attachments, and over the backbone where both learn
+        jointly.
 
-        Returns the losses, and what the backbone says: ``plain``, or without it what comes along where it is frozen.
+        Returns the losses and the backbone's outputs. These are ``plain``; where that is None, they come from the same
+        pass.
         """
         goal = self.objective
         self.model.resample(goal.draws[1])
-        learning = self._all if self.at_once else self.attachments
-        with touching(learning, self._all), plain_along(self.model, self.along and plain is None):
-            loss, kl, right, plain = self.losses.of_data(x, y, True, plain)
+        learning = self._parameters if self.joint else self.attachments
+        with touching(learning, self._parameters), plain_along(self.model, self.plain_comes_along and plain is None):
+            loss, kl, right, plain = self.losses.data_loss(x, y, True, plain)
             self.fabric.backward(loss + kl)
         if not goal.together:
             self._learn(everything=False)
@@ -114,15 +117,15 @@ class Steps(Trainable):
         y: Tensor,
         generator: torch.Generator | None,
         plain: Tensor | None = None,
-        made: OutlierBatch | None = None,
+        outlier_batch: OutlierBatch | None = None,
     ) -> Tensor:
-        """3. Teach what outliers deserve; normalisation statistics never see them."""
+        """3. Minimise or maximise the loss of outliers, and return it; normalisation statistics never see outliers."""
         assert self.outliers is not None
-        goal, batch = self.objective, made or self.outliers(x, y, generator)
+        goal, batch = self.objective, outlier_batch or self.outliers(x, y, generator)
         self.model.resample(goal.draws[2])
-        everything = self.at_once or (goal.outliers_update == "all" and self.backbone_optimizer is not None)
-        with touching(self._all if everything else self.attachments, self._all), evaluating(self.model):
-            loss, kl = self.losses.of_outliers(batch.x, batch.y, batch.severity, generator, plain)
+        everything = self.joint or (goal.outliers_update == "all" and self.backbone_optimizer is not None)
+        with touching(self._parameters if everything else self.attachments, self._parameters), evaluating(self.model):
+            loss, kl = self.losses.outlier_loss(batch.x, batch.y, batch.severity, generator, plain)
             self.fabric.backward((-1 if goal.maximise else 1) * goal.alpha * (loss + kl))
         self._learn(everything)
         return loss.detach()
@@ -134,25 +137,25 @@ class Steps(Trainable):
         return values
 
     def more(self) -> Any:
-        return {"lowest": self.lowest}
+        return {"lowest": self.lowest_divergence}
 
     def restore_more(self, more: Any) -> None:
-        self.lowest = more["lowest"]
+        self.lowest_divergence = more["lowest"]
 
     def end_epoch(self, epoch: int, means: dict[str, float]) -> dict[str, float]:
-        """The posterior's width, and the diagnostic that the paper's discussion asks for.
+        """Return the posterior's width, and the diagnostic that the paper's discussion asks for.
 
         ``id_divergence`` is the loss of step 2, which equals KL[q || p(w | ID data)] per input up to a constant. Its
         growth above its lowest value so far shows how much uncertainty the outliers have put into the attachments, and
         warns when that is paid for with ID performance.
         """
         divergence = means["id"] + means["weighted_kl"]
-        self.lowest = min(self.lowest, divergence)
+        self.lowest_divergence = min(self.lowest_divergence, divergence)
         with torch.no_grad():
             sigma = torch.cat([layer.weight_sigma.flatten() for layer in self.model.layers])
         return {
             "id_divergence": divergence,
-            "id_divergence_growth": divergence - self.lowest,
+            "id_divergence_growth": divergence - self.lowest_divergence,
             "sigma_mean": sigma.mean().item(),
             "sigma_max": sigma.max().item(),
         }
@@ -163,11 +166,11 @@ class Steps(Trainable):
         return None if sigma < EXPLODED else f"a posterior sigma reached {sigma:.3g}"
 
     @property
-    def _all(self) -> list[nn.Parameter]:
+    def _parameters(self) -> list[nn.Parameter]:
         return self.backbone + self.attachments
 
     def _learn(self, everything: bool) -> None:
-        """Update the attachments, and the backbone with them where a step is about everything."""
+        """Update the attachments, and with ``everything`` also a backbone that is not frozen."""
         self._update(self.attachment_optimizer, self.attachments)
         if everything and self.backbone_optimizer is not None:
             self._update(self.backbone_optimizer, self.backbone)

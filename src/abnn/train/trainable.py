@@ -1,4 +1,4 @@
-"""What the training loop takes, and what it gives back: something with a step, and a row of numbers for each epoch."""
+"""What the training loop takes and gives back: a trainable with a step, and a history with a row for each epoch."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from torch import Tensor
 from abnn.tensors import Tree
 
 Passes = Callable[[], Iterator[tuple[Any, Tensor]]]
-"""Passes once over the training data in a fixed order, whenever it is called."""
+"""A function whose result passes once over the training data, in a fixed order."""
 
 
 class Trainable(ABC):
-    """Something that the loop can train: what one step does, and what a checkpoint must hold."""
+    """What the loop trains: it says what one step does, and what a checkpoint must hold."""
 
     optimizers: dict[str, torch.optim.Optimizer]
     title: str = "training"
     capturable: bool = False
-    """Whether :meth:`step_with` is the same sequence of operations on the device every time, so that it can be captured on CUDA."""
+    """Whether :meth:`step_with` runs the same operations on the device every time, so that CUDA can capture it."""
 
     @abstractmethod
     def step(self, x: Any, y: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:
-        """Update by one batch; returns losses to show. Random numbers: torch's global state, or ``generator``."""
+        """Update by one batch and return losses to show. Random numbers: ``generator``, or torch's global state."""
 
-    def beforehand(self, x: Any, y: Tensor) -> tuple[Tensor, ...]:
-        """What a step needs beside its batch that cannot be captured; random numbers are of torch's global state."""
+    def prepare_step(self, x: Any, y: Tensor) -> tuple[Tensor, ...]:
+        """Return what a step needs beside its batch and cannot capture. Random numbers are of torch's global state."""
         return ()
 
-    def step_with(self, x: Any, y: Tensor, *made: Tensor) -> dict[str, Tensor]:
-        """The same as :meth:`step`, with what :meth:`beforehand` has returned."""
+    def step_with(self, x: Any, y: Tensor, *prepared: Tensor) -> dict[str, Tensor]:
+        """Do the same as :meth:`step`, with what :meth:`prepare_step` returned."""
         return self.step(x, y, None)
 
     def after_step(self) -> None:
-        """Called after every step, for what must not be captured: what depends on the number of the step."""
+        """Do what depends on the number of the step, and so must not be captured. Called after every step."""
 
     @abstractmethod
     def values(self) -> dict[str, Tensor]:
-        """Every tensor that training changes in place: parameters, and buffers where they count."""
+        """Return every tensor that training changes in place: parameters, and buffers where they count."""
 
     def more(self) -> Tree:
-        """Anything else that a resumed run needs (multipliers, collected samples), as tensors.write_tree can hold it."""
+        """Return what else a resumed run needs (multipliers, collected samples), as tensors.write_tree can hold it."""
         return None
 
     def restore_more(self, more: Tree) -> None:
@@ -54,17 +54,17 @@ class Trainable(ABC):
         """Called before every epoch."""
 
     def end_epoch(self, epoch: int, means: dict[str, float]) -> dict[str, float]:
-        """Further columns for the row of this epoch, from the means of its losses."""
+        """Return further columns for the history's row of this epoch, from the means of its losses."""
         return {}
 
     def trouble(self) -> str | None:
-        """What is wrong with the current state, if something is; asked now and then."""
+        """Return what is wrong with the current state, or None. The loop asks now and then."""
         return None
 
 
 @dataclass(repr=False)
 class History:
-    """One row for each epoch: mean losses, learning rate, seconds, and what the trained thing adds."""
+    """One row for each epoch: mean losses, learning rate, seconds, and the columns that a trainable adds."""
 
     rows: list[dict[str, float]] = field(default_factory=list)
 

@@ -16,19 +16,24 @@ from abnn.errors import MissingExtraError, unknown
 
 
 class Watch:
-    """Collects the losses of one epoch and shows their means while they come."""
+    """Collects the losses of one epoch and shows their means meanwhile.
 
-    def __init__(self, title: str, epochs: int, length: int | None, done: int, shown: bool) -> None:
+    length         batches of an epoch; None: not known
+    epochs_before  how many epochs the run had when it was resumed
+    visible        whether there is a bar
+    """
+
+    def __init__(self, title: str, epochs: int, length: int | None, epochs_before: int, visible: bool) -> None:
         self.sums: dict[str, float] = {}
         self.names: list[str] = []
         self.pending: Tensor | None = None
         self.count = 0
-        self.bar = progress_bar(disable=not shown)
+        self.bar = progress_bar(disable=not visible)
         total = epochs * length if length else None
-        self.task = self.bar.add_task(title, total=total, completed=done * (length or 0), status="")
+        self.task = self.bar.add_task(title, total=total, completed=epochs_before * (length or 0), status="")
 
     def step(self, losses: dict[str, Tensor]) -> None:
-        """Add the losses of one step, on their device, in float64 where it has that."""
+        """Add the losses of one step, on their device, in float64 where the device has it."""
         values = torch.stack([*losses.values()])
         values = values.float() if values.device.type == "mps" else values.double()
         self.names = list(losses)
@@ -36,17 +41,17 @@ class Watch:
         self.count += 1
 
     def flush(self) -> dict[str, float]:
-        """Fetch what was added since the last time, and show the means so far."""
+        """Fetch what was added since the last call, show the means so far, and return the sums."""
         if self.pending is not None:
             for name, value in zip([*self.names, "steps"], [*self.pending.tolist(), float(self.count)]):
                 self.sums[name] = self.sums.get(name, 0.0) + value
-            shown = "  ".join(f"{name} {self.sums[name] / self.sums['steps']:.3g}" for name in self.names)
-            self.bar.update(self.task, advance=self.count, status=shown)
+            status = "  ".join(f"{name} {self.sums[name] / self.sums['steps']:.3g}" for name in self.names)
+            self.bar.update(self.task, advance=self.count, status=status)
             self.pending, self.count = None, 0
         return self.sums
 
     def end_epoch(self) -> dict[str, float]:
-        """The means of this epoch; starts the next."""
+        """Return the means of this epoch, and start the next one."""
         self.flush()
         count = self.sums.pop("steps")
         means = {name: total / count for name, total in self.sums.items()}
@@ -55,7 +60,7 @@ class Watch:
 
 
 def progress_bar(disable: bool = False, transient: bool = False) -> Progress:
-    """The look of every progress bar of this package."""
+    """Return a progress bar with the look of all bars of this package."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -69,7 +74,10 @@ def progress_bar(disable: bool = False, transient: bool = False) -> Progress:
 
 
 class MLflowLogger:
-    """Logs to MLflow, wherever that is told to track (``MLFLOW_TRACKING_URI``): into the caller's active run, else a new one."""
+    """Logs to MLflow: into the caller's active run, or into a new one where there is none.
+
+    ``MLFLOW_TRACKING_URI`` says where, as in all programs that use MLflow.
+    """
 
     def __init__(self) -> None:
         import mlflow
@@ -87,7 +95,7 @@ class MLflowLogger:
             self.client.log_metric(self.run, name, float(value), step=step)
 
     def save(self) -> None:
-        """Do nothing: what is logged is there at once."""
+        """Do nothing: MLflow writes each metric at once."""
 
     def finalize(self, status: str) -> None:
         if self.own:
@@ -95,7 +103,7 @@ class MLflowLogger:
 
 
 def make_loggers(log: Sequence[str] | str, directory: str | Path) -> list[Any]:
-    """Loggers by name; an error for another name, or where tensorboard or mlflow is not installed."""
+    """Return loggers by name. Another name is an error, and so is a logger whose package is not installed."""
     from lightning_fabric.loggers import CSVLogger, TensorBoardLogger
 
     files: dict[str, Any] = {"root_dir": str(directory), "name": "fit"}
@@ -117,7 +125,7 @@ def make_loggers(log: Sequence[str] | str, directory: str | Path) -> list[Any]:
 
 @contextmanager
 def ending(loggers: Sequence[Any]) -> Iterator[None]:
-    """Tell loggers at the end whether the run came to its end or failed."""
+    """Inside, a run is logged; at the end, the loggers learn whether it succeeded or failed."""
     status = "failed"
     try:
         yield

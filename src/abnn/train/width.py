@@ -1,9 +1,9 @@
 """Width by search: the widest posterior of bounded attachments that the data allow.
 
-All weights of a layer get the sigma ``width`` times the root mean square of their means, and ``width`` is the largest for which draws
-predict held-out data nearly as well as mean weights do: their mean log-loss is larger by at most ``tolerance``. Draws then disagree
-because the data allow it, not because sigma was set (training-free Bayesianisation of adapters, Shi et al. 2024,
-arXiv:2412.05723). A prediction uses them where it is asked for: ``model.predict(x, draws=10)``.
+All weights of a layer get the same sigma: ``width`` times the root mean square of their means. ``width`` is the largest
+one with which draws predict held-out data nearly as well as mean weights do: the mean log-loss grows by at most
+``tolerance``. Draws then disagree because the data allow it, not because sigma was set (training-free Bayesianisation
+of adapters, Shi et al. 2024, arXiv:2412.05723). Predictions use draws on request: ``model.predict(x, draws=10)``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DRAWS = 4
 def widen(model: AttachedNetwork, loader: Iterable[Any], tolerance: float = 0.01) -> float:
     """Set the widest posterior that held-out data allow, and return its width, in units of a layer's weights.
 
-    Thresholds are of predictions with other draws, so they are forgotten where predictions draw.
+    Thresholds of predictions with draws are removed, because they were chosen with other draws.
 
     loader     yields held-out (x, y) every time it is iterated
     tolerance  by how much the mean log-loss, in nats, may grow
@@ -63,7 +63,7 @@ def _set_width(layers: list[MeanField], width: float) -> None:
 
 
 def _log_loss(model: AttachedNetwork, batches: list[tuple[Any, Tensor]], draws: int) -> float:
-    """The mean of -ln p(y) over the draws' mean prediction, without the plain network."""
+    """Return the mean of -ln p(y), with p the mean prediction of the draws, without the plain network."""
     total, count = 0.0, 0
     for x, y in batches:
         probs = predict(model, x, draws=draws, score="entropy", replay=False).samples[1:].mean(0)
