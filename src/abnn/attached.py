@@ -1,4 +1,4 @@
-"""The model that users hold: attach it, predict with it, save it, take it off again."""
+"""The model that users work with: attach, predict, save, load and detach."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ CALIBRATE = "Predict in eval mode. After training, call abnn.fit and abnn.calibr
 class Attached(AttachedNetwork):
     """A backbone with attachments: made by :func:`attach`, undone by :func:`detach`.
 
-    ``triage`` has its thresholds, once abnn.calibrate() has set them; they are saved with the model. Predictions warn where weights were
-    written to since.
+    ``triage`` holds the thresholds that abnn.calibrate() has set; they are saved with the model. Predictions warn if
+    weights were written to since then.
     """
 
     @property
@@ -57,13 +57,13 @@ class Attached(AttachedNetwork):
         return self.__dict__["triage"]
 
     @triage.setter
-    def triage(self, chosen: Triage | None) -> None:
-        self.__dict__["triage"] = chosen
-        self.__dict__["_write_counts"] = WriteCounts(None if chosen is None else self)
+    def triage(self, triage: Triage | None) -> None:
+        self.__dict__["triage"] = triage
+        self.__dict__["_write_counts"] = WriteCounts(None if triage is None else self)
 
     @property
     def score(self) -> str:
-        """The name of the score that predictions show; an unknown one is an error when it is set."""
+        """The name of the score that predictions show. Setting an unknown name raises an error."""
         return self.__dict__["score"]
 
     @score.setter
@@ -82,25 +82,26 @@ class Attached(AttachedNetwork):
         replay: bool = True,
         progress: bool = True,
     ) -> Prediction:
-        """Return what the model says about a batch, or about all batches of a loader.
+        """Return the prediction for a batch, or for all batches of a loader.
 
-        x             a tensor or array of inputs on any device; for a network of several inputs a dict or tuple of them; or an
-                      iterable of batches: inputs, pairs that begin with them, or dicts, as a DataLoader yields
-        draws         how many weight draws the prediction is averaged over; 0: mean weights. None: what the preset says
-        seed          the draws belong to it alone: an input gets the same result, up to rounding, whatever batch it comes
-                      in. None: fresh draws, from torch's global random state
-        score         the score that ``Prediction.score`` shows; None: the model's
-        views         how many views of each image the draws look at; None: the model's
-        memory_limit  bytes that activations may take. None: 1 GiB, on CUDA a sixteenth of the device's memory
+        x             a tensor or array of inputs on any device; for a network of several inputs a dict or tuple of
+                      them; or an iterable of batches (inputs, pairs that begin with inputs, or dicts), such as a
+                      DataLoader
+        draws         number of weight draws to average over; 0: mean weights; None: as the preset says
+        seed          of the draws. An input gets the same result, up to rounding, in every batch. None: fresh draws,
+                      from torch's global random state
+        score         name of the score that ``Prediction.score`` shows; None: the model's
+        views         number of views of each image that the draws look at; None: the model's
+        memory_limit  bytes that activations may take; None: 1 GiB, on CUDA a sixteenth of the device's memory
         replay        on CUDA, run repeated passes of one shape as one graph
-        progress      show a bar while a loader is read
+        progress      show a progress bar while a loader is read
         """
         if self._is_batch(x):
-            made = predict_batch(self, x, draws, seed, score, memory_limit, replay, views)
-            known = self.triage is not None and self.triage.is_about(made)
-            if known and self.__dict__["_write_counts"].have_grown():
+            prediction = predict_batch(self, x, draws, seed, score, memory_limit, replay, views)
+            has_thresholds = self.triage is not None and self.triage.is_about(prediction)
+            if has_thresholds and self.__dict__["_write_counts"].have_grown():
                 warnings.warn(explain("model", WRITTEN, "weights as they were", CALIBRATE), AbnnWarning, stacklevel=2)
-            return replace(made, triage=self.triage) if known else made
+            return replace(prediction, triage=self.triage) if has_thresholds else prediction
         parts = []
         with progress_bar(disable=not progress) as bar:
             task = bar.add_task("predicting", total=len(x) if isinstance(x, Sized) else None, status="")
@@ -113,21 +114,24 @@ class Attached(AttachedNetwork):
         return concatenate(parts)
 
     def _is_batch(self, x: Any) -> bool:
+        """Return whether ``x`` is one batch, and not an iterable of batches."""
         if isinstance(x, Tensor | np.ndarray | Mapping | Inputs) or not isinstance(x, Iterable):
             return True
         if isinstance(x, str | bytes) or hasattr(x, "to_numpy"):
-            return True  # which check_inputs() refuses: these are iterables of letters and of columns, not of batches
+            return True  # iterables of letters or columns, not of batches: check_inputs() refuses them
         several = self.input_forms is not None and isinstance(x, tuple | list) and len(x) == len(self.input_forms)
         return several and all(isinstance(each, Tensor | np.ndarray) for each in x)
 
     def compile(self, *args: Any, disable: bool = False, **options: Any) -> None:
-        """Run :meth:`predict`, and ``model(x)``, compiled from now on; ``disable=True`` goes back.
+        """Compile :meth:`predict` and ``model(x)`` from now on; ``disable=True`` switches it off.
 
-        Takes what ``torch.compile`` takes. Nothing is compiled before the first prediction, which then takes up to a
-        minute; so does the first of another batch size, after which sizes do not matter. Draws and results are the same
-        up to rounding. On CUDA predictions are one graph with and without compiling, so that modes which add graphs
-        ("reduce-overhead", "max-autotune") do so for ``model(x)`` alone. Copies of the model compile anew, and
-        nothing of it is saved. Training has an option of its own, see :class:`abnn.FitConfig`.
+        Arguments are those of ``torch.compile``. The first prediction compiles, which takes up to a minute. So does the
+        first one with another batch size; after that, sizes do not matter. Draws and results are the same up to
+        rounding.
+
+        On CUDA predictions are one graph with and without compiling. So modes that add graphs ("reduce-overhead",
+        "max-autotune") do so for ``model(x)`` alone. Copies of the model compile again, and nothing of it is saved.
+        Training has an option of its own, see :class:`abnn.FitConfig`.
         """
         if disable:
             self._compiled_call_impl = runtime_of(self).compiled = None
@@ -143,13 +147,13 @@ class Attached(AttachedNetwork):
         extra: dict[str, Any] | None = None,
         example: bool = True,
     ) -> Path:
-        """Write the attachments, and the backbone's weights if asked; see :func:`abnn.store.model.save`."""
+        """Write the attachments, and the backbone's weights if ``backbone``; see :func:`abnn.store.model.save`."""
         return store.save(self, path, backbone, triage, extra, example)
 
     def save_pretrained(
         self, path: str | Path, backbone: bool = False, records: Sequence[str | Path] = (), example: bool = True
     ) -> Path:
-        """Write what :meth:`save` does, with a card about the model as README.md, and return the folder.
+        """Write the files of :meth:`save` and a model card, README.md; return the folder.
 
         records  run records of this model, as ``abnn evaluate`` writes them: the card shows their data and metrics
         """
@@ -167,15 +171,15 @@ class Attached(AttachedNetwork):
         token: str | None = None,
         example: bool = False,
     ) -> str:
-        """Put the model and a card about it onto the Hugging Face Hub as one commit, and return the commit's address.
+        """Push the model and a model card to the Hugging Face Hub as one commit; return the commit's address.
 
-        repo     "user/repo"; made where it does not exist
-        backbone also push the backbone's weights, so that nobody needs another file
-        records  as in :meth:`save_pretrained`
-        private  whether a new repository is; None: as the account says
-        token    of the Hub; None: the one that huggingface_hub keeps. It is neither written nor shown
-        example  also push the input that the model was attached with, which is one of your data. Without it loading probes the
-                 network with zeros
+        repo      "user/repo"; it is created if it does not exist
+        backbone  also push the backbone's weights, so that nobody needs another file
+        records   as in :meth:`save_pretrained`
+        private   whether a new repository is private; None: the account's default
+        token     of the Hub; None: the one that huggingface_hub keeps. It is neither written nor shown
+        example   also push the input that the model was attached with. It is one of your data. Without it, loading
+                  probes the network with zeros
         """
         with tempfile.TemporaryDirectory() as scratch:
             folder = self.save(Path(scratch) / "model", backbone, example=example)
@@ -186,7 +190,10 @@ class Attached(AttachedNetwork):
     def from_pretrained(
         cls, path: str | Path, backbone: nn.Module | None = None, revision: str | None = None, token: str | None = None
     ) -> Attached:
-        """Return the model of a folder, or of a repository on the Hub, as :func:`load` does; at a revision if one is named."""
+        """Return the model of a folder or of a repository on the Hub, as :func:`load` does.
+
+        revision  of the repository; None: the newest
+        """
         if not hub.is_repository(path):
             return store.load(path, backbone, attach)
         folder = hub.fetch(str(path), revision, token)
@@ -196,7 +203,10 @@ class Attached(AttachedNetwork):
             raise FileFormatError(f"{error} It came from {path}; delete {folder} to fetch it again.") from None
 
     def export(self, path: str | Path, format: str = "onnx", check: Any = None) -> Path:
-        """Write the whole model as one artefact that needs no torch ("onnx"), or for "torch"; see :func:`abnn.export.write.export`."""
+        """Write the whole model as one file and return its path; see :func:`abnn.export.write.export`.
+
+        format  "onnx", which needs no torch to run, or "torch"
+        """
         from abnn.export.write import export
 
         return export(self, path, format, check)
@@ -215,22 +225,22 @@ def attach(
     seed: int = 0,
     config: AttachConfig | None = None,
 ) -> Attached:
-    """Clip a Bayesian attachment beside each block of a network.
+    """Return a network with a Bayesian attachment beside each of its chosen blocks.
 
-    The backbone is not copied and not changed: the returned model is a second view that shares its weights.
+    The backbone is neither copied nor changed: the returned model is a second view that shares its weights.
 
-    backbone  any module that maps a batch to logits or, for regression, to numbers, on any device
-    example   one or a few inputs, for one probing pass: a tensor, or for a network of several inputs a dict, a tokenizer's
-              encoding, or a tuple. Labels in a dict are left out
-    at        names of blocks, or patterns such as "layer4.*". None: bounded attachments go to the last few blocks, so that
-              a prediction costs hardly more than the plain network's, others to all blocks that are found
-    kind      "bounded", "chain" or "replace"; see :class:`abnn.config.Spec`. None: what the preset says
-    preset    "default", "paper" or "authors": where all other settings come from, here and in :func:`abnn.fit`
+    backbone  any module, on any device, that maps a batch to logits or, for regression, to numbers
+    example   one or a few inputs, for one probing pass: a tensor, or for a network of several inputs a dict, a
+              tokenizer's encoding, or a tuple. Labels in a dict are left out
+    at        names of blocks, or patterns such as "layer4.*". None: bounded attachments go to the last few blocks, so
+              that a prediction costs hardly more than the plain network's; others go to all blocks that are found
+    kind      "bounded", "chain" or "replace"; see :class:`abnn.config.Spec`. None: as the preset says
+    preset    "default", "paper" or "authors": the source of all other settings, here and in :func:`abnn.fit`
     task      what the network's output means: "classification", "regression", "multilabel", or a task such as
-              abnn.tasks.Regression(variance=True). None: what ``config`` says
+              abnn.tasks.Regression(variance=True). None: as ``config`` says
     last      attach to the last so many blocks only
-    draws     how many draws ``model(x)`` averages over at first; 0: mean weights. None: what the preset says
-    seed      of the attachments' initial values and first draws; the global random state is left alone
+    draws     number of draws that ``model(x)`` averages over at first; 0: mean weights; None: as the preset says
+    seed      of the attachments' initial values and first draws; the global random state does not change
     config    everything else: widths, how many numbers may be learnt, prior, views
     """
     check_backbone(backbone)
@@ -243,7 +253,7 @@ def attach(
     structure = probe(backbone, example)
     keep_heap()
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # the CPU's alone, which is what fork_rng gives back here
+        torch.default_generator.manual_seed(seed)  # of the CPU alone: fork_rng restores no other here
         blocks, spec = choose_blocks(structure, example, at, last, config.budget, spec)
         output = structure.calls[""].output
         classes = None if output is None else chosen_task.check_outputs(output, structure.batch, structure.logits)
@@ -268,14 +278,14 @@ def attach(
         )
     model.resample(model.usual_draws if draws is None else not_negative("draws", draws), seed=seed)
     own_modules = set(backbone.modules())
-    for module in model.modules():  # what is new starts in the backbone's mode
+    for module in model.modules():  # new modules start in the mode of the backbone
         if module not in own_modules:
             module.training = backbone.training
     return model
 
 
 def detach(model: Attached) -> nn.Module:
-    """Take the attachments off and return the backbone: the same object, with modes and gradient flags as it came."""
+    """Take the attachments off and return the backbone: the same object, with its former modes and gradient flags."""
     if not isinstance(model, AttachedNetwork):
         raise AttachError(
             f"model: got {type(model).__name__}, which has no attachments; accepted: what abnn.attach() returned."
@@ -290,13 +300,13 @@ def detach(model: Attached) -> nn.Module:
 
 
 def load(path: str | Path, backbone: nn.Module | None = None) -> Attached:
-    """The model that ``model.save()`` wrote, on ``backbone`` or on the one that was saved with it.
+    """Return the model that ``model.save()`` wrote, on ``backbone`` or on the one that was saved with it.
 
     If ``backbone`` has other weights and the model was saved with ``backbone=True``, the saved weights are loaded into
-    it, in place; without saved weights, or where they do not fit, it is refused and left as it was.
-    The returned model has ``triage`` and ``extra`` as they were saved, and keeps them when it is saved again.
+    it, in place. Without saved weights, or if they do not fit, an error is raised and ``backbone`` does not change. The
+    returned model has ``triage`` and ``extra`` as they were saved, and keeps them when it is saved again.
 
-    A text like "user/repo" that is no folder here is fetched from the Hugging Face Hub. A ``Path`` is never fetched.
+    A text like "user/repo" that is no local folder is fetched from the Hugging Face Hub. A ``Path`` is never fetched.
     """
     return Attached.from_pretrained(path, backbone)
 

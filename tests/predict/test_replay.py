@@ -51,7 +51,7 @@ class Watched(Replay):
         super().__init__()
         self.done: list[tuple[str, int]] = []
 
-    def _aside(self, run: Any, x: Tensor) -> Any:
+    def _run_kernels(self, run: Any, x: Tensor) -> Any:
         self.done.append(("aside", len(x)))
         return run(x)
 
@@ -60,7 +60,7 @@ class Watched(Replay):
         held, own = x.clone(), map_noise(noise, torch.clone)
         run = make(own)
         outputs = run(held)
-        return module._Captured(Again(run, held, outputs), held, own, noise, outputs)  # type: ignore[arg-type]
+        return module._Graph(Again(run, held, outputs), held, own, noise, outputs)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""Which blocks a network has, how an attachment looks, and the attached network."""
+"""The blocks of a network, the attachments, and the attached network."""

@@ -1,4 +1,4 @@
-"""Which blocks of a network get attachments, how wide these may be, and what can carry none."""
+"""Which blocks of a network get attachments, how wide these may be, and which networks can have none."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from abnn.model.inputs import Batch
 from abnn.model.network import AttachedNetwork
 
 SHARE = 0.05
-"""The most numbers that the default's attachments learn, as a share of the backbone's weights."""
+"""The most parameters of all default attachments, as a share of the backbone's weights."""
 MOST_BLOCKS, FEW_BLOCKS = 6, 3
 COSTS, COSTS_OF_FEW = 0.1, 0.2
-"""What follows the first attachment is computed once with and once without. At most this share of all multiplications lies there, or the
-second one where up to three blocks have attachments."""
+"""The largest share of all multiplications after the first attachment, since these are computed twice: with and without
+attachments. The second number is for up to three blocks."""
 
 
 def check_backbone(backbone: object) -> nn.Module:
@@ -39,8 +39,8 @@ def check_backbone(backbone: object) -> nn.Module:
         )
     if any(isinstance(part, torch.jit.ScriptModule) for part in backbone.modules()):
         raise AttachError(
-            "backbone: got a TorchScript module, or one inside, whose blocks cannot be replaced; accepted: the Python module "
-            "from which it was made."
+            "backbone: got a TorchScript module, or one inside, whose blocks cannot be replaced; accepted: the Python "
+            "module from which it was made."
         )
     return backbone
 
@@ -53,9 +53,14 @@ def choose_blocks(
     budget: int | None,
     spec: Spec,
 ) -> tuple[list[Block], Spec]:
-    """Return the blocks that get attachments, in the order of their calls, and these with a width that the budget pays for.
+    """Return the blocks that get attachments, in the order of their calls, and the spec with a width within the budget.
 
     Without ``at`` and ``last``, bounded attachments go to the last few blocks, so that little is computed twice.
+
+    at      names of modules, or patterns; None: all blocks are candidates
+    last    attach to the last so many blocks only
+    budget  the most parameters of all attachments; None: ``SHARE`` of the backbone's for bounded ones without a
+            width, else no limit
     """
     for argument, number in (("last", last), ("budget", budget)):
         if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
@@ -79,9 +84,10 @@ def choose_blocks(
         if affordable := bisect_right(widths, most, key=numbers):
             return blocks[start:], replace(spec, width=widths[affordable - 1])
     least = replace(spec, width=widths[0])
-    if budget is None:  # of a network that is smaller than any attachment
+    if budget is None:  # the network is too small for any attachment, so take the smallest
         return blocks[-1:] if at is None else blocks, least
-    needed = f"at least {learned_numbers(blocks[-1:], least)} for one attachment of kind {spec.kind!r} at {blocks[-1].name!r}"
+    place = f"one attachment of kind {spec.kind!r} at {blocks[-1].name!r}"
+    needed = f"at least {learned_numbers(blocks[-1:], least)} for {place}"
     raise AttachError(explain("budget", budget, needed, "Raise the budget."))
 
 
@@ -90,15 +96,16 @@ def _numbers_of_width(blocks: Sequence[Block], spec: Spec, width: int | None) ->
 
 
 def watched_blocks(structure: Probe, attached: Sequence[Block]) -> list[Block]:
-    """Return all blocks that are found, in the order of their calls, with those that have attachments in their place."""
+    """Return all blocks in the order of their calls: those with attachments, and others that do not overlap them."""
     try:
         blocks = structure.blocks()
     except AttachError:
         blocks = []
     names = [block.name for block in attached]
-    apart = [block for block in blocks if not any(_overlap(block.name, name) for name in names)]
-    return sorted([*apart, *attached], key=lambda block: structure.calls[block.name].order)
+    others = [block for block in blocks if not any(_overlap(block.name, name) for name in names)]
+    return sorted([*others, *attached], key=lambda block: structure.calls[block.name].order)
 
 
 def _overlap(one: str, other: str) -> bool:
+    """Return whether two names are the same module, or one module is inside the other."""
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")

@@ -1,4 +1,4 @@
-"""What the paper's attachments look like: small Bayesian modules that turn a block's input into an addition to its output."""
+"""The paper's attachments: small Bayesian modules that turn a block's input into an addition to its output."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from abnn.model.bounded import WIDTH, Bounded
 
 
 class Attachment(nn.Module):
-    """Turns the input of a block into what is added to its output: those of the paper. The default's is :class:`Bounded`.
+    """Base class of the paper's attachments: from the input of a block to an addition to its output.
 
-    forward(x, shape, folded): ``x`` has S·B rows if folded, else B; ``shape`` is that of one output without its batch
-    dimension; returns S·B rows.
+    The default attachment is :class:`Bounded`.
+
+    forward(x, shape, folded) returns S·B rows. ``x`` has S·B rows if ``folded``, else B. ``shape`` is that of one
+    output, without the batch.
     """
 
 
@@ -43,7 +45,7 @@ class BayesBlock(nn.Module):
 
     def forward(self, x: Tensor, shape: Sequence[int], folded: bool, use: int) -> Tensor:
         x = _pool(x, self.layout)
-        # In place: the norm's output and the layer's are read by nobody else, not even by their gradients.
+        # In place: nothing else reads the outputs of norm and layer, not even their gradients.
         side = self.layer1(F.relu(self.norm1(x), inplace=True), folded, use)
         side = self.layer2(F.relu(self.norm2(side), inplace=True), True, use)
         if self.shortcut is not None:
@@ -58,12 +60,12 @@ class BayesBlock(nn.Module):
 
 
 class Stream:
-    """What flows along a chain during one pass. Passes of several threads do not meet."""
+    """The value that flows along a chain in a pass. Each thread has its own."""
 
     def __init__(self) -> None:
         self._values: dict[int, Tensor] = {}
 
-    def __reduce__(self) -> Any:  # a pass that failed in the middle leaves what cannot be copied
+    def __reduce__(self) -> Any:  # a pass that failed in the middle leaves a value that cannot be copied
         return Stream, ()
 
     def put(self, value: Tensor) -> None:
@@ -74,11 +76,12 @@ class Stream:
 
 
 def current_thread() -> int:
+    """Return the id of this thread; 0 in compiled code, which cannot ask for it."""
     return 0 if torch.compiler.is_compiling() else threading.get_ident()
 
 
 class ChainLink(Attachment):
-    """a_0 = B_0(h), a_k = B_k(a_{k-1}): the chain starts at the first block's input and then only sees itself."""
+    """a_0 = B_0(h), a_k = B_k(a_{k-1}): the first link reads the first block's input, the others the link before."""
 
     def __init__(self, block: BayesBlock, stream: Stream, first: bool, last: bool, use: int = 0) -> None:
         super().__init__()
@@ -99,7 +102,7 @@ class ChainLink(Attachment):
 
 
 def build_attachments(blocks: Sequence[Block], spec: Spec) -> list[Attachment | Bounded]:
-    """One attachment for each block."""
+    """Return one attachment for each block."""
     if spec.kind == "chain":
         return [*_build_chain(blocks, spec)]
     if spec.kind == "replace":
@@ -137,7 +140,7 @@ def _build_chain(blocks: Sequence[Block], spec: Spec) -> list[Attachment]:
 
 
 def _links(blocks: Sequence[Block]) -> list[Block]:
-    """The blocks as a chain sees them: each link starts where the one before ended."""
+    """Return the blocks as links of a chain: the input of each has the shape of the output before it."""
     links = [blocks[0]]
     for block in blocks[1:]:
         if links[-1].layout != block.layout or len(links[-1].output) != len(block.output):
@@ -149,14 +152,14 @@ def _links(blocks: Sequence[Block]) -> list[Block]:
 
 
 def _pool(x: Tensor, layout: str) -> Tensor:
-    """Return the mean over all positions for blocks that leave none."""
+    """Return the mean over all positions, for blocks whose output has none."""
     if layout == "pooled tokens":
         return x.flatten(1, -2).mean(1)
     return x.flatten(2).mean(2) if layout == "pool" else x
 
 
 def _widths(block: Block) -> tuple[str, int, int]:
-    """Return how an attachment works on a block's tensors, and its widths: channels, tokens, flat, or pooled then flat."""
+    """Return the layout of an attachment (channels, tokens, flat, or pooled then flat) and its widths in and out."""
     if block.layout == "tokens":
         if len(block.input) == 3 and block.input[1] != block.output[1]:
             raise AttachError(
@@ -202,8 +205,8 @@ def _norm(layout: str, width: int) -> nn.Module:
 class Norm(nn.GroupNorm):
     """Group normalisation whose scale can learn while its input does not.
 
-    On the CPU, torch's gradient for channels-last inputs writes to that of the input even where nobody asked for it, which
-    ends the process (seen in torch 2.13); other layouts are safe.
+    On the CPU, torch's backward pass for channels-last inputs writes the input's gradient even if none is needed. That
+    ends the process (observed in torch 2.13). Other layouts are safe.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -213,7 +216,7 @@ class Norm(nn.GroupNorm):
 
 
 def fit_size(x: Tensor, size: Sequence[int]) -> Tensor:
-    """Average or repeat along the dimensions after the channels so that they have the given sizes."""
+    """Return the tensor with dimensions of ``size`` after the channels, by averaging or repeating."""
     if tuple(x.shape[2:]) == tuple(size):
         return x
     pools: tuple[Callable[..., Tensor], ...] = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)

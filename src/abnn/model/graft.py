@@ -1,4 +1,4 @@
-"""A second view of a network in which some modules are replaced, while the network itself stays untouched.
+"""A second view of a network in which some modules are replaced. The network itself does not change.
 
 Containers on the way to a replaced module are copied without their contents: parameters, buffers and all other modules
 are shared with the original, so training, moving or loading one view changes both.
@@ -16,7 +16,7 @@ from abnn.errors import AttachError
 
 
 class StandIn(nn.Module):
-    """What takes a block's place and holds it: whoever looks into the block (``layers[0].self_attn``) finds its parts."""
+    """Takes a block's place and holds it. The block's attributes can still be read, such as ``layers[0].self_attn``."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -26,32 +26,33 @@ class StandIn(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name.startswith("__"):  # such as __deepcopy__, which would copy the block alone
+            if name.startswith("__"):  # __deepcopy__, for example, would copy the block alone
                 raise
             return getattr(super().__getattr__("block"), name)
 
 
 def graft(root: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> nn.Module:
-    """``root`` seen with each key of ``replacements`` replaced by its value, at every place where it occurs."""
-    done: dict[int, nn.Module] = {id(old): new for old, new in replacements.items()}
+    """Return a view of ``root`` in which each key of ``replacements`` is replaced by its value, wherever it occurs."""
+    result: dict[int, nn.Module] = {id(old): new for old, new in replacements.items()}
 
     def rebuild(module: nn.Module) -> nn.Module:
-        if id(module) in done:
-            return done[id(module)]
+        if id(module) in result:
+            return result[id(module)]
         children = {name: rebuild(child) for name, child in module._modules.items() if child is not None}
         differs = any(children[name] is not module._modules[name] for name in children)
-        done[id(module)] = _shell(module, children) if differs else module
-        return done[id(module)]
+        result[id(module)] = _shell(module, children) if differs else module
+        return result[id(module)]
 
     return rebuild(root)
 
 
 def _shell(module: nn.Module, children: Mapping[str, nn.Module]) -> nn.Module:
+    """Return a copy of a container with other children; parameters and buffers are shared."""
     if isinstance(module, torch.jit.ScriptModule):
         raise AttachError(
             "backbone: got a TorchScript module, whose blocks cannot be replaced; pass the Python module."
         )
-    shell = object.__new__(module.__class__)  # some classes make something else of a call
+    shell = object.__new__(module.__class__)  # calling the class could do anything else
     shell.__dict__.update(module.__dict__)
     shell.__dict__["_modules"] = {name: children.get(name) for name in module._modules}
     return shell

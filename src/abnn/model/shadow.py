@@ -1,8 +1,8 @@
-"""A second tree of modules over the same weights, for one pass: what the pass sets on them, no other pass sees.
+"""A second tree of modules over the same weights, for one pass. What the pass sets on them stays in the pass.
 
-Each module is copied without its contents. Parameters and buffers are those of the original; mode, plain attributes, lists and
-dicts are the copy's own, and so is the noise that it holds. So a pass can be in eval mode, hold other draws and note features while the network is used elsewhere,
-and nothing has to be locked or put back.
+Each module is copied without its contents. It shares parameters and buffers with the original. Mode, plain attributes,
+lists, dicts and the noise that it holds are its own. So a pass can be in eval mode, hold other draws and note features
+while the network is used elsewhere, and nothing has to be locked or put back.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Twins = dict[int, nn.Module]
 
 
 def shadow(root: nn.Module, swaps: Mapping[int, Any] | None = None) -> Twins:
-    """Return the copy of every module of ``root`` in eval mode, by the id of the original.
+    """Return a copy of every module of ``root`` in eval mode, by the id of the original.
 
-    swaps  what stands in for plain attributes of the modules, by their id
+    swaps  replacements of plain attributes of the modules, by the id of the original
     """
     copies = _Copies(dict(swaps or {}))
     copies.add(root)
@@ -36,31 +36,34 @@ def shadow(root: nn.Module, swaps: Mapping[int, Any] | None = None) -> Twins:
 
 
 class _Copies:
-    """Copies of modules; references to modules and to their methods, also inside of lists and dicts, become those to copies.
+    """Copies of modules. References to modules and their methods, also in lists and dicts, become references to copies.
 
-    What a network keeps in a list or dict during a pass stays with that pass. References in closures cannot be followed.
+    So what a network keeps in a list or dict during a pass stays in that pass. References in closures cannot be
+    followed.
     """
 
-    def __init__(self, done: dict[int, Any]) -> None:
+    def __init__(self, copies: dict[int, Any]) -> None:
         self.twins: Twins = {}
-        self.done = done  # copies of plain attributes, by the id of the original
+        self.copies = copies  # of plain attributes, by the id of the original
 
     def add(self, root: nn.Module) -> None:
-        added = [module for module in root.modules() if id(module) not in self.twins]
-        for module in added:
-            scripted = isinstance(module, torch.jit.ScriptModule)  # which has no attributes of its own to copy
+        """Copy all modules of ``root`` that have no copy yet."""
+        modules = [module for module in root.modules() if id(module) not in self.twins]
+        for module in modules:
+            scripted = isinstance(module, torch.jit.ScriptModule)  # it has no attributes of its own to copy
             self.twins[id(module)] = module if scripted else object.__new__(module.__class__)
-        for module in added:  # what torch.compile wraps calls the original; the copy runs as it is
+        for module in modules:  # a wrapper of torch.compile calls the original, so the copy runs without it
             if _is_compiled(module):
                 self.twins[id(module)] = self.twins[id(module._orig_mod)]
-        for module in added:
+        for module in modules:
             if not (self.twins[id(module)] is module or _is_compiled(module)):
                 self._fill(self.twins[id(module)], module)
 
     def _fill(self, twin: nn.Module, module: nn.Module) -> None:
+        """Give a copy its attributes."""
         own = {name: value if name in SHARED else self.of(value) for name, value in module.__dict__.items()}
         own["_modules"] = {name: self.of(child) for name, child in module._modules.items()}
-        own["_buffers"] = dict(module._buffers)  # what a pass puts in their place stays with the pass
+        own["_buffers"] = dict(module._buffers)  # buffers that a pass replaces stay in the pass
         own["training"] = False
         if isinstance(module, MeanField):
             own["ready"] = None
@@ -73,11 +76,11 @@ class _Copies:
                     object.__setattr__(twin, slot, self.of(getattr(module, slot)))
 
     def of(self, value: Any) -> Any:
-        """Return the copy that stands for ``value``, or the value itself where none is needed."""
-        if id(value) in self.done:
-            return self.done[id(value)]
+        """Return the copy of ``value``, or the value itself if it needs none."""
+        if id(value) in self.copies:
+            return self.copies[id(value)]
         if isinstance(value, nn.Module):
-            if id(value) not in self.twins:  # outside of the submodules
+            if id(value) not in self.twins:  # it is not a submodule
                 self.add(value)
             return self.twins[id(value)]
         if isinstance(value, types.MethodType):
@@ -86,19 +89,22 @@ class _Copies:
         if isinstance(value, functools.partial):
             copy: Any = functools.partial(self.of(value.func), *map(self.of, value.args), **self.of(value.keywords))
         elif type(value) in (dict, OrderedDict):
-            copy = self.done[id(value)] = type(value)()  # it may hold itself
+            copy = self.copies[id(value)] = type(value)()  # it may hold itself
             copy.update((key, self.of(each)) for key, each in value.items())
         elif type(value) is list:
-            copy = self.done[id(value)] = []
+            copy = self.copies[id(value)] = []
             copy.extend(map(self.of, value))
         elif type(value) is tuple:
             copy = tuple(map(self.of, value))
         else:
             return value
-        self.done[id(value)] = copy
+        self.copies[id(value)] = copy
         return copy
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    """Return whether ``torch.compile(module)`` made it; its class is not imported, for that takes seconds."""
+    """Return whether a module is a wrapper of ``torch.compile``.
+
+    Its class is not imported, since that takes seconds.
+    """
     return type(module).__name__ == "OptimizedModule" and "_orig_mod" in module._modules

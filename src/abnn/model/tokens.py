@@ -1,4 +1,4 @@
-"""Which embeddings a network has for the tokens that go in."""
+"""The embeddings of a network's input tokens."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import nn
 
 
 def are_tokens(dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
-    """Whether inputs of this form, without the batch, are sentences of tokens."""
+    """Return whether inputs of this type and shape (without the batch) are sentences of tokens."""
     return not dtype.is_floating_point and not dtype.is_complex and len(shape) == 1
 
 
 def token_table(network: nn.Module) -> nn.Embedding | None:
-    """Return the network's input embeddings, as it says or else the largest it has; None where it has none."""
+    """Return the network's input embeddings: those it names, else the largest it has; None without any."""
     own = getattr(network, "get_input_embeddings", None)
     try:
         table = own() if callable(own) else None

@@ -1,8 +1,8 @@
-"""Views: a prediction looks at an image as it is and moved by a little, each draw of the weights at one of them.
+"""Views: an image as it is, and slightly shifted copies of it. Each draw of the weights looks at one view.
 
-What a network is sure of should not hang on a pixel: the mean over views is right more often. Draws need passes of their own
-anyway, so that views cost little where the first block has an attachment: draw s looks at view s mod V, and only what comes
-before the first attachment is computed once for every view. With mean weights there is one draw for each view.
+A prediction should not depend on a pixel: the mean over views is right more often. Draw s looks at view s mod V, and
+only the layers before the first attachment are computed once for every view. Draws need passes of their own anyway, so
+views cost little where the first block has an attachment. With mean weights there is one draw for each view.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from abnn.errors import InputError, explain, whole_number
 from abnn.model.inputs import Batch, Inputs
 
 STEPS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, -1), (1, -1), (-1, 1))
-"""Down and to the right, in steps; the first view is the image as it is."""
-SIDE = 28  # of an image whose step is one pixel
+"""Shifts of each view, down and to the right, in steps. The first view is the image as it is."""
+SIDE = 28  # pixels of an image whose step is one pixel
 
 
 def step(side: int) -> int:
-    """In pixels; 0 for images so small that a pixel changes what they show."""
+    """Return the length of a step in pixels; 0 for images so small that one pixel changes what they show."""
     return round(side / SIDE)
 
 
@@ -32,7 +32,7 @@ def can_move(shape: Sequence[int], dtype: torch.dtype) -> bool:
 
 
 def check_number(views: object) -> int:
-    """A number of views as an int, or an error."""
+    """Return the number of views as an int, or raise an error."""
     number = whole_number(views)
     if number is None or not 1 <= number <= len(STEPS):
         raise InputError(explain("views", repr(views), f"a whole number from 1 to {len(STEPS)}", "1: no shifts."))
@@ -40,7 +40,7 @@ def check_number(views: object) -> int:
 
 
 def check_views(views: object, shape: Sequence[int], dtype: torch.dtype) -> int:
-    """The number of views, or an error for one that inputs of this shape cannot have."""
+    """Return the number of views, or raise an error if inputs of this shape cannot have so many."""
     views = check_number(views)
     if views > 1 and not can_move(shape, dtype):
         actual = f"{views} for inputs of shape {tuple(shape)}, {dtype}"
@@ -50,23 +50,23 @@ def check_views(views: object, shape: Sequence[int], dtype: torch.dtype) -> int:
 
 
 def views_of(draws: range, views: int) -> tuple[int, ...]:
-    """Which view each draw looks at; nothing where all look at the image as it is."""
-    of_draws = tuple(draw % views for draw in draws)
-    return of_draws if any(of_draws) else ()
+    """Return which view each draw looks at; empty if all look at the image as it is."""
+    draw_views = tuple(draw % views for draw in draws)
+    return draw_views if any(draw_views) else ()
 
 
 def side_by_side(x: Batch, views: tuple[int, ...]) -> Batch:
-    """Return all views that occur, one batch after the other in the order of their numbers."""
+    """Return all views that occur, one batch after the other, in the order of their numbers."""
     if not views:
         return x
     numbers = sorted(set(views))
-    if isinstance(x, Inputs):  # what comes beside an image does not move
+    if isinstance(x, Inputs):  # inputs other than the image do not move
         return x.map(lambda each: torch.cat([shifted(each, view) if each is x.first else each for view in numbers]))
     return torch.cat([shifted(x, view) for view in numbers])
 
 
 def shifted(x: Tensor, view: int) -> Tensor:
-    """A batch of images moved by the steps of a view; what comes in at the border is the border's value."""
+    """Return a batch of images, shifted by the steps of a view. Pixels that come in have the value of the border."""
     down, right = (times * step(side) for times, side in zip(STEPS[view], x.shape[2:]))
     if not down and not right:
         return x
@@ -77,11 +77,14 @@ def shifted(x: Tensor, view: int) -> Tensor:
 
 
 def batches_in(places: tuple[int, ...]) -> int:
-    """Return how many views :func:`side_by_side` has put one after the other; ``places``: that of each draw's view."""
+    """Return how many batches :func:`side_by_side` returns one after the other.
+
+    places  the number of the batch that each draw looks at
+    """
     return max(places, default=0) + 1
 
 
 def spread(x: Tensor, places: tuple[int, ...]) -> Tensor:
-    """From the rows of all views to the rows of all draws, each those of its view."""
+    """Return the rows of all draws: for each draw those of its view, from the rows of all views."""
     batches = x.unflatten(0, (batches_in(places), -1))
     return torch.cat([batches[place] for place in places])

@@ -1,4 +1,4 @@
-"""How a prediction runs: in parts that fit into memory, as CUDA graphs, compiled."""
+"""Predictions: run in parts that fit into memory, as CUDA graphs, or compiled."""
 
 from abnn.decisions import VERDICTS, verdicts
 from abnn.predict.plain import Plain

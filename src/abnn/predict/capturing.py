@@ -1,8 +1,9 @@
-"""Captures of CUDA graphs that leave nothing behind where they fail.
+"""Captures of CUDA graphs that clean up when they fail.
 
-A network can do what no graph can hold: look at a value, or copy from the host. Then passes run kernel by kernel. Where the end of a
-capture fails as well, torch leaves things as if it were under way: it stays on the capture's stream, draws no more random numbers, and before
-version 2.12 never gives back memory that two streams have used (pytorch/pytorch#180395), until the device is full.
+A network can do what no graph can hold: look at a value, or copy from the host. Then passes run kernel by kernel. If
+the end of the capture fails as well, torch stays in the state of a capture: it stays on the capture's stream and draws
+no more random numbers. Before version 2.12 it also never frees memory that two streams have used
+(pytorch/pytorch#180395), until the device is full.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from abnn.model.beside import rejoin
 
 @contextlib.contextmanager
 def capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any) -> Iterator[None]:
-    """Inside, kernels are captured instead of run; an error there is raised again once the capture has ended."""
+    """Inside, kernels are captured instead of run. An error is raised again after the capture has ended."""
     before, generator = torch.cuda.current_stream(stream.device), torch.cuda.default_generators[stream.device.index]
     state = generator.clone_state()
     try:
@@ -26,13 +27,13 @@ def capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any) -
             try:
                 yield
             except Exception:
-                rejoin(stream.device)  # a capture can only end where no other stream goes on with it
+                rejoin(stream.device)  # a capture cannot end while another stream takes part in it
                 raise
     except Exception:
         torch.cuda.set_stream(before)
         generator.graphsafe_set_state(state)
         torch.cuda.synchronize(stream.device)
         if end := getattr(torch._C, "_cuda_endAllocateToPool", None):
-            with contextlib.suppress(RuntimeError):  # it had ended
+            with contextlib.suppress(RuntimeError):  # it has ended already
                 end(stream.device.index, pool)
         raise

@@ -1,12 +1,12 @@
-"""How a prediction is cut into passes: so many draws and so many inputs at a time.
+"""Cuts a prediction into passes: how many draws and how many inputs at a time.
 
 A pass of s draws, the plain network among them, and b inputs holds about
 
     s · 2 · noise + max(s · 4 · folded · b, v · 2 · shared · b)   bytes,
 
-where ``noise`` is that of one draw, beside which its weights are made, v the number of views, and ``shared`` and ``folded``
-are what the widest module reads and writes for one input before the first attachment, and for one input and draw from there
-on. From this:
+``noise`` is the size of the noise of one draw; its weights take as much again. v is the number of views. ``shared`` is
+what the widest module before the first attachment reads and writes for one input. ``folded`` is what the widest module
+from there on reads and writes for one input and draw. The rules:
 
 * a pass stays below the memory limit;
 * many draws take at most a quarter more than ten at a time do, so that a hundred need hardly more memory than ten;
@@ -25,17 +25,20 @@ from abnn.errors import InputError, explain
 from abnn.model.inputs import Batch, numbers_of
 from abnn.model.network import AttachedNetwork
 
-MEMORY_LIMIT = 2**30  # of a prediction on the CPU
-DEVICE_SHARE = 16  # on a device: one part in so many of its memory
-LIVE_SHARED, LIVE = 2, 4  # how often the widest module's input and output are alive at once: attachments add to it
+MEMORY_LIMIT = 2**30  # bytes, of a prediction on the CPU
+DEVICE_SHARE = 16  # on a device the limit is its memory divided by this
+LIVE_SHARED, LIVE = 2, 4  # copies of the widest input and output that exist at once; attachments need more of them
 TEN, MORE = 10, 0.25
-CACHE, FEWEST = 2**23, 64  # bytes for what one module reads and writes; rows that are worth starting it for
-HEAP = 2**26  # the same before the first attachment: tensors of up to 32 MiB stay in the process, see abnn.predict.heap
+CACHE, FEWEST = 2**23, 64  # bytes that one module reads and writes; rows below which starting it costs too much
+HEAP = 2**26  # bytes before the first attachment: tensors up to 32 MiB stay in the process, see abnn.predict.heap
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """Equal parts that cover all draws and all inputs; the last ones overlap where numbers do not divide."""
+    """Equal parts that cover all draws and all inputs.
+
+    Where sizes do not divide, the last part overlaps the one before.
+    """
 
     draws: list[range]
     inputs: list[slice]
@@ -44,8 +47,9 @@ class Chunks:
 def plan(
     model: AttachedNetwork, x: Batch, draws: int, memory_limit: int | None = None, views: int = 1, plain: bool = False
 ) -> Chunks:
-    """The passes for the inputs ``x``, on any device, and so many draws, which look at so many views.
+    """Return the passes for the inputs ``x``, on any device.
 
+    draws  number of draws, which look at ``views`` views
     plain  whether every pass has one draw more, the plain network
     """
     device = model.device
@@ -73,7 +77,7 @@ def plan(
         most = min(most / (noise + after), (most - before) / noise, memory_limit / max(1.0, after))
         at_once = max(TEN, min(draws, int(most) - plain))
     size = parts(draws, at_once)
-    if views <= size < draws:  # every pass begins with the first view: what is compiled or captured serves all of them
+    if views <= size < draws:  # every pass begins with the first view, so one compilation or capture serves all
         size -= size % views
     draw_ranges = [range(first, first + size) for first in starts(draws, size)]
     size = parts(len(x), batch)
@@ -82,17 +86,20 @@ def plan(
 
 @functools.cache
 def default_limit(device: torch.device) -> int:
-    """A fixed number for each device: passes of other sizes round otherwise, and cannot be replayed."""
+    """Return the memory limit of a device.
+
+    It is fixed: passes of another size round differently and cannot be replayed.
+    """
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory // DEVICE_SHARE
     return MEMORY_LIMIT
 
 
 def parts(count: int, most: int) -> int:
-    """The size of the fewest equal parts of at most ``most``."""
+    """Return the size of the fewest equal parts with at most ``most`` each."""
     return -(-count // -(-count // most))
 
 
 def starts(count: int, size: int) -> list[int]:
-    """Where parts of one size start that cover ``count``; the last ends where that does."""
+    """Return the starts of parts of one size that cover ``count``. The last part ends at ``count``."""
     return [min(first, count - size) for first in range(0, count, size)]

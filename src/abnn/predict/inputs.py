@@ -1,4 +1,4 @@
-"""Whether a batch is one that a model can take, or an error that says how it differs."""
+"""Checks that a model can take a batch; errors say how the batch differs from the example."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from abnn.model.inputs import TIED, Forms, Inputs, Name, check_tied, main_input,
 
 
 def check_inputs(model: Any, x: Any, values: bool = True) -> Any:
-    """Return a batch as a tensor, or as :class:`Inputs` for a model of several; an error says how it differs from the example.
+    """Return a batch as a tensor, or as :class:`Inputs` for a model of several inputs.
 
-    A model has ``input_shape`` and ``input_dtype``, and ``input_forms`` where it takes several inputs.
+    It raises an error that says how the batch differs from the example.
 
-    Without ``values``, only type and shape are looked at.
+    model   has ``input_shape`` and ``input_dtype``, and ``input_forms`` if it takes several inputs
+    values  whether values are checked; else only types and shapes are
     """
     forms: Forms | None = getattr(model, "input_forms", None)
     if forms is None:
@@ -29,38 +30,39 @@ def check_inputs(model: Any, x: Any, values: bool = True) -> Any:
     if isinstance(x, Tensor | np.ndarray) and len(forms) == 1:
         x = Inputs({next(iter(forms)): torch.as_tensor(x)})
     batch = x if isinstance(x, Inputs) else read(x)[0]
-    given = {str(name): value for name, value in batch.values.items()} if isinstance(batch, Inputs) else {}
-    if given.keys() != set(map(str, forms)):  # places are names as well: JSON and MLflow have no others
-        actual = list(batch.values) if given else type(batch).__name__
+    tensors = {str(name): value for name, value in batch.values.items()} if isinstance(batch, Inputs) else {}
+    if tensors.keys() != set(map(str, forms)):  # positions as texts: JSON and MLflow have no other names
+        actual = list(batch.values) if tensors else type(batch).__name__
         fix = "Attach with an example of these inputs, or leave out what is new."
         raise InputError(explain("x", f"inputs {actual}", f"inputs {list(forms)}, as in the example", fix))
     check_tied(batch)
-    return Inputs({name: _check_tensor(name, given[str(name)], *form, values) for name, form in forms.items()})
+    return Inputs({name: _check_tensor(name, tensors[str(name)], *form, values) for name, form in forms.items()})
 
 
 def split_batch(model: Any, batch: Any) -> tuple[Any, Any]:
-    """Return inputs and labels of what a loader yields; labels are None where there are none.
+    """Return the inputs and the labels of a loader's batch; labels are None if there are none.
 
-    A batch is inputs, a pair (inputs, labels), a dict with "labels" in it, or several inputs one after the other, and labels.
+    batch  inputs; a pair (inputs, labels); a dict with "labels"; or several inputs in a row, then labels
     """
     forms: Forms | None = getattr(model, "input_forms", None)
     if isinstance(batch, Mapping):
         return read(batch) if forms else (batch, None)
     if not isinstance(batch, tuple | list) or not batch:
         return batch, None
-    apart = isinstance(batch[0], Mapping | tuple | list | Inputs)
-    if not forms or apart or len(forms) == 1:
+    is_grouped = isinstance(batch[0], Mapping | tuple | list | Inputs)
+    if not forms or is_grouped or len(forms) == 1:
         return batch[0], batch[1] if len(batch) > 1 else None
     return (batch[:-1], batch[-1]) if len(batch) == len(forms) + 1 else (batch, None)
 
 
 def _check_tensor(argument: Name, x: Any, expected: tuple[int, ...], dtype: torch.dtype, values: bool) -> Tensor:
+    """Return one input as a tensor of type ``dtype``, or raise an error."""
     name = argument if argument == "x" else f"x[{argument!r}]"
     if isinstance(x, np.ndarray):
         if x.dtype.kind not in "biufc":
             fix = 'Convert it, with x.astype("float32") say; columns of texts have to become numbers first.'
             raise InputError(explain(name, f"an array of type {x.dtype}", "an array of numbers", fix))
-        x = torch.from_numpy(np.require(x, requirements=["C", "W"]))  # no negative strides, and memory to write to
+        x = torch.from_numpy(np.require(x, requirements=["C", "W"]))  # torch needs positive strides and writable memory
     if not isinstance(x, Tensor):
         accepted = "a tensor or array with one batch of inputs, or a loader"
         raise InputError(explain("x", type(x).__name__, accepted, _how_to_convert(x)))
@@ -84,12 +86,12 @@ def _check_tensor(argument: Name, x: Any, expected: tuple[int, ...], dtype: torc
             raise InputError(explain(name, numbers, f"what {dtype} can hold", "Convert it as in training."))
     x = x.to(dtype)
     if values:
-        check_values(x, name)  # as the network sees them: what is finite in float64 may be infinite here
+        check_values(x, name)  # after the conversion: a finite float64 may be infinite in float32
     return x
 
 
 def without_embedding(x: Any, error: IndexError) -> InputError:
-    """Return the error about a batch of tokens on which the network failed with ``error``."""
+    """Return the error to raise for a batch of tokens on which the network failed with ``error``."""
     tokens = main_input(x)
     numbers = f"whole numbers from {int(tokens.min())} to {int(tokens.max())} in shape {tuple(tokens.shape)}"
     accepted = "tokens that the network has an embedding for, and no more of them than it takes"
@@ -98,7 +100,7 @@ def without_embedding(x: Any, error: IndexError) -> InputError:
 
 
 def _how_to_convert(x: Any) -> str:
-    """Return how to make a batch of what is none; "" where that cannot be said."""
+    """Return advice for converting a value to a batch; "" if there is none."""
     if isinstance(x, Mapping | Inputs):
         return "For a network of several inputs, attach with such an example."
     if hasattr(x, "to_numpy"):  # a table of pandas or polars
@@ -112,7 +114,7 @@ def check_values(x: Tensor, name: str = "x") -> None:
     """Raise an error for NaN and infinite values."""
     if not x.is_floating_point() or x.numel() == 0:
         return
-    # Both are NaN if any value is. One look at all values where nothing is wrong.
+    # aminmax returns NaN if any value is NaN, so one look at all values is enough if all are finite.
     if not all(math.isfinite(each) for each in torch.stack(torch.aminmax(x)).tolist()):
         bad = (~torch.isfinite(x.flatten(1))).any(1).nonzero().flatten().tolist()
         rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
@@ -121,9 +123,9 @@ def check_values(x: Tensor, name: str = "x") -> None:
 
 
 class LateCheck:
-    """A look at the values of a batch on CUDA, on a stream of its own, once the passes have been started.
+    """Checks the values of a batch on CUDA, on a stream of its own, after the passes were started.
 
-    The host waits for the look alone, and is ready for the next batch while the device still computes this one.
+    The host waits for the check alone. It is ready for the next batch while the device still computes this one.
     """
 
     def __init__(self, x: Tensor) -> None:
@@ -132,20 +134,23 @@ class LateCheck:
 
     def check(self) -> None:
         """Raise an error for NaN and infinite values."""
-        with torch.cuda.stream(_beside(self.x.device)), torch.no_grad():
+        with torch.cuda.stream(_check_stream(self.x.device)), torch.no_grad():
             self.ready.wait()
             check_values(self.x)
 
 
 @functools.cache
-def _beside(device: torch.device) -> torch.cuda.Stream:
+def _check_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
 def _compatible(shape: tuple[int, ...], expected: tuple[int, ...], dtype: torch.dtype) -> bool:
-    """Rows of a table must match, and token numbers may be of any length. Images may have another size than the example, but
-    not other channels. Of two dimensions one is that of channels or features, which the network knows best, and the other may
-    have another length."""
+    """Return whether inputs of this shape can be expected to work.
+
+    Rows of a table must have the same length; sentences of tokens may have any. Images may have another size than the
+    example, but not other channels. Of two dimensions one is that of channels or features. Only the network knows
+    which, so the other one may differ.
+    """
     if len(expected) == 1:
         return shape == expected or not dtype.is_floating_point
     if len(expected) == 2:

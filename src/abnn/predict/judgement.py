@@ -1,4 +1,4 @@
-"""The learnt score of a prediction whose draws may come in several passes: it is that of all draws, whatever the passes are."""
+"""The learnt score of a prediction over all of its draws, which may come in several passes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from abnn.predict.passes import judge
 
 
 class Judgement:
-    """The learnt score and its parts of one prediction, put together from its passes.
+    """Collects from the passes of one prediction what the learnt score and its parts need.
 
-    Where all draws come in one pass, the pass computes both. Else the first pass of each input says what it read on the way,
-    all of them what the network's outputs are, and :meth:`finish` computes score and parts.
+    If all draws come in one pass, the pass computes score and parts. Else every pass returns the network's outputs, the
+    first pass of each input also the statistics of its features, and :meth:`finish` computes score and parts.
 
     chunks  the passes
     first   the place of the first draw: 1 behind the plain network, else 0
@@ -32,17 +32,17 @@ class Judgement:
         self.last: Tensor | None = None
 
     def wanted(self, draws: range) -> str:
-        """Return what a pass of these draws has to say, see :data:`abnn.predict.passes.WANTED`."""
+        """Return what a pass of these draws must return, a key of :data:`abnn.predict.passes.WANTED`."""
         if self.at_once:
             return "score"
         return "evidence" if draws.start == 0 else "outputs"
 
-    def add(self, draws: range, rows: slice, said: Sequence[Tensor | None]) -> None:
-        """Take what a pass said about some of the inputs."""
+    def add(self, draws: range, rows: slice, results: Sequence[Tensor | None]) -> None:
+        """Add the results of a pass of these draws and inputs, without the predictive distributions."""
         if self.at_once:
-            self.result = self._put(self.result, rows, said[0])
+            self.result = self._put(self.result, rows, results[0])
             return
-        outputs = said[0]
+        outputs = results[0]
         assert outputs is not None
         if self.outputs is None:
             count = self.first + self.chunks.draws[-1].stop
@@ -50,11 +50,11 @@ class Judgement:
         self.outputs[: self.first, rows] = outputs[: self.first]
         self.outputs[self.first + draws.start : self.first + draws.stop, rows] = outputs[self.first :]
         if draws.start == 0:
-            self.statistics = self._put(self.statistics, rows, said[1])
-            self.last = self._put(self.last, rows, said[2])
+            self.statistics = self._put(self.statistics, rows, results[1])
+            self.last = self._put(self.last, rows, results[2])
 
     def finish(self) -> Tensor:
-        """Return what :func:`abnn.predict.passes.judge` does, for all inputs."""
+        """Return the result of :func:`abnn.predict.passes.judge` for all inputs."""
         if not self.at_once:
             assert self.outputs is not None and self.statistics is not None
             for rows in self.chunks.inputs:  # a few at a time: intermediate results are as large as all outputs
@@ -65,6 +65,7 @@ class Judgement:
         return self.result
 
     def _put(self, whole: Tensor | None, rows: slice, part: Tensor | None) -> Tensor | None:
+        """Write the rows of ``part`` into ``whole``, which is created if it is None, and return it."""
         if part is None:
             return None
         if whole is None:

@@ -1,7 +1,7 @@
-"""What one pass of a prediction computes: the predictive distribution of every draw, the learnt score and its parts.
+"""One pass of a prediction: the predictive distribution of every draw, the learnt score and its parts.
 
-The learnt score looks at the mean over all draws. Where draws come in several passes, these return what it is made of, and
-:class:`abnn.predict.judgement.Judgement` makes it once they are through.
+The learnt score depends on the mean over all draws. Where draws come in several passes, each returns what the score is
+computed from, and :class:`abnn.predict.judgement.Judgement` computes it after the last one.
 """
 
 from __future__ import annotations
@@ -23,42 +23,44 @@ from abnn.model.views import side_by_side
 from abnn.predict.inputs import without_embedding
 
 Outputs = tuple[Tensor | None, ...]
-"""Predictive distributions [S, B, K], then what ``WANTED`` says."""
+"""Predictive distributions, [S, B, K], then the results that ``WANTED`` lists."""
 WANTED = {
     "samples": "nothing more",
     "score": "the learnt score, its parts, and widths or the share of attachments, [B, 1 + parts + ...]",
     "outputs": "the network's outputs, [S, B, K]",
-    "evidence": "the network's outputs, [S, B, K]; statistics of all places, [B, P + 2], and [B, P] more where classes are told apart; what went into its last layer, [B, F], or None",
+    "evidence": "the network's outputs, [S, B, K]; statistics of all places, [B, P + 2], and [B, P] more with means of "
+    "classes; the input of its last layer, [B, F], or None",
 }
-"""What a pass returns beside the predictive distributions."""
+"""What a pass returns after the predictive distributions."""
 
 
 class PredictionPass:
-    """Passes of an attached network with the same draws and views.
+    """A function from inputs to the outputs of a pass with fixed draws and views.
 
-    noise   of the draws; the plain network comes before them where the network says so
-    wanted  what it returns beside the predictive distributions, see ``WANTED``
-    views   which view each draw looks at, see :func:`abnn.model.views.views_of`; the plain network sees the first
+    noise   of the draws; the plain network comes before them if ``network.comes_along``
+    wanted  what it returns after the predictive distributions, see ``WANTED``
+    views   which view each draw looks at, see :func:`abnn.model.views.views_of`; the plain network looks at the first
     """
 
     def __init__(self, network: AttachedNetwork, noise: Noise, wanted: str, views: tuple[int, ...]) -> None:
         self.network, self.wanted = network, wanted
-        self.notes = wanted in ("score", "evidence")
+        self.notes = wanted in ("score", "evidence")  # whether features are noted
         self.views = (0, *views) if network.comes_along and views else views
         ordered = sorted(set(self.views))
         self.run = Pass(network, noise, tuple(ordered.index(view) for view in self.views), noting=self.notes)
-        self.compute: Callable[[Any, Any], Outputs] | None = None  # in the place of outputs(), compiled
+        self.compute: Callable[[Any, Any], Outputs] | None = None  # a compiled outputs(), if there is one
 
     def __call__(self, x: Any) -> Outputs:
-        """What one pass says about the inputs, see ``Outputs``."""
+        """Return the outputs of one pass, see ``Outputs``."""
         if self.notes:
-            self.run.take_features()  # of a pass that failed in the middle
+            self.run.take_features()  # those of a pass that failed in the middle
         try:
             return (self.compute or self.outputs)(side_by_side(x, self.views), x)
         except RuntimeError as error:
             if tuple(x.shape[1:]) == self.network.input_shape:
                 raise
-            accepted = f"inputs of shape {self.network.input_shape}, as the model was attached with, or others that it can take"
+            shape = self.network.input_shape
+            accepted = f"inputs of shape {shape}, as the model was attached with, or others that it can take"
             actual = f"inputs of shape {tuple(x.shape[1:])}, on which the network fails: {summary(error)}"
             raise InputError(explain("x", actual, accepted)) from error
         except IndexError as error:
@@ -67,7 +69,7 @@ class PredictionPass:
             raise without_embedding(x, error) from error
 
     def outputs(self, rows: Batch, x: Batch) -> Outputs:
-        """What is computed from all views of the inputs and the inputs as they are; this is what can be compiled."""
+        """Return the outputs for ``rows``, all views of the inputs ``x``. This is the function that can be compiled."""
         outputs = self.run(rows)
         samples = self.network.task.samples(outputs)
         if self.wanted == "samples":
@@ -81,7 +83,10 @@ class PredictionPass:
 
 
 def judge(network: AttachedNetwork, evidence: Evidence) -> Tensor:
-    """Return the learnt score, its parts, and widths where the task has them, else the share of attachments, [B, 1 + parts + ...]."""
+    """Return the learnt score, its parts, and the share of attachments or, if the task has them, widths.
+
+    Shape: [B, 1 + parts + ...]
+    """
     value, parts, share = network.combined.judge(evidence)
     spread = network.combined.widths
     rest = share[:, None] if spread is None else spread(evidence)
@@ -89,6 +94,6 @@ def judge(network: AttachedNetwork, evidence: Evidence) -> Tensor:
 
 
 def moved(x: Batch, device: torch.device) -> Any:
-    """On the device, and an ordinary tensor there: compilers tell those of inference mode from others."""
+    """Return the batch on the device, not as inference tensors: a compiler treats these as other types."""
     with torch.inference_mode(False):
         return rows_of(x, lambda rows: rows.to(device))

@@ -1,4 +1,4 @@
-"""A network as it is, with the same ``predict`` as an attached one."""
+"""A network without attachments, with the same ``predict`` as an attached one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from abnn.predict.prediction import Prediction
 
 
 class Plain:
-    """A network as it is: a single draw, no distance.
+    """A network without attachments: one draw and no distances.
 
-    For comparisons: everything that scores, calibrates or evaluates attached models takes one of these too.
+    It is for comparisons: everything that scores, calibrates or evaluates attached models accepts it too.
 
     example  one or a few inputs, on any device
     """
@@ -35,7 +35,7 @@ class Plain:
             self.classes: int = self._logits(example[:1]).shape[1]
 
     def predict(self, x: Any, draws: int | None = None, seed: int | None = 0, score: str | None = None) -> Prediction:
-        """The network's one prediction; ``draws`` and ``seed`` are accepted for the sake of the common form."""
+        """Return the network's prediction. ``draws`` and ``seed`` change nothing; all models accept them."""
         x = check_inputs(self, x)
         with torch.inference_mode():
             probs = self._logits(x).float().softmax(1)
@@ -52,5 +52,5 @@ class Plain:
 
 
 def device_of(network: nn.Module, otherwise: torch.device) -> torch.device:
-    """Where the network's weights are; ``otherwise`` for one without."""
+    """Return the device of the network's weights, or ``otherwise`` if it has none."""
     return next((parameter.device for parameter in network.parameters()), otherwise)

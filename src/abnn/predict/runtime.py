@@ -1,7 +1,9 @@
-"""What predictions of one network keep from one to the next: noise, passes, CUDA graphs, compiled passes. Nothing of it is saved.
+"""What a network keeps between predictions: noise, passes, CUDA graphs, compiled passes.
 
-On the CPU each prediction has a pass of its own, so threads need no turns. Graphs and compiled passes have memory of their own
-that one prediction uses at a time.
+None of it is saved with the model.
+
+On the CPU each prediction has a pass of its own, so threads need no lock. Graphs and compiled passes have memory of
+their own, which one prediction at a time may use.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ class Runtime:
         self._lock = threading.RLock()
         self._done: torch.cuda.Event | None = None
 
-    def __reduce__(self) -> Any:  # copies of a model make their own, and compile where the original did
+    def __reduce__(self) -> Any:  # a copy of a model has its own, and compiles if the original did
         return _rebuild, (None if self.compiled is None else self.compiled.options,)
 
     @contextlib.contextmanager
     def turn(self, device: torch.device) -> Iterator[None]:
-        """One prediction after another where they share memory, from whatever threads and on whatever streams."""
+        """Inside, no other prediction uses the shared memory: not from another thread, not on another CUDA stream."""
         if device.type != "cuda" and self.compiled is None:
             yield
             return
@@ -59,11 +61,11 @@ class Runtime:
     ) -> Callable[[Any], Outputs]:
         """Return a function from inputs to the outputs of a pass.
 
-        wanted    what it returns beside the predictive distributions, see abnn.predict.passes.WANTED
-        replay    on CUDA, as a graph
-        repeated  whether it is called more than once
+        wanted    what it returns after the predictive distributions, see abnn.predict.passes.WANTED
+        replay    whether passes on CUDA run as a graph
+        repeated  whether the function is called more than once
         """
-        passes: Callable[..., Any] = PredictionPass if self.compiled is None else self.compiled.holding
+        passes: Callable[..., Any] = PredictionPass if self.compiled is None else self.compiled.with_noise
         make = partial(passes, network, wanted=wanted, views=views)
         if replay and network.device.type == "cuda":
             return lambda x: (
@@ -80,7 +82,7 @@ class Runtime:
 
 
 def runtime_of(network: AttachedNetwork) -> Runtime:
-    """Return the runtime of a network; the first call makes it."""
+    """Return the runtime of a network. The first call creates it."""
     return network.__dict__.setdefault("_runtime", Runtime())
 
 

@@ -1,4 +1,4 @@
-"""What a model says about a batch, with everything that scores and verdicts need: classes, labels or numbers."""
+"""Predictions for a batch, of classes, labels or numbers, with everything that scores and verdicts need."""
 
 from abnn.predict.prediction.classes import PREDICTIONS, Prediction, concatenate
 from abnn.predict.prediction.labels import LabelPrediction

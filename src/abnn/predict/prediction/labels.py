@@ -1,4 +1,4 @@
-"""What a model says about several labels at once."""
+"""Predictions of several labels for each input."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from abnn.predict.prediction.classes import Prediction
 
 @dataclass(frozen=True, repr=False)
 class LabelPrediction(Prediction):
-    """What the model says about a batch, of which each input has any number of labels; ``probs`` and ``stated`` are theirs, [B, L]."""
+    """A prediction for a batch in which each input has any number of labels.
+
+    ``probs`` and ``stated`` are of each label, [B, L].
+    """
 
     distribution: ClassVar[str] = "labels"
 
     @property
     def labels(self) -> Tensor:
-        """Which labels are more probable than not, as bools, [B, L]."""
+        """True for labels with a probability above 0.5, [B, L]."""
         return self.probs > 0.5
 
     @property
     def label(self) -> Tensor:
         raise InputError(explain("label", "a prediction of several labels at once", "labels, one bool for each"))
 
-    def _said(self, names: Sequence[Any]) -> dict[str, list[Any]]:
+    def _first_column(self, names: Sequence[Any]) -> dict[str, list[Any]]:
         chosen = (", ".join(str(name) for name, yes in zip(names, row) if yes) for row in self.labels.tolist())
         return {"labels": list(chosen)}

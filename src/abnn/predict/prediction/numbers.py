@@ -1,4 +1,4 @@
-"""What a model says about real numbers: a Gaussian for each, and intervals that hold as often as they say."""
+"""Predictions of real numbers: a Gaussian for each, and intervals with a promised coverage."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class NumberPrediction(Prediction):
-    """What the model says about a batch, with D real numbers for each input.
+    """A prediction for a batch with D real numbers for each input.
 
     samples    the mean of every draw, [S, B, D], the plain network's first
-    centre     the predicted numbers, [B, D], if a fit has learnt how much attachments count; else the mean over the draws
-    noise      how far targets lie from a prediction that could not be better, as standard deviations, [B, D]
-    unknown    how far the prediction may be off because of what the data do not say, likewise
+    centre     the predicted numbers, [B, D], if a fit has learnt how much attachments count; None: the mean over the
+               draws
+    noise      standard deviation of targets around the best possible prediction, [B, D]
+    unknown    standard deviation of the prediction itself, because the data are limited, [B, D]
     """
 
     distribution: ClassVar[str] = "numbers"
@@ -37,12 +38,12 @@ class NumberPrediction(Prediction):
 
     @classmethod
     def of_pass(
-        cls, samples: Tensor, judged: Tensor | None, names: Sequence[str], default: str, views: int | None
+        cls, samples: Tensor, judgement: Tensor | None, names: Sequence[str], default: str, views: int | None
     ) -> Prediction:
-        prediction = super().of_pass(samples, judged, names, default, views)
-        if judged is None:
+        prediction = super().of_pass(samples, judgement, names, default, views)
+        if judgement is None:
             return prediction
-        centre, noise, unknown = judged[:, 1 + len(names) :].chunk(3, dim=1)
+        centre, noise, unknown = judgement[:, 1 + len(names) :].chunk(3, dim=1)
         return replace(prediction, share=None, centre=centre, noise=noise, unknown=unknown)  # type: ignore[call-arg]
 
     @property
@@ -52,7 +53,7 @@ class NumberPrediction(Prediction):
 
     @property
     def plain(self) -> Tensor:
-        """What the network says without attachments, [B, D]."""
+        """The prediction of the network without attachments, [B, D]."""
         return self.samples[0]
 
     @property
@@ -63,20 +64,20 @@ class NumberPrediction(Prediction):
 
     @property
     def epistemic(self) -> Tensor:
-        """What more data could tell, as standard deviations, [B, D]: of the closed form, and between the draws."""
+        """What more data would reduce, as standard deviations, [B, D]: of the closed form and between draws."""
         _, unknown = self._widths()
         return (unknown.square() + self.samples.var(0, correction=0)).sqrt() * self._factor()
 
     @property
     def std(self) -> Tensor:
-        """The standard deviation of the predictive distribution, [B, D]; aleatoric and epistemic part together."""
+        """The standard deviation of the predictive distribution, [B, D]: aleatoric and epistemic part together."""
         return (self.aleatoric.square() + self.epistemic.square()).sqrt()
 
     def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
         """Return lower and upper ends, [B, D] each, between which a target lies with probability ``coverage``.
 
-        After abnn.calibrate() that holds on average over calibration sets, for inputs like the calibration data, whatever the
-        distribution is (split-conformal prediction); before it, where the predictive distribution is right.
+        After abnn.calibrate() that holds for any distribution, on average over calibration sets and for inputs like the
+        calibration data (split-conformal prediction). Before, it holds only if the predictive distribution is right.
         """
         check_promise("coverage", coverage)
         if self.triage is not None:
@@ -86,21 +87,22 @@ class NumberPrediction(Prediction):
         return self.mean - half, self.mean + half
 
     def _widths(self) -> tuple[Tensor, Tensor]:
+        """Return ``noise`` and ``unknown``, or raise an error if no fit has learnt them."""
         if self.noise is None or self.unknown is None:
             raise NotFittedError("std: this model knows no widths yet; abnn.fit(model, loader) learns them.")
         return self.noise, self.unknown
 
     def _factor(self) -> Tensor | float:
-        """By how much calibration widens the predictive distribution of each input."""
+        """Return the factor by which calibration widens the predictive distribution of each input."""
         return 1.0 if self.triage is None else self.triage.intervals.factor(self.log_variance(), self.distances())
 
     def log_variance(self) -> Tensor:
-        """ln of the predictive variance before calibration, [B, D]."""
+        """Return ln of the predictive variance before calibration, [B, D]."""
         noise, unknown = self._widths()
         return (noise.square() + unknown.square() + self.samples.var(0, correction=0)).log()
 
     def distances(self) -> Tensor:
-        """How unusual the features are at each place, [B, P]."""
+        """Return how unusual the features are at each place, [B, P]."""
         assert self.parts is not None
         return torch.stack([part for name, part in self.parts.items() if name.startswith("distance at ")], dim=1)
 
@@ -117,9 +119,9 @@ class NumberPrediction(Prediction):
         raise _no_classes("label")
 
     def to_pandas(self, class_names: Sequence[str] | None = None) -> pandas.DataFrame:
-        """A table with a row for each input: mean, score, verdict, and where widths are known std and 90 % interval.
+        """Return a table with a row for each input: mean, score, verdict, and after a fit std and 90 % interval.
 
-        class_names  of the numbers, if there are several; None: their places
+        class_names  names of the numbers, if there are several; None: their positions
         """
         count = self.samples.shape[2]
         names = self._names(class_names, count)
