@@ -20,7 +20,7 @@ from abnn.config import DRAWS
 from abnn.errors import AbnnWarning, InputError
 from abnn.predict import Plain, Prediction, concatenate
 from abnn.triage import Costs, Triage, TriageConfig, calibrate
-from abnn.triage.calibrate import Gathered, choose, gather, usual_draws
+from abnn.triage.calibrate import CalibrationData, choose, gather, usual_draws
 from abnn.triage.thresholds import conformal_quantile, conformal_rank, lift
 from tests.conftest import SmallBatchNormNet
 from tests.export.models import picture_model, pictures
@@ -193,9 +193,9 @@ def test_bad_calibration_sets(model: abnn.Attached) -> None:
         Triage.calibrate(broken, loader())
 
 
-def gathered(seed: int = 0, count: int = 120) -> Gathered:
+def gathered(seed: int = 0, count: int = 120) -> CalibrationData:
     rng = np.random.default_rng(seed)
-    return Gathered(
+    return CalibrationData(
         good=rng.random(count).astype(np.float32),
         predicted=np.arange(count) % 3,
         log_probs=np.log(rng.dirichlet(np.ones(3), count)),

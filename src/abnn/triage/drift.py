@@ -4,17 +4,17 @@ Under the hypothesis that calibration scores and stream are exchangeable, the co
 
     p_n = (#{i < n: s_i > s_n} + U_n #{i <= n: s_i = s_n}) / n,      U_n uniform, i over calibration and stream,
 
-are independent and uniform (Vovk, Gammerman and Shafer 2005). A gambler who bets on them with any f >= 0, int f = 1, only
-gets rich by luck: the wealth W_n is a martingale that starts at 1, so P(W_n >= 1/alarm for some n) <= alarm (Ville 1939).
-That is the false-alarm rate, for all time and however often one looks.
+are independent and uniform (Vovk, Gammerman and Shafer 2005). A gambler who bets on them with any f >= 0, int f = 1,
+only gets rich by luck: the wealth W_n is a martingale that starts at 1, so P(W_n >= 1/alarm for some n) <= alarm (Ville
+1939). That is the false-alarm rate, for all time and however often one looks.
 
 Scores are compared by the bin they fall into. Bin edges come from one half of the calibration scores, counts from the
 other, so that binned scores are exchangeable too and the p-values exact; memory and time per score are constant.
 
-The rate is an average over calibration sets; after a reset the set stays, and a set whose scores happen to lie too low makes
-every stream look high. So the wealth must reach e^margin / alarm, with a margin that falls with the size of the set: then
-at least nine of ten sets keep the rate by themselves (simulated in research/drift.py; only ranks matter, so it is the same
-for every continuous score).
+The rate is an average over calibration sets; after a reset the set stays, and a set whose scores happen to lie too low
+makes every stream look high. So the wealth must reach e^margin / alarm, with a margin that falls with the size of the
+set: then at least nine of ten sets keep the rate by themselves (simulated in research/drift.py; only ranks matter, so
+it is the same for every continuous score).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ LEVELS = (0.01, 0.02, *(step / 32 for step in range(1, 32)), 0.98, 0.99, 0.995, 
 
 HALF_MARGIN = 500  # from so many counted calibration scores on the margin is below one half
 
-# Each bet puts the share `stake` of its wealth on "this p-value is below `size`" (or above 1 - `size`, for lower scores),
-# at fair odds 1 / size: f(p) = 1 - stake + stake / size [p <= size].
+# Each bet puts the share `stake` of its wealth on "this p-value is below `size`" (or above 1 - `size`, for lower
+# scores), at fair odds 1 / size: f(p) = 1 - stake + stake / size [p <= size].
 SIZES, STAKES = (0.01, 0.03, 0.1, 0.3), (0.1, 0.3, 0.8)
 _BETS = [(side, size, stake) for side in ("higher", "lower") for size in SIZES for stake in STAKES]
 _SIZE = np.array([size for _, size, _ in _BETS])
@@ -55,7 +55,7 @@ _LOSE = np.log([1 - stake for _, _, stake in _BETS])
 
 
 def margin_for(count: int) -> float:
-    """Return by how much ln of the wealth must exceed ln(1 / alarm), for so many counted calibration scores: from 1 to 0."""
+    """Return by how much ln of the wealth must exceed ln(1 / alarm): from 1 to 0, falling with the counted scores."""
     return HALF_MARGIN / (HALF_MARGIN + count)
 
 
@@ -86,16 +86,18 @@ def are_bins(edges: Sequence[float], counts: Sequence[int]) -> bool:
 class DriftMonitor:
     """Collects evidence that scores no longer come as they did in calibration.
 
-    edges, reference  bins and how many calibration scores lie in each, from :func:`split_reference`; the scores that were
-                      counted must not have been used for the edges
-    alarm             the false-alarm rate: if nothing drifts, the probability that there is *ever* an alarm, for at least
-                      nine of ten calibration sets, and on average over all
+    edges, reference  bins and how many calibration scores lie in each, from :func:`split_reference`; the scores that
+                      were counted must not have been used for the edges
+    alarm             the false-alarm rate: if nothing drifts, the probability that there is *ever* an alarm, for at
+                      least nine of ten calibration sets, and on average over all
     seed              of the numbers that break ties within a bin
-    counts, pool, seen, peak, alarmed_at  the state: scores in each bin, ln of the wealth of each bet, scores so far, the
-                      largest ln of all wealth so far, the score that raised the alarm. Left out: no score has come yet
+    counts, pool, seen, peak, alarmed_at  the state: scores in each bin, ln of the wealth of each bet, scores so far,
+                                          the
+                      largest ln of all wealth so far, the number of the score that raised the alarm. The defaults are
+                      the state before the first score
 
-    The wealth is a mixture of bets over shares of p-values, sides and times at which drift may begin: bets that begin at
-    the k-th score get 1/(k (k + 1)) of the wealth. So never more than a factor k + 1 is lost while nothing happens.
+    The wealth is a mixture of bets over shares of p-values, sides and times at which drift may begin: bets that begin
+    at the k-th score get 1/(k (k + 1)) of the wealth. So never more than a factor k + 1 is lost while nothing happens.
     """
 
     edges: Sequence[float]
@@ -133,7 +135,7 @@ class DriftMonitor:
         self.seen, self.peak, self.alarmed_at = 0, 0.0, None
 
     def update(self, scores: float | Iterable[float]) -> bool:
-        """Take one score or several in the order they came; True if there has been an alarm."""
+        """Take one score, or several in the order they came. Return whether there has been an alarm."""
         values = np.atleast_1d(np.asarray(scores, np.float64)).ravel()
         wrong = np.flatnonzero(~(values > -math.inf))
         good = values[: wrong[0]] if len(wrong) else values
@@ -154,17 +156,20 @@ class DriftMonitor:
 
     @property
     def log_wealth(self) -> float:
-        """ln of the evidence against "nothing drifts": 0 at the start, large if there is much."""
+        """ln of the wealth, the evidence against "nothing drifts": 0 at the start, larger with more evidence."""
         return float(np.logaddexp(-math.log1p(self.seen), np.logaddexp.reduce(self.pool)))
 
     @property
     def p_value(self) -> float:
-        """Of "nothing drifts", valid at any time: P(this ever gets below p) <= p. There is an alarm once it is ``alarm``."""
+        """The p-value of "nothing drifts", valid at any time: P(it ever gets below p) <= p.
+
+        There is an alarm once it is at most ``alarm``.
+        """
         return min(1.0, math.exp(self.margin - self.peak))
 
     @property
     def direction(self) -> str:
-        """Where the evidence is: scores "higher" or "lower" than in calibration."""
+        """Whether the evidence is for scores "higher" or "lower" than in calibration."""
         half = len(self.pool) // 2  # the first half of the bets are on higher scores
         higher, lower = (np.logaddexp.reduce(part) for part in (self.pool[:half], self.pool[half:]))
         return "higher" if higher >= lower else "lower"
@@ -202,7 +207,7 @@ class DriftMonitor:
 
     @classmethod
     def from_dict(cls, values: Any) -> DriftMonitor:
-        """Return the monitor that gave this state; it goes on as if it had not stopped."""
+        """Return the monitor that had this state. It goes on as if it had not stopped."""
         fix = "Restore the file, or delete it to start anew."
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise FileFormatError(f"drift monitor: it is not of the format {FORMAT}. {fix}")
@@ -221,28 +226,29 @@ class DriftMonitor:
 
 
 def merge(parts: Sequence[DriftMonitor]) -> DriftMonitor:
-    """Return one monitor of streams that were watched apart, each from the start, as parts of one job are.
+    """Return one monitor for streams that were watched separately, each from its start, such as the parts of one job.
 
-    Its wealth is the mean of theirs, weighted by their lengths. Each has an expectation of at most 1 if nothing drifts, so
-    has the mean, whatever depends on whatever; by Markov's inequality the false-alarm rate holds for one look at the end.
+    Its wealth is the mean of theirs, weighted by their lengths. If nothing drifts, each has an expectation of at most
+    1, and so has the mean, even where the streams depend on each other. By Markov's inequality the false-alarm rate
+    holds for one look at the end.
     """
-    first, seen = parts[0], sum(part.seen for part in parts)
+    first, total = parts[0], sum(part.seen for part in parts)
     if any((each.edges, each.reference) != (first.edges, first.reference) for each in parts):
         raise InputError(explain("parts", "monitors of different models", "monitors that started from one calibration"))
     counts = np.array([part.counts for part in parts]).sum(0) - (len(parts) - 1) * np.array(first.reference)
     merged = DriftMonitor(first.edges, first.reference, first.alarm, first.seed, counts.tolist())
-    watched = [part for part in parts if part.seen]
-    if watched:
-        shares = np.log([[part.seen / seen] for part in watched])
-        merged.pool = np.logaddexp.reduce(np.array([part.pool for part in watched]) + shares, axis=0).tolist()
-        merged.seen = seen
+    parts = [part for part in parts if part.seen]
+    if parts:
+        shares = np.log([[part.seen / total] for part in parts])
+        merged.pool = np.logaddexp.reduce(np.array([part.pool for part in parts]) + shares, axis=0).tolist()
+        merged.seen = total
         merged.peak = max(0.0, merged.log_wealth)
-        merged.alarmed_at = seen if merged.peak >= merged.margin - math.log(merged.alarm) else None
+        merged.alarmed_at = total if merged.peak >= merged.margin - math.log(merged.alarm) else None
     return merged
 
 
 def resume_monitor(fresh: DriftMonitor, path: Path) -> DriftMonitor:
-    """Return the monitor kept in a file, or ``fresh`` where there is none yet; a state of another model is an error."""
+    """Return the monitor stored in a file, or ``fresh`` where there is none. One of another model is an error."""
     if not path.exists():
         return fresh
     monitor = DriftMonitor.load(path)
@@ -253,6 +259,6 @@ def resume_monitor(fresh: DriftMonitor, path: Path) -> DriftMonitor:
 
 
 def _uniform(seed: int, number: int) -> float:
-    """A number in (0, 1) that belongs to (seed, number): no generator has to be kept in the state."""
+    """Return a number in (0, 1) that follows from (seed, number): the state needs no generator."""
     digest = hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") + 0.5) / 2**64

@@ -1,12 +1,13 @@
-"""Widths that come true: what held-out data say about predicted standard deviations, and the quantiles of their errors.
+"""Widths that come true: predicted standard deviations, corrected by held-out data, and the quantiles of their errors.
 
 The predictive variance s^2 of an input is multiplied by
 
     exp(offset + (slope - 1) (ln s^2 - usual) + w' d),    ln s^2 - usual cut to +-3 units and d to +-4,
 
-with d how unusual its features are at every place. Then an error is measured in standard deviations, e = |y - m| / s; intervals of
-coverage c reach as far as the conformal quantile of e on held-out data (split-conformal prediction, Papadopoulos et al. 2002;
-Lei et al. 2018, arXiv:1604.04173, for errors in units of a learnt spread). :mod:`abnn.triage.statements` learns these numbers.
+where d says how unusual its features are at every place. An error is then measured in standard deviations, e = |y - m|
+/ s. Intervals of coverage c reach as far as the conformal quantile of e on held-out data (split-conformal prediction,
+Papadopoulos et al. 2002; for errors in units of a learnt spread, Lei et al. 2018, arXiv:1604.04173).
+:mod:`abnn.triage.statements` learns these numbers.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-CUT = 4.0
-LOGS = 3.0
+CUT = 4.0  # of d
+LOGS = 3.0  # units, of ln s^2 - usual
 
 
 @dataclass(frozen=True)
 class Width:
-    """What was learnt about one number; see the module.
+    """What was learnt about the width of one number; see the module.
 
-    errors  |y - m| / s of held-out inputs, sorted; where they are many, the 1,000 conformal quantiles of equal steps
-    inputs  how many there were
+    errors  |y - m| / s of held-out inputs, sorted; of many inputs, 1,000 conformal quantiles in equal steps
+    inputs  how many held-out inputs there were
     """
 
     offset: float
@@ -39,13 +40,13 @@ class Width:
     inputs: int
 
     def factor(self, log_variance: Tensor, distances: Tensor) -> Tensor:
-        """The square root of what the variance is multiplied by, [B]."""
+        """Return the factor of the standard deviation, [B]: the square root of that of the variance."""
         beyond = ((log_variance - self.usual) / self.unit).clamp(-LOGS, LOGS) * self.unit
         weights = distances.new_tensor(self.weights)
         return ((self.offset + (self.slope - 1) * beyond + distances.clamp(-CUT, CUT) @ weights) / 2).exp()
 
     def quantile(self, coverage: float) -> float:
-        """The error that a new one exceeds with probability at most 1 - coverage; the largest where there are too few."""
+        """Return the error that a new one exceeds with probability at most 1 - coverage; the largest one of too few."""
         if len(self.errors) < self.inputs:
             place = math.ceil(coverage * len(self.errors) - 1e-9) - 1
         else:
@@ -60,11 +61,12 @@ class Intervals:
     widths: tuple[Width, ...]
 
     def factor(self, log_variance: Tensor, distances: Tensor) -> Tensor:
-        """By how much standard deviations are multiplied, [B, D]."""
-        import torch  # here alone: thresholds are kept without it
+        """Return the factors of standard deviations, [B, D]."""
+        import torch  # only here: thresholds do without it
 
         columns = [each.factor(column, distances) for each, column in zip(self.widths, log_variance.unbind(1))]
         return torch.stack(columns, dim=1)
 
     def quantiles(self, coverage: float) -> list[float]:
+        """Return :meth:`Width.quantile` of each number."""
         return [each.quantile(coverage) for each in self.widths]

@@ -1,4 +1,4 @@
-"""What verdicts did on data whose tier is known, and whether the promise holds."""
+"""Verdicts on data whose tier is known, and whether the promise holds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class Report:
 
 
 def report(triage: Triage, evaluation: Any) -> Report:
-    """Return the verdicts of ``triage`` on the sets of an :class:`abnn.evaluate.evaluation.Evaluation` of the same model."""
+    """Return the verdicts of ``triage`` on the sets of an evaluation of the same model.
+
+    evaluation  an :class:`abnn.evaluate.evaluation.Evaluation`
+    """
     sets = evaluation.sets
     if not sets or any(triage.score not in each.scores for each in sets):
         names = ", ".join(sets[0].scores) if sets else "no sets"
@@ -87,10 +90,13 @@ class Guarantee:
 def check_guarantee(
     scores: np.ndarray, share: float, splits: int = 200, seed: int = 0, calibration: int | None = None
 ) -> Guarantee:
-    """Return what comes of calibrating on a random part of good scores and counting the rest above the threshold, many times.
+    """Return how well the promise holds: calibrate on random parts of good scores, and count the others above the
+    threshold.
 
-    A random split of any fixed data is exchangeable, so the promise must hold for the mean over splits exactly, whatever
-    the data. ``calibration`` is the number of scores to calibrate on; None: half of them.
+    A random split of any fixed data is exchangeable. So the promise must hold exactly for the mean over splits,
+    whatever the data are.
+
+    calibration  how many scores to calibrate on; None: half of them
     """
     values = np.asarray(scores)
     size = len(values) // 2 if calibration is None else calibration

@@ -1,23 +1,25 @@
 """Statements that come true, learnt from held-out data: probabilities of classes and labels, and widths of numbers.
 
-Attachments learn from outliers to be cautious, and are too cautious about ordinary data. With p the averaged prediction,
+Attachments learn caution from outliers, and are too cautious about ordinary data. With p the averaged prediction,
 
     q_k = p_k^(1/T) / sum_j p_j^(1/T),    T minimises  - sum_i ln q_y(i) + 1/2 (ln T)^2,
 
-temperature scaling (Guo et al. 2017, arXiv:1706.04599) of the averaged prediction, with ln T ~ N(0, 1) beforehand: without
-that T would be 0 where all held-out predictions are right. The order of classes stays, up to rounding below the first, and
-scores and verdicts do not depend on T; see also :func:`no_surer`.
+which is temperature scaling (Guo et al. 2017, arXiv:1706.04599) of the averaged prediction, with the prior ln T ~ N(0,
+1). Without the prior T would be 0 where all held-out predictions are right. The order of classes stays, up to rounding
+below the first. Scores and verdicts do not depend on T; see also :func:`no_surer`.
 
-One T for all classes says too much of a rare one: what flattens a sure network lifts the small probabilities of a class that hardly
-comes. So each rare class k, see :func:`rare_classes`, has an offset b_k ~ N(0, 1) beforehand, learnt along with T:
+One T for all classes gives a rare class too much: what flattens a sure network also raises the small probabilities of a
+class that hardly occurs. So each rare class k, see :func:`rare_classes`, has an offset b_k with the prior N(0, 1),
+learnt with T:
 
     q_k = p_k^(1/T) exp(b_k) / sum_j p_j^(1/T) exp(b_j),    b_k = 0 of all other classes.
 
-The label stays: where an offset would pass it, both classes become equal.
+The label stays: where an offset would lift a class above it, both become equal.
 
-The formula of widths is that of :mod:`abnn.triage.intervals`. Offset, slope and weights are the most probable ones given the held-out
-errors, beforehand slope ~ N(0.7, 1/8) and weights ~ N(0, 1/8). The errors that intervals are made of come from five parts of the data,
-each with the widths that the other four give: a few numbers are learnt from the same data, and in-sample errors would be too small.
+The formula of widths is in :mod:`abnn.triage.intervals`. Offset, slope and weights are the most probable ones given the
+held-out errors, with the priors slope ~ N(0.7, 1/8) and weights ~ N(0, 1/8). The errors of intervals come from five
+parts of the data, each with the widths that follow from the other four: a few numbers are learnt from the same data,
+and in-sample errors would be too small.
 """
 
 from __future__ import annotations
@@ -36,20 +38,21 @@ from abnn.predict.prediction import LabelPrediction, NumberPrediction, Predictio
 from abnn.tasks.spread import log_variance as most_probable
 from abnn.triage.intervals import CUT, LOGS, Intervals, Width
 
-SHARPEST, FLATTEST = 0.05, 20.0
-MOST = 10_000  # inputs; one number does not get better by more
-PLACES = 25
-MOST_ERRORS = 1000
-RIDGE, SLOPE = 8.0, 0.7
-PARTS, FEWEST = 5, 20
+SHARPEST, FLATTEST = 0.05, 20.0  # the smallest and the largest T
+MOST = 10_000  # inputs that T is learnt from; with more, one number gets no better
+PLACES = 25  # values of T to begin with
+MOST_ERRORS = 1000  # that a width stores
+RIDGE, SLOPE = 8.0, 0.7  # of the priors: precision, and mean of the slope
+PARTS = 5  # of the data, for errors that are not in-sample
+FEWEST = 20  # inputs from which slope and weights are learnt
 RARE, EXPECTED = 0.1, 20
-"""Below this part of an even share a class is rare, where that share has so many inputs or more."""
-RIGHT = NormalDist().inv_cdf(0.95)  # so many standard deviations off, a number counts as wrong
-LEAST = -149 * math.log(2)  # ln of the smallest number in float32; what is below has become 0
+"""A class is rare below this part of an even share, if an even share has at least this many inputs."""
+RIGHT = NormalDist().inv_cdf(0.95)  # a number that is off by more standard deviations counts as wrong
+LEAST = -149 * math.log(2)  # ln of the smallest number in float32; smaller ones have become 0
 
 
 def rescale(probs: Tensor, temperature: float, offsets: Sequence[float] = ()) -> Tensor:
-    """q of p, in the last dimension; classes without any probability keep none, and the first largest stays the first.
+    """Return q from p, in the last dimension. A class with probability 0 keeps it, and the label stays.
 
     offsets  b of each class; (): none
     """
@@ -58,16 +61,16 @@ def rescale(probs: Tensor, temperature: float, offsets: Sequence[float] = ()) ->
     logs = probs.log() / temperature
     if not offsets:
         return _with_label_of(probs, logs.softmax(-1))
-    moved = (logs + logs.new_tensor(offsets)).softmax(-1)
-    label, most = probs.argmax(-1, keepdim=True), moved.amax(-1, keepdim=True)
-    even = moved.scatter(-1, label, most) / (1 + most - moved.gather(-1, label))
+    shifted = (logs + logs.new_tensor(offsets)).softmax(-1)
+    label, most = probs.argmax(-1, keepdim=True), shifted.amax(-1, keepdim=True)
+    even = shifted.scatter(-1, label, most) / (1 + most - shifted.gather(-1, label))
     return _with_label_of(probs, even)
 
 
 def no_surer(stated: Tensor, network: Tensor) -> Tensor:
-    """Return ``stated`` blended with 1/K as far as it takes for its largest probability not to exceed that of ``network``, [B, K].
+    """Return ``stated`` mixed with 1/K until its largest probability is at most that of ``network``, [B, K].
 
-    The most probable class stays; for that it may exceed by one step of rounding.
+    The most probable class stays. For that, its probability may be larger by one step of rounding.
     """
     uniform = 1 / stated.shape[-1]
     own, most = stated.amax(-1, keepdim=True), network.amax(-1, keepdim=True)
@@ -75,19 +78,22 @@ def no_surer(stated: Tensor, network: Tensor) -> Tensor:
     return _with_label_of(stated, torch.lerp(stated, torch.full_like(stated, uniform), share))
 
 
-def _with_label_of(probs: Tensor, changed: Tensor) -> Tensor:
-    """Return ``changed`` with the label of ``probs``: rounding can make two classes equal, and an earlier one would be the label."""
+def _with_label_of(probs: Tensor, stated: Tensor) -> Tensor:
+    """Return ``stated`` with the label of ``probs``.
+
+    Rounding can make two classes equal; without this, the one that comes first would become the label.
+    """
     label = probs.argmax(-1, keepdim=True)
-    lifted = changed.amax(-1, keepdim=True) * (1 + torch.finfo(changed.dtype).eps)
-    largest = torch.where(changed.argmax(-1, keepdim=True) == label, changed.gather(-1, label), lifted)
-    return changed.scatter(-1, label, largest)
+    above = stated.amax(-1, keepdim=True) * (1 + torch.finfo(stated.dtype).eps)
+    largest = torch.where(stated.argmax(-1, keepdim=True) == label, stated.gather(-1, label), above)
+    return stated.scatter(-1, label, largest)
 
 
 def choose_temperature(log_probs: np.ndarray, labels: np.ndarray) -> float:
-    """T from ln p [N, K] and labels [N]: the best of a few places, then by halving on the slope of the loss around it.
+    """Return T from ln p, [N, K], and labels, [N].
 
-    Places are -ln T. With few inputs that are undecided the loss has more than one valley, so that halving alone may end
-    in the wrong one.
+    The search takes the best of a few places -ln T, and halves around it by the slope of the loss. With few inputs that
+    are undecided the loss has more than one valley, so halving alone may end in the wrong one.
     """
     rows = np.linspace(0, len(labels) - 1, min(len(labels), MOST)).round().astype(int)
     values, labels = np.maximum(log_probs[rows].astype(np.float64), LEAST), labels[rows]
@@ -113,15 +119,15 @@ def choose_temperature(log_probs: np.ndarray, labels: np.ndarray) -> float:
 
 
 def rare_classes(labels: np.ndarray, classes: int) -> np.ndarray:
-    """Return the numbers of classes with less than a tenth of an even share of the labels; none where even shares would be small."""
+    """Return the numbers of the classes that are rare among the labels, see ``RARE``."""
     even = len(labels) / classes
-    return (
-        np.flatnonzero(np.bincount(labels, minlength=classes) < RARE * even) if even >= EXPECTED else np.array([], int)
-    )
+    if even < EXPECTED:
+        return np.array([], int)
+    return np.flatnonzero(np.bincount(labels, minlength=classes) < RARE * even)
 
 
 def choose_scaling(log_probs: np.ndarray, labels: np.ndarray) -> tuple[float, tuple[float, ...]]:
-    """T and the offsets of all classes from ln p [N, K] and labels [N]; () where no class is rare."""
+    """Return T and the offsets of all classes from ln p, [N, K], and labels, [N]; no offsets where no class is rare."""
     temperature, classes = choose_temperature(log_probs, labels), log_probs.shape[1]
     rare = torch.from_numpy(rare_classes(labels, classes))
     if not len(rare):
@@ -138,9 +144,9 @@ def choose_scaling(log_probs: np.ndarray, labels: np.ndarray) -> tuple[float, tu
             optimizer.zero_grad()
             offsets = torch.zeros(classes, dtype=torch.float64).scatter(0, rare, learnt[1:])
             power = learnt[0].clamp(-math.log(FLATTEST), -math.log(SHARPEST)).exp()
-            found = F.cross_entropy(power * values + offsets, targets, reduction="sum") + learnt.square().sum() / 2
-            found.backward()
-            return found
+            value = F.cross_entropy(power * values + offsets, targets, reduction="sum") + learnt.square().sum() / 2
+            value.backward()
+            return value
 
         optimizer.step(loss)
     best = learnt.detach()
@@ -150,19 +156,25 @@ def choose_scaling(log_probs: np.ndarray, labels: np.ndarray) -> tuple[float, tu
 
 
 def state_labels(prediction: Prediction, accepted: Tensor, temperature: float) -> Tensor:
-    """Return the probabilities of several labels, made to come true, [B, L]; never surer than the network's own where not accepted."""
+    """Return the probabilities of several labels, made to come true, [B, L].
+
+    Of inputs that are not accepted, they are never surer than the network's own.
+    """
     stated = rescale(two_sided(prediction.probs), temperature)
     careful = no_surer(stated, two_sided(prediction.plain))
     return torch.where(accepted[:, None], stated[..., 1], careful[..., 1])
 
 
 def two_sided(probs: Tensor) -> Tensor:
-    """(1 - p, p) in a last dimension."""
+    """Return (1 - p, p) in a new last dimension."""
     return torch.stack([1 - probs, probs], dim=-1)
 
 
 def learn_statement(prediction: Prediction, targets: Tensor) -> tuple[dict[str, Any], np.ndarray]:
-    """Return fields of a Triage from held-out predictions of numbers or labels and their targets; and which predictions are right."""
+    """Return fields of a Triage from held-out predictions of numbers or labels, and which predictions are right.
+
+    targets  those of the predictions
+    """
     if isinstance(prediction, NumberPrediction):
         right = ((targets - prediction.mean).abs() <= RIGHT * prediction.std).all(1)
         logs, distances = prediction.log_variance().cpu(), prediction.distances().cpu()
@@ -176,6 +188,7 @@ def learn_statement(prediction: Prediction, targets: Tensor) -> tuple[dict[str, 
 
 
 def _width(logs: Tensor, errors: Tensor, distances: Tensor) -> Width:
+    """Return the width of one number from ln of its variances, its errors and the distances of its inputs."""
     usual = logs.median()
     unit = logs.std(correction=0).clamp_min(1e-3) if len(logs) > 1 else torch.tensor(1.0)
     beyond = ((logs - usual) / unit).clamp(-LOGS, LOGS) * unit
@@ -185,7 +198,7 @@ def _width(logs: Tensor, errors: Tensor, distances: Tensor) -> Width:
     prior[0] = SLOPE
 
     def learn(rows: Tensor) -> Tensor:
-        if len(rows) < FEWEST:  # one number alone
+        if len(rows) < FEWEST:  # only the offset
             scale = (squares[rows] * (-features[rows] @ prior).exp()).mean().clamp_min(1e-12)
             return torch.cat([prior, scale.log()[None]])
         return most_probable(features[rows], squares[rows], RIDGE, prior)
@@ -195,15 +208,15 @@ def _width(logs: Tensor, errors: Tensor, distances: Tensor) -> Width:
 
     every = torch.arange(len(logs))
     parts = [every[every % PARTS == part] for part in range(min(PARTS, len(logs)))]
-    apart = [ratios(part, learn(every[~torch.isin(every, part)])) for part in parts if len(logs) > PARTS]
+    out_of_sample = [ratios(part, learn(every[~torch.isin(every, part)])) for part in parts if len(logs) > PARTS]
     whole = learn(every)
-    found = torch.cat(apart) if apart else ratios(every, whole)
+    scaled_errors = (torch.cat(out_of_sample) if out_of_sample else ratios(every, whole)).double().numpy()
     slope, *weights, offset = (float(f"{value:.7g}") for value in whole.tolist())
-    return Width(offset, slope, float(usual), float(unit), tuple(weights), _kept(found.double().numpy()), len(logs))
+    return Width(offset, slope, float(usual), float(unit), tuple(weights), _summary(scaled_errors), len(logs))
 
 
-def _kept(errors: np.ndarray) -> tuple[float, ...]:
-    """Sorted errors, or 1,000 conformal quantiles of many."""
+def _summary(errors: np.ndarray) -> tuple[float, ...]:
+    """Return the sorted errors; of many, 1,000 conformal quantiles."""
     ordered = np.sort(errors)
     if len(ordered) > MOST_ERRORS:
         places = np.ceil((len(ordered) + 1) * np.arange(1, MOST_ERRORS + 1) / MOST_ERRORS).astype(int) - 1

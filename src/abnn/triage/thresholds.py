@@ -1,4 +1,4 @@
-"""Where to put the thresholds: three small searches over scores, larger = more uncertain."""
+"""Searches for thresholds: conformal quantiles, the best split, the least cost. Larger scores = more uncertain."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 from abnn.decisions import COST_KINDS, Costs
 from abnn.errors import InputError, explain
 
-RESOLUTION, ROUNDING, LEAST = 1e-4, 1e-5, 2.0**-21
+RESOLUTION, ROUNDING, LEAST = 1e-4, 1e-5, 2.0**-21  # see lift()
 LEARNT = 2.5e-5
-"""The least rounding of the learnt score, whose unit is the spread of ordinary inputs: onnxruntime rounds otherwise than torch, and
-where all inputs are equal, no batch shows it."""
+"""The least rounding of the learnt score, whose unit is the spread of ordinary inputs. onnxruntime rounds differently
+than torch, and where all inputs are equal, no batch shows it."""
 
 
 def conformal_rank(count: int, share: float, confidence: float | None = None) -> int:
     """Return which of ``count`` sorted scores to use as threshold; ``count + 1`` where none is high enough.
 
     Without ``confidence`` it is k = ceil((n + 1)(1 - share)): a new good input lies above the k-th smallest score with
-    probability at most ``share``, over the random choice of calibration set and input (Papadopoulos et al. 2002; Vovk et
-    al. 2005). With ``confidence`` it is the smallest k with P[Bin(n, 1 - share) < k] >= confidence: then with at least
-    that probability the calibration set is one for which at most ``share`` of *all* new good inputs lie above (Vovk 2012;
-    the tolerance limits of Wilks 1941).
+    probability at most ``share``, over the random choice of calibration set and input (Papadopoulos et al. 2002; Vovk
+    et al. 2005). With ``confidence`` it is the smallest k with P[Bin(n, 1 - share) < k] >= confidence: then with at
+    least that probability the calibration set is one for which at most ``share`` of *all* new good inputs lie above
+    (Vovk 2012; the tolerance limits of Wilks 1941).
     """
     if confidence is None:
         return math.ceil((count + 1) * (1 - share) - 1e-9)
@@ -42,7 +42,7 @@ def least_count(share: float, confidence: float | None = None) -> int:
 def conformal_quantile(scores: np.ndarray, share: float, strict: bool = True, confidence: float | None = None) -> float:
     """Return the threshold that a new good input exceeds with probability at most ``share``.
 
-    With too few scores for the promise it is an error, or, not ``strict``, the largest score.
+    Too few scores for the promise are an error; without ``strict``, the largest score comes back instead.
     """
     rank = conformal_rank(len(scores), share, confidence)
     if rank > len(scores):
@@ -57,14 +57,14 @@ def conformal_quantile(scores: np.ndarray, share: float, strict: bool = True, co
 def lift(limit: Any, scores: np.ndarray, rounding: float = 0.0) -> Any:
     """Return a threshold, or several, raised by the resolution of ``scores``, the scores of good inputs.
 
-    The score of one input differs a little from batch to batch, because sums are rounded in another order. A threshold that
-    is exactly the score of an input would then fall on either side of all inputs that are equal to it. If no score is off by
-    more than half of the resolution, an input above the lifted quantile of rounded scores is above the quantile of exact
-    ones: the promise holds for tied scores, too. The resolution is the largest of
+    The score of one input differs a little from batch to batch, because sums are rounded in another order. A threshold
+    that is exactly the score of an input would then fall on either side of all inputs that are equal to it. If no score
+    is off by more than half of the resolution, an input above the lifted quantile of rounded scores is above the
+    quantile of exact ones: the promise holds for tied scores, too. The resolution is the largest of
 
         1e-4 (Q_95 - Q_5),    1e-5 |limit|,    2^-21 (a few roundings of a probability in float32),    4 rounding.
 
-    rounding  by how much scores of some inputs were seen to differ between batches; of the learnt score at least ``LEARNT``
+    rounding  by how much the scores of some inputs differed between batches; for the learnt score at least ``LEARNT``
     """
     low, high = np.quantile(scores, (0.05, 0.95))
     least = max(RESOLUTION * float(high - low), LEAST, 4 * rounding)
@@ -74,9 +74,9 @@ def lift(limit: Any, scores: np.ndarray, rounding: float = 0.0) -> Any:
 def best_split(low: np.ndarray, high: np.ndarray) -> float:
     """Return the threshold t that maximises 1/2 [P(low <= t) + P(high > t)]; the smallest such score."""
     candidates = np.unique(np.concatenate([low, high]))
-    kept = np.searchsorted(np.sort(low), candidates, side="right") / max(1, len(low))
-    caught = 1 - np.searchsorted(np.sort(high), candidates, side="right") / max(1, len(high))
-    return float(candidates[np.argmax(kept + caught)])
+    low_share = np.searchsorted(np.sort(low), candidates, side="right") / max(1, len(low))
+    high_share = 1 - np.searchsorted(np.sort(high), candidates, side="right") / max(1, len(high))
+    return float(candidates[np.argmax(low_share + high_share)])
 
 
 def cheapest_thresholds(scores: np.ndarray, kinds: np.ndarray, costs: Costs) -> tuple[float, float, float]:
@@ -96,7 +96,8 @@ def cheapest_thresholds(scores: np.ndarray, kinds: np.ndarray, costs: Costs) -> 
     weights = np.where(is_far, costs.far / max(1, is_far.sum()), (1 - costs.far) / max(1, (~is_far).sum()))
     accept, notice, reject = costs.table[:, kinds] * weights
     values, place = np.unique(scores, return_inverse=True)
-    # One candidate below every score, so that nothing at all may be accepted; the number just below in the scores' type.
+    # One candidate below every score, so that nothing at all may be accepted; the number just below in the scores'
+    # type.
     candidates = np.append(np.nextafter(values[0], values.dtype.type(-np.inf)), values)
     size = len(values)
     below = np.append(0.0, np.cumsum(np.bincount(place, accept - notice, size)))
@@ -117,5 +118,5 @@ def quantiles(scores: np.ndarray) -> tuple[float, ...]:
 
 
 def seven_digits(value: float) -> float:
-    """Return a score as quantiles are kept."""
+    """Return a score with seven digits, as quantiles are stored."""
     return float(f"{value:.7g}")

@@ -48,20 +48,21 @@ Reference = Annotated[
 
 @dataclass(frozen=True)
 class Triage:
-    """Thresholds on one score, and how they came about.
+    """Thresholds on one score, and how they were chosen.
 
     notice, reject     the thresholds
     noticed, rejected, confidence, costs   as in :class:`abnn.TriageConfig`. ``rejected`` is what can be promised; with
-                       ``costs`` nothing is promised, and both are the shares that were seen on calibration data
-    score, draws, seed of the predictions that they were calibrated on
-    drawn, views       how many samples these had, whatever draws were asked for, and views of each image; None: not known
-    inputs             how many good inputs they were calibrated on
+                       ``costs`` nothing is promised, and both are the shares on calibration data
+    score, draws, seed of the predictions of calibration data
+    drawn              how many samples these predictions had, whatever ``draws`` is; None: not known
+    views              how many views of each image they had; None: not known
+    inputs             how many good inputs there were
     calibration        0 %, 1 %, ..., 100 % quantiles of the good scores, to show where a score lies among them
-    by_class           (notice, reject) for each predicted class in the place of the common thresholds; () if not asked for
+    by_class           (notice, reject) of each predicted class, in place of the common thresholds; (): not per class
     reference          edges and counts that a drift monitor starts from, see :meth:`monitor`
     temperature        of :meth:`probabilities`, see :mod:`abnn.triage.statements`; 1: as the model gives them
-    offsets            of rare classes, likewise, one for each class; (): none
-    intervals          of a regression: widths that come true, see :mod:`abnn.triage.statements`; None: of other tasks
+    offsets            of rare classes, see there, one for each class; (): none
+    intervals          of a regression: widths that come true, see there; None: for other tasks
     """
 
     notice: float
@@ -94,13 +95,16 @@ class Triage:
 
     @staticmethod
     def calibrate(model: Any, loader: Iterable[Any], *, outliers: Any = "auto", **settings: Any) -> Triage:
-        """Return what :func:`abnn.triage.calibrate` does, without a bar; ``settings`` are fields of ``TriageConfig``."""
+        """Return the thresholds of :func:`abnn.triage.calibrate`, without a bar.
+
+        settings  fields of ``TriageConfig``
+        """
         from abnn.triage.calibrate import calibrate
 
         return calibrate(model, loader, TriageConfig(**settings), outliers, progress=False)
 
     def __call__(self, prediction: Prediction) -> Verdicts:
-        """Return the verdicts of what ``model.predict(x)`` gave; warn where it has other draws or views than calibration."""
+        """Return the verdicts on a prediction. Warn where it has other draws or views than those of calibration."""
         if not hasattr(prediction, "score_by"):
             name = type(prediction).__name__
             raise InputError(explain("prediction", name, "what model.predict(x) returns", "triage(model.predict(x))."))
@@ -111,9 +115,10 @@ class Triage:
     def probabilities(self, prediction: Prediction) -> Tensor:
         """Return the averaged prediction, made to come true on calibration data, [B, K]; the most probable class stays.
 
-        Nothing is known of probabilities on inputs that are not accepted: there it is never surer than the network itself.
+        Of inputs that are not accepted, nobody knows how often a prediction is right. There the result is never surer
+        than the network itself.
         """
-        import torch  # here alone: exported models keep thresholds and do without
+        import torch  # only here: exported models have thresholds and no torch
 
         from abnn.triage.statements import no_surer, rescale, state_labels
 
@@ -127,9 +132,9 @@ class Triage:
         return torch.where(accepted[:, None], stated, no_surer(stated, prediction.plain))
 
     def levels_of(self, prediction: Prediction) -> Tensor:
-        """Return the thresholds of notice and reject for each input, [B, 2], as numbers of the score's kind.
+        """Return the thresholds of notice and reject for each input, [B, 2], in the score's type.
 
-        Nothing leaves the device, and the number of inputs stays open: this is exported.
+        This is exported: so nothing leaves the device, and the number of inputs stays open.
         """
         score = prediction.score_by(self.score)
         if not self.by_class:
@@ -138,7 +143,7 @@ class Triage:
         return score.new_tensor(self.by_class)[prediction.label]
 
     def levels(self, scores: np.ndarray, predicted: np.ndarray | None = None) -> np.ndarray:
-        """Return numbers into ``VERDICTS`` for scores that are at hand; with ``by_class`` the predicted classes decide."""
+        """Return the verdicts on scores, as indices into ``VERDICTS``. With ``by_class``, ``predicted`` is needed."""
         if not self.by_class:
             return verdict_levels(scores, self.notice, self.reject)
         if predicted is None:
@@ -147,12 +152,12 @@ class Triage:
         return verdict_levels(scores, *np.array(self.by_class)[predicted].T)
 
     def monitor(self, alarm: float = 0.01, seed: int = 0) -> DriftMonitor:
-        """Return a monitor of whether scores still look like those of calibration."""
+        """Return a monitor that tells whether scores still look like those of calibration."""
         edges, counts = self.reference
         if not counts:
             raise NotFittedError(
-                "triage: it keeps no scores to compare with, because it was calibrated on too few inputs or by an older "
-                "version; calibrate it again with more, or use DriftMonitor.from_scores()."
+                "triage: it keeps no scores to compare with, because it was calibrated on too few inputs or by an "
+                "older version; calibrate it again with more, or use DriftMonitor.from_scores()."
             )
         return DriftMonitor(edges, counts, alarm=alarm, seed=seed)
 
@@ -162,19 +167,19 @@ class Triage:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Triage:
-        """Return the Triage of :meth:`to_dict`, also after a way through JSON; fields that older versions lack get defaults."""
+        """Return the Triage of :meth:`to_dict`, also after a way through JSON. Missing fields get their defaults."""
         return parse(cls, values, "triage.", FIX)
 
     def is_about(self, prediction: Prediction) -> bool:
-        """Return whether the thresholds are of the score, draws and views that a prediction has."""
+        """Return whether the thresholds belong to the score, draws and views of a prediction."""
         return prediction.default == self.score and self._other_number(prediction) is None
 
     def add_to(self, prediction: Prediction) -> Prediction:
-        """Return a prediction with these thresholds, so that it has verdicts; as it is where they are not about it."""
+        """Return a prediction with these thresholds, and so with verdicts; unchanged where they do not belong to it."""
         return replace(prediction, triage=self) if self.is_about(prediction) else prediction
 
     def check_numbers(self, prediction: Prediction) -> None:
-        """Warn where a prediction has other numbers of draws or views than those that thresholds were chosen for."""
+        """Warn where a prediction has another number of draws or views than those of calibration."""
         if (other := self._other_number(prediction)) is not None:
             name, number, calibrated = other
             what = {"draws": "samples", "views": "views"}[name]
@@ -183,9 +188,12 @@ class Triage:
             warnings.warn(explain("prediction", f"{number} {what}", accepted, fix), AbnnWarning, stacklevel=3)
 
     def _other_number(self, prediction: Prediction) -> tuple[str, int, int] | None:
-        """Return what a prediction has another number of, that number, and the calibrated one; None: all known ones agree."""
-        draws, views = ("draws", len(prediction.samples), self.drawn), ("views", prediction.views, self.views)
-        return next((each for each in (draws, views) if None not in each and each[1] != each[2]), None)  # type: ignore[return-value]
+        """Return "draws" or "views", its number here and in calibration, where these differ; None where all agree."""
+        numbers = (("draws", len(prediction.samples), self.drawn), ("views", prediction.views, self.views))
+        for name, number, calibrated in numbers:
+            if number is not None and calibrated is not None and number != calibrated:
+                return name, number, calibrated
+        return None
 
     def _check_classes(self, classes: int) -> None:
         if classes > len(self.by_class):
