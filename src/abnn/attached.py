@@ -203,7 +203,7 @@ class Attached(AttachedNetwork):
             raise FileFormatError(f"{error} It came from {path}; delete {folder} to fetch it again.") from None
 
     def export(self, path: str | Path, format: str = "onnx", check: Any = None) -> Path:
-        """Write the whole model as one file and return its path; see :func:`abnn.export.write.export`.
+        """Write the whole model into the folder ``path`` and return it; see :func:`abnn.export.write.export`.
 
         format  "onnx", which needs no torch to run, or "torch"
         """
@@ -246,10 +246,10 @@ def attach(
     check_backbone(backbone)
     config = config or AttachConfig()
     example = check_example(backbone, example)
-    chosen = choose_preset(preset)
+    defaults = choose_preset(preset)
     chosen_task = make_task(config.task if task is None else task)
-    views = check_views(chosen.views if config.views is None else config.views, example.shape[1:], example.dtype)
-    spec = chosen.spec(kind, config)
+    views = check_views(defaults.views if config.views is None else config.views, example.shape[1:], example.dtype)
+    spec = defaults.spec(kind, config)
     structure = probe(backbone, example)
     keep_heap()
     with torch.random.fork_rng(devices=[]):
@@ -270,8 +270,8 @@ def attach(
             model.combined = Combined(chosen_task, model.places, last_width, model.closed_form.classes > 0, hides)
             model.combined.__dict__["head"] = None if readout is None else readout.block
             model.combined.to(model.device, torch.float32)
-        model.preset, model.score, model.views = preset, chosen.score, views
-        model.usual_draws = chosen.draws or (0 if watched else DRAWS)
+        model.preset, model.score, model.views = preset, defaults.score, views
+        model.usual_draws = defaults.draws or (0 if watched else DRAWS)
         choose_fold(model, example)
         model.state.allows_beside = bool(watched) and not changes_outputs(
             Pass(model, noting=True), example[:1].to(model.device)

@@ -40,7 +40,7 @@ class Moments:
 
     def add(self, features: Tensor, y: Tensor) -> None:
         """Add features, [B, F], of inputs of classes ``y``, [B]."""
-        features = bounded(features.double())
+        features = limit_size(features.double())
         if self.origin is None:  # sums around a typical value do not lose digits
             self.origin = features.mean(0)
         features = features - self.origin
@@ -103,7 +103,7 @@ class Moments:
         return means + self.origin, whitening
 
 
-def bounded(features: Tensor) -> Tensor:
+def limit_size(features: Tensor) -> Tensor:
     """Return the features, limited to +-``LARGEST``; NaN becomes ``LARGEST``."""
     return features.nan_to_num(nan=LARGEST).clamp(-LARGEST, LARGEST)
 

@@ -1,4 +1,4 @@
-"""The noise of weight draws: that which layers hold, that of a seed, and a cache between predictions.
+"""The noise of weight draws: the noise that layers hold, the noise of a seed, and a cache between predictions.
 
 Draws of a seed are made on the CPU, so that they are the same on every device. A prediction of a small batch would
 spend most of its time on that, so the noise of the last few requests is cached. Cached noise is never changed in place:

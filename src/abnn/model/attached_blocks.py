@@ -178,7 +178,7 @@ class WatchedBlock(StandIn):
         args, kwargs = repeat_rows(args, kwargs, self.batch_arguments, self.state.views)
         output = self.block(*args, **kwargs)
         if self.remembers and (memory := twice.first_run) is not None:
-            memory[id(self)] = _copied(output)
+            memory[id(self)] = _copy(output)
         return output
 
     def _add(self, x: Tensor, main: Tensor) -> Tensor:
@@ -269,12 +269,12 @@ def _last_states(layers: nn.RNNBase, states: Any, total: Tensor) -> Any:
     return torch.cat([torch.cat([others] * (total.shape[0] // states.shape[1]), 1), torch.stack(ends)])
 
 
-def _copied(output: Any) -> Any:
+def _copy(output: Any) -> Any:
     """Return a copy of a block's output: the network may change the original in place."""
     if isinstance(output, Tensor):
         return output.clone()
     if isinstance(output, tuple | list):
-        items = [_copied(each) for each in output]
+        items = [_copy(each) for each in output]
         return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
     return output
 

@@ -122,8 +122,8 @@ def _build_chain(blocks: Sequence[Block], spec: Spec) -> list[Attachment]:
     stream = Stream()
     init = spec.init or AUTHORS_INIT
     if spec.share is False:
-        own = [BayesBlock(block, spec.prior, init, uses=1) for block in _links(blocks)]
-        return [ChainLink(block, stream, index == 0, index == len(own) - 1) for index, block in enumerate(own)]
+        chain = [BayesBlock(block, spec.prior, init, uses=1) for block in _links(blocks)]
+        return [ChainLink(block, stream, index == 0, index == len(chain) - 1) for index, block in enumerate(chain)]
     shapes = {(block.input[1:], block.output[1:]) for block in blocks[1:]}
     if any(shape != output for shape, output in shapes) or len(shapes) > 1:
         raise AttachError(

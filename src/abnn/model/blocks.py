@@ -362,5 +362,5 @@ def _layout(module: nn.Module, shape: tuple[int, ...], output: tuple[int, ...]) 
 
 def _some(names: dict[str, Any], most: int = 12) -> str:
     """Return the first few names for an error message."""
-    listed = [name for name in names if name]
-    return ", ".join(listed[:most]) + (", ..." if len(listed) > most else "")
+    texts = [name for name in names if name]
+    return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")

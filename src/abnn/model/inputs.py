@@ -160,7 +160,7 @@ def numbers_of(x: Batch) -> int:
     return sum(each[0].numel() for each in (x.tensors() if isinstance(x, Inputs) else [x]))
 
 
-def measured(x: Batch) -> Iterator[tuple[str, Tensor, str]]:
+def measured_inputs(x: Batch) -> Iterator[tuple[str, Tensor, str]]:
     """Yield the floating-point inputs (not masks): the name of its place, the tensor, its layout."""
     if not isinstance(x, Inputs):
         if x.is_floating_point():

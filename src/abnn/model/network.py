@@ -22,7 +22,7 @@ from abnn.model.blocks import Block, Probe, find_readout
 from abnn.model.evidence import Evidence
 from abnn.model.features import condense, condensed_width
 from abnn.model.graft import graft
-from abnn.model.inputs import Batch, forms_of, measured, pack, rows_of
+from abnn.model.inputs import Batch, forms_of, measured_inputs, pack, rows_of
 from abnn.model.passes import Pass, run_draws, with_logits
 from abnn.model.tokens import are_tokens, token_table
 
@@ -113,7 +113,7 @@ class AttachedNetwork(nn.Module):
                 replacements[block.module].is_place = block in blocks_read
             widths = [condensed_width(block.output, block.layout) for block in blocks_read]
             self.places = [block.name for block in blocks_read]
-            inputs = list(measured(example))
+            inputs = list(measured_inputs(example))
             self.places[:0] = [name for name, _, _ in inputs]
             widths[:0] = [condensed_width(tuple(value.shape), layout) for _, value, layout in inputs]
             table = token_table(backbone) if are_tokens(example.dtype, self.input_shape) else None

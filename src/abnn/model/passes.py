@@ -15,7 +15,7 @@ from abnn.model.attached_blocks import PassState
 from abnn.model.attachments import ChainLink, Stream
 from abnn.model.beside import is_possible, join
 from abnn.model.blocks import logits_of
-from abnn.model.inputs import Batch, Inputs, call, main_input, measured, rows_of
+from abnn.model.inputs import Batch, Inputs, call, main_input, measured_inputs, rows_of
 from abnn.model.shadow import shadow
 from abnn.model.views import spread
 
@@ -98,7 +98,7 @@ def run_draws(net: torch.nn.Module, state: PassState, folds_at_input: bool, x: B
         state.beside = state.allows_beside and is_possible(state.layer.weight_mean.device)
         if state.table is not None:
             state.note_words(main_input(x))
-        for _, value, layout in measured(x):
+        for _, value, layout in measured_inputs(x):
             state.note(value, layout)
     if folds_at_input and state.plain and not state.views and not state.twice.running:
         with state.twice.begin():

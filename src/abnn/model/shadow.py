@@ -1,8 +1,8 @@
 """A second tree of modules over the same weights, for one pass. What the pass sets on them stays in the pass.
 
 Each module is copied without its contents. It shares parameters and buffers with the original. Mode, plain attributes,
-lists, dicts and the noise that it holds are its own. So a pass can be in eval mode, hold other draws and note features
-while the network is used elsewhere, and nothing has to be locked or put back.
+lists, dicts and the noise that it holds are its own. So a pass can be in eval mode, hold other draws and note
+features while the network is used elsewhere, and nothing has to be locked or put back.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ class _Copies:
 
     def _fill(self, twin: nn.Module, module: nn.Module) -> None:
         """Give a copy its attributes."""
-        own = {name: value if name in SHARED else self.of(value) for name, value in module.__dict__.items()}
-        own["_modules"] = {name: self.of(child) for name, child in module._modules.items()}
-        own["_buffers"] = dict(module._buffers)  # buffers that a pass replaces stay in the pass
-        own["training"] = False
+        attributes = {name: value if name in SHARED else self.of(value) for name, value in module.__dict__.items()}
+        attributes["_modules"] = {name: self.of(child) for name, child in module._modules.items()}
+        attributes["_buffers"] = dict(module._buffers)  # buffers that a pass replaces stay in the pass
+        attributes["training"] = False
         if isinstance(module, MeanField):
-            own["ready"] = None
-        if own.get("_compiled_call_impl") is not None:
-            own["_compiled_call_impl"] = None  # it calls the original
-        twin.__dict__.update(own)
+            attributes["ready"] = None
+        if attributes.get("_compiled_call_impl") is not None:
+            attributes["_compiled_call_impl"] = None  # it calls the original
+        twin.__dict__.update(attributes)
         for kind in type(module).__mro__:
             for slot in kind.__dict__.get("__slots__") or ():
                 if slot != "__dict__" and hasattr(module, slot):

@@ -13,9 +13,9 @@ def are_tokens(dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
 
 def token_table(network: nn.Module) -> nn.Embedding | None:
     """Return the network's input embeddings: those it names, else the largest it has; None without any."""
-    own = getattr(network, "get_input_embeddings", None)
+    getter = getattr(network, "get_input_embeddings", None)
     try:
-        table = own() if callable(own) else None
+        table = getter() if callable(getter) else None
     except (NotImplementedError, AttributeError):
         table = None
     if isinstance(table, nn.Embedding):

@@ -93,7 +93,7 @@ def judge(network: AttachedNetwork, evidence: Evidence) -> Tensor:
     return torch.cat([value[:, None], parts, rest], dim=1)
 
 
-def moved(x: Batch, device: torch.device) -> Any:
+def to_device(x: Batch, device: torch.device) -> Any:
     """Return the batch on the device, not as inference tensors: a compiler treats these as other types."""
     with torch.inference_mode(False):
         return rows_of(x, lambda rows: rows.to(device))

@@ -28,7 +28,7 @@ from abnn.errors import AbnnWarning
 from abnn.model.blocks import summary
 from abnn.model.network import AttachedNetwork
 from abnn.predict.capturing import capture
-from abnn.predict.passes import Outputs, moved
+from abnn.predict.passes import Outputs, to_device
 
 GRAPHS = 8
 SHAPES = 64  # shapes whose number of passes is remembered
@@ -46,9 +46,9 @@ class _Graph:
 
     def __call__(self, x: Tensor, noise: Noise) -> Outputs:
         if noise is not self.source:
-            for own, other in zip(tensors_of(self.noise), tensors_of(noise)):
-                if not is_nothing(own):
-                    own.copy_(other, non_blocking=True)
+            for old, new in zip(tensors_of(self.noise), tensors_of(noise)):
+                if not is_nothing(old):
+                    old.copy_(new, non_blocking=True)
             self.source = noise
         self.x.copy_(x, non_blocking=True)
         self.graph.replay()
@@ -83,12 +83,12 @@ class Replay:
         """
         device = network.device
         if self.off or torch.cuda.is_current_stream_capturing():
-            return make(noise)(moved(x, device))
+            return make(noise)(to_device(x, device))
         if self._memory is None or not self._memory.is_that_of(network):
             self.clear()
             self._memory = Memory(network)
         if self._memory.is_hooked():
-            return make(noise)(moved(x, device))
+            return make(noise)(to_device(x, device))
         first = noise[0][0]
         assert first is not None
         key = x.shape, x.stride(), x.dtype, first.shape, is_nothing(first), flags, _modes()
@@ -102,7 +102,7 @@ class Replay:
                 self._attempts.popitem(last=False)
             graph = self._capture(make, x, noise, device) if ready else None
             if graph is None:
-                return self._run_kernels(make(noise), moved(x, device))
+                return self._run_kernels(make(noise), to_device(x, device))
             self._graphs[key] = graph
             while len(self._graphs) > GRAPHS:
                 self._graphs.popitem(last=False)

@@ -20,7 +20,7 @@ from torch import Tensor
 from abnn.bayes.noise import Noise, NoiseCache
 from abnn.model.network import AttachedNetwork
 from abnn.predict.compiled_pass import CompiledPass
-from abnn.predict.passes import Outputs, PredictionPass, moved
+from abnn.predict.passes import Outputs, PredictionPass, to_device
 from abnn.predict.replay import Replay
 from abnn.predict.spare import SparePasses
 
@@ -71,14 +71,14 @@ class Runtime:
             return lambda x: (
                 self.replay(network, make, x, noise, wanted, views, self.compiled)
                 if isinstance(x, Tensor)
-                else make(noise)(moved(x, network.device))
+                else make(noise)(to_device(x, network.device))
             )
         if self.compiled is None and not repeated:
-            return lambda x: self.spare.run(network, make, noise, (wanted, views), moved(x, network.device))
+            return lambda x: self.spare.run(network, make, noise, (wanted, views), to_device(x, network.device))
         run = make(noise)
         if isinstance(run, PredictionPass) and network.device.type == "cpu":
             run.run.keep_weights()
-        return lambda x: run(moved(x, network.device))
+        return lambda x: run(to_device(x, network.device))
 
 
 def runtime_of(network: AttachedNetwork) -> Runtime:

@@ -1,6 +1,4 @@
-"""A pool of passes that predictions use again.
-
-Making a pass copies every module, which can take longer than the network.
+"""A pool of passes that predictions use again: making one copies every module, which can take longer than a pass.
 
 One prediction at a time uses a pass. It can be used again if neither the network's modules nor their copies in the pass
 hold other objects than before. Weights may change in place, since both share them. Passes whose noise is not in the

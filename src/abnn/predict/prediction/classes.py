@@ -183,17 +183,17 @@ def concatenate(parts: Sequence[Prediction]) -> Prediction:
     What one of them lacks, such as a learnt score, the result lacks.
     """
     first = parts[0]
-    joined: dict[str, Any] = {"samples": torch.cat([part.samples for part in parts], dim=1)}
-    joined["triage"] = None if any(part.triage is None for part in parts) else first.triage
+    fields: dict[str, Any] = {"samples": torch.cat([part.samples for part in parts], dim=1)}
+    fields["triage"] = None if any(part.triage is None for part in parts) else first.triage
     for name in first.TENSORS:
         values = [getattr(part, name) for part in parts]
-        joined[name] = None if any(value is None for value in values) else torch.cat(values)
+        fields[name] = None if any(value is None for value in values) else torch.cat(values)
     own = {name: torch.cat([part.own[name] for part in parts]) for name in first.own}
     every = [part.parts for part in parts if part.parts is not None]
-    joined["parts"] = None
+    fields["parts"] = None
     if len(every) == len(parts):
-        joined["parts"] = {name: torch.cat([each[name] for each in every]) for name in every[0]}
-    return replace(first, own=own, **joined)
+        fields["parts"] = {name: torch.cat([each[name] for each in every]) for name in every[0]}
+    return replace(first, own=own, **fields)
 
 
 PREDICTIONS[Prediction.distribution] = Prediction

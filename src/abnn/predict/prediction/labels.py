@@ -31,5 +31,5 @@ class LabelPrediction(Prediction):
         raise InputError(explain("label", "a prediction of several labels at once", "labels, one bool for each"))
 
     def _first_column(self, names: Sequence[Any]) -> dict[str, list[Any]]:
-        chosen = (", ".join(str(name) for name, yes in zip(names, row) if yes) for row in self.labels.tolist())
-        return {"labels": list(chosen)}
+        texts = (", ".join(str(name) for name, yes in zip(names, row) if yes) for row in self.labels.tolist())
+        return {"labels": list(texts)}
