@@ -97,7 +97,7 @@ class Regression(Task):
         return means, logs
 
     def average(self, outputs: Tensor, plain: bool = False) -> Tensor:
-        """Return the mean over the draws. Beside the plain network, after a fit, attachments count by the share ``trust``."""
+        """Return the mean over the draws. Beside the plain network, after a fit, attachments count by ``trust``."""
         assert self.spread is not None
         means, logs = self.separate(outputs)
         mean = means.mean(0)

@@ -80,7 +80,7 @@ class Spread(nn.Module):
 
     @property
     def measured(self) -> bool:
-        """Whether centre and unit of the targets were learnt. Remembered: looking makes the host wait for the device."""
+        """Whether centre and unit of the targets were learnt. Remembered, as looking makes the host wait."""
         if not self._measured:
             self._measured = bool((self.unit > 0).all())
         return self._measured

@@ -88,9 +88,9 @@ def plan_fabric(precision: str, accelerator: str, devices: int | str = 1, num_no
         options: dict[str, Any] = {"accelerator": accelerator, "precision": precision}
         fabric = Fabric(devices=devices, num_nodes=num_nodes, **options)
     except (MisconfigurationException, RuntimeError, ValueError) as error:
-        given = f"{accelerator!r} with devices={devices!r}"
+        actual = f"{accelerator!r} with devices={devices!r}"
         fix = " ".join(str(error).split())
-        raise InputError(explain("accelerator", given, "what this machine has, or auto", fix)) from error
+        raise InputError(explain("accelerator", actual, "what this machine has, or auto", fix)) from error
     if precision == "bf16-mixed" and fabric.device.type == "cpu":
         check_bfloat16()
     return fabric

@@ -184,8 +184,8 @@ def training_overlap(combined: Any, groups: Groups) -> float:
 
     Where no class can be hidden, the answer is 1.
     """
-    found = _near_auroc(groups, _mean_weights(combined, PLAIN_ENERGY))
-    return 1.0 if found is None else OVERLAP_AUROC.share(found)
+    near_auroc = _near_auroc(groups, _mean_weights(combined, PLAIN_ENERGY))
+    return 1.0 if near_auroc is None else OVERLAP_AUROC.share(near_auroc)
 
 
 def fit_members(combined: Any, groups: Groups, overlap: float, inputs: int, generator: torch.Generator) -> None:
