@@ -51,7 +51,7 @@ ROWS = --row threshold --row deep-ensemble --row abnn
 
 tables: $(VENV)/.installed-dev  ## the tables of README and docs, from the records in results/
 	$(VENV)/bin/python -m research results table demo --columns "$(ACCURACY), $(TIERS), $(SEMI)" \
-		--row "plain network" --row "attached network" --into README.md --marker demo
+		--row "plain network" --row "attached network" --into docs/evidence.md --marker demo
 	$(VENV)/bin/python -m research results table paper-mnist --into docs/reproduction.md --marker paper-mnist $(ROWS) \
 		--columns "MNIST accuracy=accuracy.MNIST, TNR SEMEION=detection.SEMEION.$(TNR95), TNR SVHN=detection.SVHN.$(TNR95), SEMEION < CIFAR-10=pairs.SEMEION < CIFAR-10.$(BELOW), SVHN < CIFAR-10=pairs.SVHN < CIFAR-10.$(BELOW), accuracy on SEMEION=accuracy.SEMEION, accuracy on SVHN=accuracy.SVHN, errors AUROC=misclassification.MNIST.auroc"
 	$(VENV)/bin/python -m research results table paper-svhn --into docs/reproduction.md --marker paper-svhn $(ROWS) \

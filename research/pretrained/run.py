@@ -40,7 +40,7 @@ from abnn.baselines.posthoc import POSTHOC, PostHocModel, build_posthoc
 from abnn.errors import unknown
 from abnn.evaluate.collect import evaluate_set
 from abnn.evaluate.evaluation import Evaluation, SetResult
-from abnn.evaluate.records import find_records, record_path, write_record
+from abnn.evaluate.records import Record, find_records, record_path, write_record
 from abnn.evaluate.summary import Numbers
 from abnn.metrics import auroc
 from abnn.predict import Plain, Prediction
@@ -61,6 +61,9 @@ ROWS = (*PLAIN, *POSTHOC, *ATTACHED)
 NAMES = (
     "near", "far", "semi < near", "readable < near", "semi < far", "errors", "mistakes", "failures", "accuracy", "accuracy on semi",
 )  # fmt: skip
+SHORT = ("near", "far", "semi < far", "failures", "errors", "accuracy on semi")
+"""Columns of the README."""
+NOTHING = "No numbers are recorded yet.\n"
 COLUMNS = [Column(name, f"columns.{name}") for name in NAMES]
 BATCH, FIT_BATCH = 50, 64
 Configs = dict[str, dict[str, Any]]  # settings of each row
@@ -233,41 +236,76 @@ def table(output: Path, network: str) -> str:
     """The table of a network's records; one sentence if there are none."""
     records = find_records(output, network) if output.is_dir() else []
     if not records:
-        return "No numbers are recorded yet.\n"
+        return NOTHING
     rows = {record.name for record in records}
     return render(records, COLUMNS, [row for row in ROWS if row in rows])
 
 
+def every_table(output: Path) -> str:
+    """The tables of all networks that have records, each below its name."""
+    return "\n".join(f"## {name}\n\n{table(output, name)}" for name in by_network(output)) or NOTHING
+
+
+def by_network(output: Path) -> dict[str, list[Record]]:
+    """All records of each network: first those of :data:`NETWORKS`, then the others by name."""
+    networks: dict[str, list[Record]] = {name: [] for name in NETWORKS}
+    for record in find_records(output) if output.is_dir() else ():
+        networks.setdefault(record.experiment, []).append(record)
+    return {name: records for name, records in networks.items() if records}
+
+
 def summary(output: Path) -> str:
-    """All networks that have records of attachments: each column, and in brackets the best post-hoc score of that column with its name."""
-    networks = [each.name for each in sorted(output.iterdir())] if output.is_dir() else []
-    body: dict[str, list[str]] = {name: [] for name in NAMES}
-    measured = []
-    for network in networks:
-        means: dict[str, dict[str, float]] = {}
-        for name, records in itertools.groupby(
-            sorted(find_records(output, network), key=lambda each: each.name), key=lambda each: each.name
-        ):
-            own = list(records)
-            means[name] = {
-                column.header: 100 * float(np.mean([each.numbers[column.path] for each in own])) for column in COLUMNS
-            }
-        others = {name: numbers for name, numbers in means.items() if name not in ATTACHED}
-        if "abnn" not in means or not others:
-            continue
-        measured.append(network)
-        for column in NAMES:
-            best = max(others, key=lambda name: others[name][column])
-            ours, theirs = (round(numbers[column], 1) for numbers in (means["abnn"], others[best]))
-            named = "" if column.startswith("accuracy") else f", {best}"
-            body[column].append(
-                f"{'**' if ours >= theirs else ''}{ours}{'**' if ours >= theirs else ''} ({theirs}{named})"
-            )
-    return (
-        markdown_table(["", *measured], [[name, *cells] for name, cells in body.items()])
-        if measured
-        else "No numbers are recorded yet.\n"
-    )
+    """One row for each network: the columns of abnn, and in brackets the best of all other scores of each column."""
+    networks = beside_the_best(output)
+    body = [[name, *map(in_brackets, pairs.values())] for name, pairs in networks.items()]
+    return markdown_table(["network", *NAMES], body) if body else NOTHING
+
+
+def overview(output: Path) -> str:
+    """One row for each column of the README: means over all networks, and on how many of them abnn is ahead or level."""
+    networks = list(beside_the_best(output).values())
+    body = []
+    for name in SHORT:
+        ours, best = np.mean([pairs[name] for pairs in networks], axis=0) if networks else (0.0, 0.0)
+        ahead = sum(is_level(*pairs[name]) for pairs in networks)
+        body.append([name, f"{ours:.1f}", f"{best:.1f}", f"{ahead} of {len(networks)}"])
+    heads = ["", "abnn", "best other score of each network", "abnn ahead or level on"]
+    return markdown_table(heads, body) if networks else NOTHING
+
+
+def beside_the_best(output: Path) -> dict[str, dict[str, tuple[float, float]]]:
+    """Of each network and column: the mean of abnn over all splits, and the largest of any other score, in percent."""
+    networks = {}
+    for network, records in by_network(output).items():
+        means = means_of(records)
+        others = [numbers for row, numbers in means.items() if row not in ATTACHED]
+        if "abnn" in means and others:
+            networks[network] = {name: (means["abnn"][name], max(each[name] for each in others)) for name in NAMES}
+    return networks
+
+
+def means_of(records: Sequence[Record]) -> dict[str, dict[str, float]]:
+    """Of each row the means of all columns over all splits, in percent; NaN where a column is undefined."""
+    rows: dict[str, list[Record]] = {}
+    for record in records:
+        rows.setdefault(record.name, []).append(record)
+    return {
+        row: {
+            name: 100 * float(np.mean([each.numbers.get(f"columns.{name}", np.nan) for each in own])) for name in NAMES
+        }
+        for row, own in rows.items()
+    }
+
+
+def is_level(ours: float, best: float) -> bool:
+    """Whether our number is at least the other one, as they are shown."""
+    return round(ours, 1) >= round(best, 1)
+
+
+def in_brackets(pair: tuple[float, float]) -> str:
+    """Our number, bold where it is level, and the other one in brackets."""
+    ours, best = pair
+    return f"{f'**{ours:.1f}**' if is_level(ours, best) else f'{ours:.1f}'} ({best:.1f})"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -287,13 +325,13 @@ def main(arguments: list[str] | None = None) -> None:
         "--crop", type=float, default=CROP, help="share of photographs to take; 1: they were cut before"
     )
     parser.add_argument("--output", type=Path, default=Path("results/pretrained"), help="folder of the records")
-    parser.add_argument("--into", type=Path, default=Path("docs/pretrained.md"), help="the document with the tables")
+    parser.add_argument("--into", type=Path, default=Path("."), help="the folder with README.md and docs/")
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args(arguments)
     if options.table:
-        update_between_markers(options.into, "pretrained summary", summary(options.output))
-        for name in NETWORKS:
-            update_between_markers(options.into, f"pretrained {name}", table(options.output, name))
+        update_between_markers(options.into / "docs/pretrained.md", "pretrained summary", summary(options.output))
+        update_between_markers(options.into / "docs/pretrained-scores.md", "pretrained", every_table(options.output))
+        update_between_markers(options.into / "README.md", "pretrained", overview(options.output))
         return
     settings: dict[str, Any] = {
         "limit": options.limit,

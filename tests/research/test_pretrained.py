@@ -18,11 +18,11 @@ from torch import nn
 import abnn
 from abnn.errors import InputError
 from abnn.evaluate.evaluation import Evaluation, SetResult
-from abnn.evaluate.records import read_record
+from abnn.evaluate.records import read_record, write_record
 from research.pretrained import data, networks
 from research.pretrained.data import CATEGORIES, CHANGES, Images, categories
 from research.pretrained.networks import NETWORKS, MissingWeightsError, Pretrained, cut_last
-from research.pretrained.run import ATTACHED, NAMES, ROWS, columns, main, run
+from research.pretrained.run import ATTACHED, NAMES, ROWS, columns, in_brackets, main, overview, run, summary
 
 CLASSES, EACH, SIZE = 4, 100, 16
 SEMI = (*CHANGES, "cue-conflict", "silhouettes", "edges")
@@ -176,39 +176,43 @@ def test_rows_are_recorded_once(folder: Path, tmp_path: Path, monkeypatch: pytes
         run(TINY, folder, 1, tmp_path, rows, **{**few, "crop": 0.5})
 
 
-def test_the_table_goes_into_its_page(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "".join(f"<!-- abnn:table pretrained {n} -->\n<!-- /abnn:table -->\n" for n in ("summary", "lite0", "tiny"))
-    )
+def test_tables_go_into_their_pages(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = {
+        tmp_path / "README.md": "pretrained",
+        tmp_path / "docs" / "pretrained.md": "pretrained summary",
+        tmp_path / "docs" / "pretrained-scores.md": "pretrained",
+    }
+    for page, name in pages.items():
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(f"<!-- abnn:table {name} -->\n<!-- /abnn:table -->\n")
     known = {"lite0": NETWORKS["lite0"], "tiny": TINY}
     for module in ("run", "networks"):
         monkeypatch.setattr(f"research.pretrained.{module}.NETWORKS", known)
-    where = ["--output", str(tmp_path / "records"), "--into", str(page)]
-    main(
-        [
-            "--data",
-            str(folder),
-            "--network",
-            "tiny",
-            "--splits",
-            "1",
-            "--rows",
-            "energy",
-            "margin",
-            "--limit",
-            "9",
-            "--quiet",
-            *where,
-        ]
-    )
+    where = ["--output", str(tmp_path / "records"), "--into", str(tmp_path)]
+    command = ["--data", str(folder), "--network", "tiny", "--splits", "1", "--rows", "energy", "margin"]
+    main([*command, "--limit", "9", "--quiet", *where])
     main(["--table", *where])
-    text = page.read_text()
-    assert text.count("No numbers are recorded yet.") == 2  # of lite0, and of attachments
-    assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")][2:] == [
-        "margin",
-        "energy",
-    ]
+    short, summary, scores = (page.read_text() for page in pages)
+    assert "No numbers are recorded yet." in short and "No numbers are recorded yet." in summary  # of attachments
+    assert "## tiny" in scores and "lite0" not in scores
+    rows = [line.split("|")[1].strip() for line in scores.splitlines() if line.startswith("|")]
+    assert rows[2:] == ["margin", "energy"]
+
+
+def test_our_columns_stand_beside_the_best_of_all_other_scores(tmp_path: Path) -> None:
+    values = {"abnn": (0.9, 0.8), "energy": (0.7, 0.9), "margin": (0.95, 0.1), "abnn (margin)": (1.0, 1.0)}
+    for row, near in values.items():
+        for network in ("one", "two 0.5"):
+            for split, value in enumerate(near):
+                ordinary = SetResult("ordinary", "id", np.ones((1, 1)), np.zeros(1, int), {"energy": np.zeros(1)})
+                numbers = {"columns": dict.fromkeys(NAMES, 0.5) | {"near": value, "far": 0.4 if row == "abnn" else 0.5}}
+                own = Evaluation(row, "energy", (ordinary,), seed=split)
+                write_record(own, tmp_path, network, arrays=False, summary=lambda _, by_score=True, n=numbers: n)
+    rows = [line.split(" | ") for line in summary(tmp_path).splitlines()[2:]]
+    assert [row[:3] for row in rows] == [[f"| {name}", "**85.0** (80.0)", "40.0 (50.0)"] for name in ("one", "two 0.5")]
+    rows = [line.split(" | ") for line in overview(tmp_path).splitlines()[2:]]
+    assert rows[:2] == [["| near", "85.0", "80.0", "2 of 2 |"], ["| far", "40.0", "50.0", "0 of 2 |"]]
+    assert in_brackets((84.96, 85.04)) == "**85.0** (85.0)" and in_brackets((84.94, 85.0)) == "84.9 (85.0)"
 
 
 def test_what_is_missing_is_named(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
