@@ -67,4 +67,5 @@ def test_token_methods_with_padding_load_with_the_saved_example(tmp_path: Path) 
     trained = train_method("threshold", Padded, loader, epochs=1, progress=False)
     assert isinstance(trained.network, nn.Module)
     loaded = load_trained(trained.save(tmp_path / "method"), Padded)
-    assert torch.equal(loaded.predict(tokens).samples.cpu(), trained.predict(tokens).samples.cpu())
+    trained.network.cpu()  # where the loaded one is: devices round differently
+    assert torch.equal(loaded.predict(tokens).samples, trained.predict(tokens).samples)
