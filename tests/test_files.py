@@ -160,7 +160,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
             files.write_text(path, "new")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
     files.write_text(path, "new")
-    assert path.read_text() == "new" and stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert path.read_text() == "new"
 
 
 def test_folders_appear_complete(tmp_path: Path) -> None:
@@ -168,12 +168,45 @@ def test_folders_appear_complete(tmp_path: Path) -> None:
     with files.writing_directory(target) as scratch:
         (scratch / "one").write_text("1")
         assert not target.exists()
-    assert (target / "one").read_text() == "1" and stat.S_IMODE(target.stat().st_mode) == 0o755
+    assert (target / "one").read_text() == "1"
     with files.writing_directory(target) as scratch:
         (scratch / "two").write_text("2")
         assert (target / "one").exists()
     assert [path.name for path in target.iterdir()] == ["two"]
     assert list(target.parent.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_rights_are_those_of_any_new_file(tmp_path: Path, mask: int) -> None:
+    """Who keeps new files private, or shares them with a group, does so with a model as well."""
+    before = os.umask(mask)
+    try:
+        files.write_text(tmp_path / "file", "mine")
+        with files.writing_directory(tmp_path / "model") as scratch:
+            files.write_text(scratch / "inner", "mine")
+    finally:
+        os.umask(before)
+    for name, rights in (("file", 0o666), ("model", 0o777), ("model/inner", 0o666)):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == rights & ~mask
+
+
+def test_links_lead_to_what_is_written(tmp_path: Path) -> None:
+    """A link stays a link, and nothing is left beside it; one that leads to nothing leads to the new file afterwards."""
+    places = ("there", "file", "to there", "to file", "to new", "new", "to new file", "new file")
+    there, file, to_there, to_file, to_new, new, to_new_file, new_file = (tmp_path / name for name in places)
+    there.mkdir()
+    file.write_text("old")
+    for link, end in ((to_there, there), (to_file, file), (to_new, new), (to_new_file, new_file)):
+        link.symlink_to(end)
+    for link in (to_there, to_new):
+        with files.writing_directory(link) as scratch:
+            (scratch / "one").write_text("1")
+    for link in (to_file, to_new_file):
+        files.write_text(link, "new")
+    assert (there / "one").read_text() == (new / "one").read_text() == "1"
+    assert file.read_text() == new_file.read_text() == "new"
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(places)
+    assert all(link.is_symlink() for link in (to_there, to_file, to_new, to_new_file))
 
 
 def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
 import sys
@@ -29,26 +30,39 @@ MOST_JSON = 2**26  # bytes of a JSON file; what this package writes has far fewe
 @contextlib.contextmanager
 def writing_directory(target: Path) -> Iterator[Path]:
     """Yield a scratch directory that replaces ``target`` when the block ends without an error; files of the functions below are flushed to disk."""
-    target = Path(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    target, scratch = _beside(target)
+    scratch.mkdir()
     try:
         yield scratch
-        os.chmod(scratch, 0o755)  # as any new folder, for mkdtemp makes it private  # nosec B103
-        if not target.exists():
-            os.replace(scratch, target)
-        elif not _exchange(scratch, target):
-            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
-            os.replace(target, old / "content")
-            try:
-                os.replace(scratch, target)
-            except BaseException:
-                os.replace(old / "content", target)  # where that fails, too, it stays, and left_behind() says where
-                os.rmdir(old)
+        try:
+            os.rename(scratch, target)  # where nothing is there, or an empty folder
+        except OSError:
+            if not target.is_dir():
                 raise
-            shutil.rmtree(old, ignore_errors=True)
+            if not _exchange(scratch, target):
+                _replace_folder(scratch, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)  # what failed, or what was there before
+
+
+def _beside(target: str | Path) -> tuple[Path, Path]:
+    """Return where to write, behind a link what that leads to, and a hidden name beside it that is not taken."""
+    target = Path(os.path.realpath(target))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target, target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+
+
+def _replace_folder(scratch: Path, target: Path) -> None:
+    """Put a folder in the place of another one in two steps. Where the second fails, the first is undone."""
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+    os.replace(target, old / "content")
+    try:
+        os.replace(scratch, target)
+    except BaseException:
+        os.replace(old / "content", target)  # where that fails, too, it stays, and left_behind() says where
+        os.rmdir(old)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _exchange(first: Path, second: Path) -> bool:
@@ -102,19 +116,15 @@ def check_writable(argument: str, target: Path, folder: bool = False) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write beside, flush to disk, then rename: a reader sees the old file or the new one, never a part."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    path, scratch = _beside(path)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(scratch, "xb") as file:  # with the rights of any new file, which the user's umask decides
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        os.replace(scratch, path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+        scratch.unlink(missing_ok=True)
         raise
 
 
