@@ -336,3 +336,31 @@ def test_folders_of_others(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(InputError, match="cannot be written to"):
         files.check_writable("--output", tmp_path / "model")
+
+
+def test_walks_follow_links_but_not_in_circles(tmp_path: Path) -> None:
+    """In the order of os.walk. Two folders that lead to each other, and one that leads to itself, come to an end."""
+    root = tmp_path / "root"
+    for name in ("b/c", "a", ".hidden"):
+        (root / name).mkdir(parents=True)
+    for name in ("b/c/2", "b/1", "a/3", "a/.4", ".hidden/5", "0"):
+        (root / name).write_text("")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "6").write_text("")
+    links = {"z": tmp_path / "elsewhere", "up": root, "a/to b": root / "b", "b/to a": root / "a", "nowhere": root / "9"}
+    for name, end in (*links.items(), ("itself", root / "itself")):
+        (root / name).symlink_to(end)
+    expected = [
+        *((".", ["0", "itself", "nowhere"]), ("a", ["3"]), ("a/to b", ["1"]), ("a/to b/c", ["2"]), ("b", ["1"])),
+        *(("b/c", ["2"]), ("b/to a", ["3"]), ("z", ["6"])),
+    ]
+    places = [(os.path.relpath(place, root), names) for place, names in files.walk(str(root), ".")]
+    assert places == expected
+    assert [names for _, names in files.walk(os.fsencode(root), b".", b"b")][1:] == [[b"3"], [b"1"], [b"2"], [b"6"]]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_walk_leaves_out_no_folder_unsaid(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    with pytest.raises(PermissionError):
+        list(files.walk(str(tmp_path)))

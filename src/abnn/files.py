@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, AnyStr
 
 from abnn._version import __version__
 from abnn.errors import FileFormatError, InputError, explain
@@ -130,6 +130,22 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode())
+
+
+def walk(root: AnyStr, *hidden: AnyStr) -> Iterator[tuple[AnyStr, list[AnyStr]]]:
+    """Yield each folder below ``root`` and its files, in a fixed order, but for names that begin with one of ``hidden``.
+
+    Links to folders are followed, unless they lead back to a folder on the way. A folder that cannot be read is an error.
+    """
+    waiting = [(root, frozenset[AnyStr]())]
+    while waiting:
+        place, above = waiting.pop()
+        if (here := os.path.realpath(place)) in above:
+            continue
+        names = sorted(each for each in os.listdir(place) if not each.startswith(hidden))
+        folders = [each for each in names if os.path.isdir(os.path.join(place, each))]
+        yield place, sorted(set(names).difference(folders))
+        waiting += [(os.path.join(place, each), above | {here}) for each in reversed(folders)]
 
 
 def templates(folder: Path, **options: Any) -> Environment:

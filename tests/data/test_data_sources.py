@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import warnings
 import zipfile
 from pathlib import Path
@@ -159,6 +160,8 @@ BAD_ARRAYS: list[tuple[dict[str, Any], str]] = [
     ({"images": GREY, "labels": np.zeros(22, int)}, "one for each input"),
     ({"images": GREY, "labels": np.zeros(23)}, "whole numbers"),
     ({"features": GREY}, "numbers .N, D."),
+    ({"images": GREY, "names": "cat"}, r"names of .*got an array of shape \(\); accepted: one row of names"),
+    ({"images": GREY, "names": [["cat"], ["dog"]]}, r"names of .*got an array of shape \(2, 1\)"),
 ]
 
 
@@ -193,6 +196,51 @@ def test_damaged_archives_are_named(tmp_path: Path) -> None:
         archive.writestr("images.npy", _cut_short())
     with pytest.raises(FileFormatError, match="ends within row"):
         open_source(str(path))
+
+
+def _array(header: str) -> bytes:
+    """An array in numpy's format with any text as its header, and too few values."""
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(header) + 1) + header.encode() + b"\n" + bytes(64)
+
+
+@pytest.mark.parametrize("name", ["images", "labels"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        f"{{'descr': '|u1', 'fortran_order': False, 'shape': (1, {2**64})}}",
+        f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({2**64}, 8, 8)}}",
+        "{[]: 1}",
+        "{'descr': (",
+        "  x\n y",
+        "(" * 5000,
+    ],
+)
+def test_headers_of_any_kind_are_named(tmp_path: Path, name: str, header: str) -> None:
+    np.savez(tmp_path / "good.npz", images=GREY)
+    with zipfile.ZipFile(tmp_path / "good.npz") as good, zipfile.ZipFile(tmp_path / "bad.npz", "w") as bad:
+        if name != "images":
+            bad.writestr("images.npy", good.read("images.npy"))
+        bad.writestr(f"{name}.npy", _array(header))
+    with pytest.raises((FileFormatError, InputError), match="bad.npz"):
+        open_source(str(tmp_path / "bad.npz"))
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_damage_is_found_however_arrays_are_packed(tmp_path: Path, kind: int) -> None:
+    np.savez(tmp_path / "a.npz", images=GREY)
+    with zipfile.ZipFile(tmp_path / "a.npz") as plain, zipfile.ZipFile(tmp_path / "bad.npz", "w", kind) as packed:
+        packed.writestr("images.npy", plain.read("images.npy"))
+    content = bytearray((tmp_path / "bad.npz").read_bytes())
+    for place in range(60, 600, 60):
+        (tmp_path / "bad.npz").write_bytes(content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :])
+        with pytest.raises(FileFormatError, match="bad.npz cannot be read"):
+            everything(open_source(str(tmp_path / "bad.npz")), GREY8)
+
+
+def test_names_are_text_however_they_were_saved(tmp_path: Path) -> None:
+    for names in (["cat", "höhle"], np.char.encode(["cat", "höhle"], "utf-8")):
+        np.savez(tmp_path / "a.npz", images=GREY, labels=np.arange(23) % 2, names=names)
+        assert open_source(str(tmp_path / "a.npz")).class_names == ("cat", "höhle")
 
 
 def _cut_short() -> bytes:
@@ -239,6 +287,17 @@ def test_sub_folders_are_classes(tmp_path: Path) -> None:
     save_images(tmp_path / "zoo", GREY[:1])
     with pytest.raises(InputError, match="1 images directly in"):
         FolderSource(tmp_path / "zoo")
+
+
+def test_links_to_folders_are_classes_as_well(tmp_path: Path) -> None:
+    """Choices of classes are often made of links; a class that is left out unsaid would move the numbers of the others."""
+    for name in ("ape", "cat", "dog"):
+        save_images(tmp_path / "all" / name, GREY[:2])
+    save_images(tmp_path / "some" / "eel", GREY[:1])
+    (tmp_path / "some" / "cat").symlink_to(tmp_path / "all" / "cat")
+    source = FolderSource(tmp_path / "some")
+    assert source.class_names == ("cat", "eel") and source.labels.tolist() == [0, 0, 1]
+    assert torch.equal(everything(source, GREY8), GREY8.images(GREY[[0, 1, 0]]))
 
 
 def test_unreadable_images_are_named_and_the_others_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,6 +382,18 @@ def test_labels_are_matched_by_name() -> None:
     with pytest.raises(InputError, match="classes grey_wolf"):
         match_labels(source, "id", 2, ["cat", "dog"])
     assert match_labels(source, "full", 3, names)[0].tolist() == [-1] * 5
+
+
+def test_letters_of_both_cases_are_classes_of_their_own() -> None:
+    """Equal names come first; else a name counts where just one is alike. Equal lists are in the same order."""
+    letters = Labels([0, 1, 2, 3], ("A", "B", "a", "b"))
+    for model, wanted in ((("A", "B", "a", "b"), [0, 1, 2, 3]), (("a", "b", "A", "B"), [2, 3, 0, 1])):
+        assert match_labels(letters, "id", 4, model)[0].tolist() == wanted
+    assert match_labels(Labels([0, 1], ("CAT", "a_b")), "id", 2, ("A b", "cat"))[0].tolist() == [1, 0]
+    with pytest.raises(InputError, match="classes CAT; accepted: classes of the model: Cat, cat"):
+        match_labels(Labels([0], ("CAT",)), "id", 2, ("Cat", "cat"))
+    birds = ("crane", "wren", "crane")  # as ImageNet has them: a bird and a machine
+    assert match_labels(Labels([0, 1, 2], birds), "id", 3, birds)[0].tolist() == [0, 1, 2]
 
 
 def test_labels_without_names_are_numbers() -> None:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from abnn.data.images import EXTENSIONS
 from abnn.errors import FileFormatError, InputError, explain
+from abnn.files import walk
 
 PARQUET = ".parquet"
 ACCEPTED = "a folder, a Parquet file, or a text file with the name of an image in each line"
@@ -110,11 +111,10 @@ def _is_parquet(name: bytes) -> bool:
 def _below(folder: Path) -> Iterator[bytes]:
     """Yield images and Parquet files below a folder in a fixed order; hidden ones and those that begin with _ are left out."""
     start = os.fsencode(folder)
-    for place, folders, files in os.walk(start):
-        folders[:] = sorted(each for each in folders if not each.startswith((b".", b"_")))
-        for file in sorted(files):
+    for place, names in walk(start, b".", b"_"):
+        for file in names:
             suffix = os.path.splitext(file)[1].lower().decode("ascii", "replace")
-            if not file.startswith((b".", b"_")) and suffix in EXTENSIONS | {PARQUET}:
+            if suffix in EXTENSIONS | {PARQUET}:
                 yield os.path.relpath(os.path.join(place, file), start)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,8 +23,6 @@ WINDOW = 1024
 """Rows that lie this close together are read at once; others alone, for a rare class must not fill the memory."""
 AT_ONCE = 2**28
 """Bytes that are unpacked at once; an array that needs more and is compressed below a hundredth is refused as a bomb."""
-UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, RuntimeError, MemoryError)
-"""What numpy and zipfile raise about damaged files."""
 
 
 class MemorySource(Source):
@@ -62,7 +59,7 @@ class ArraySource(Source):
             self._check_rows(rows)
             self.row_shape, self.row_bytes = rows.shape[1:], rows.row_bytes
             self.labels = self._labels(len(rows), arrays.get(LABELS[self.kind]))
-            names = tuple(str(each) for each in arrays["names"]) if "names" in arrays else None
+            names = self._names(arrays.get("names"))
         self.class_names = class_names or names
         if self.kind == "images" and self.raw(0, min(len(self), 64)).max() == 1:  # all black for the model
             actual, fix = "values of 0 and 1 only", "Multiply them by 255."
@@ -104,7 +101,7 @@ class ArraySource(Source):
             raise InputError(explain("source", f"{self.path}, which does not exist", "an .npz file")) from None
         except AbnnError:
             raise
-        except UNREADABLE as error:
+        except Exception as error:  # noqa: BLE001 - zipfile and numpy's parser of headers raise many kinds on damaged files
             raise FileFormatError(
                 f"{self.path} cannot be read ({error}); it is damaged, cut short or no .npz: write it again with "
                 "numpy.savez(path, images=..., labels=...)."
@@ -140,6 +137,14 @@ class ArraySource(Source):
             fix = f"For a model of classes; leave `{LABELS[self.kind]}` out if the inputs have none."
             raise InputError(explain(argument, str(labels.dtype), "whole numbers, the classes", fix))
         return labels.astype(np.int64)
+
+    def _names(self, names: np.ndarray | None) -> tuple[str, ...] | None:
+        if names is None:
+            return None
+        if names.ndim != 1:
+            actual = f"an array of shape {names.shape}"
+            raise InputError(explain(f"names of {self.path}", actual, "one row of names, one for each class"))
+        return tuple(map(str, np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names))
 
 
 class _Rows:

@@ -1,11 +1,12 @@
 """Classes by name: those of a source as a model numbers them, and some classes of a source.
 
-Names are matched without regard to case, and "_" counts as a space.
+Names that are equal match; else those that are alone in being equal without regard to case, with "_" as a space.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,9 +29,8 @@ def match_labels(
     if tier == "full" or (labels < 0).all():
         return without, None
     check_labels(source)
-    if names is not None and class_names is not None:
-        number = number_classes(class_names)
-        mapping = np.array([number.get(plain_name(name), -1) for name in names] + [-1], np.int64)
+    if names is not None and class_names is not None and list(names) != list(class_names):
+        mapping = np.array([*find_classes(names, class_names), -1], np.int64)
         strange = [names[label] for label in np.unique(labels[labels >= 0]) if mapping[label] < 0]
         if strange and tier == "id":
             accepted = f"classes of the model: {_listed(class_names)}"
@@ -61,12 +61,15 @@ def check_labels(source: Source) -> None:
         raise InputError(explain(argument, actual, "a name for each label"))
 
 
-def number_classes(names: Sequence[str]) -> dict[str, int]:
-    """Return the place of each class by its plain name."""
-    return {plain_name(name): place for place, name in enumerate(names)}
+def find_classes(wanted: Sequence[str], names: Sequence[str]) -> list[int]:
+    """Return the place of each wanted class among ``names``, -1 for one that is not there or could be several of them."""
+    plain = [_plain(name) for name in names]
+    counts, exact = Counter(plain), {name: place for place, name in enumerate(names)}
+    alone = {name: place for place, name in enumerate(plain) if counts[name] == 1}
+    return [exact.get(name, alone.get(_plain(name), -1)) for name in wanted]
 
 
-def plain_name(name: str) -> str:
+def _plain(name: str) -> str:
     return name.strip().casefold().replace("_", " ")
 
 
@@ -107,11 +110,9 @@ def choose_classes(source: Source, classes: Sequence[str], name: str) -> Subset:
     if names is None:
         fix = "Put an array `names` into the .npz file, or the images into one sub-folder for each class."
         raise InputError(explain("classes", f"{source.name!r}, whose classes have no names", "names of classes", fix))
-    number = number_classes(names)
-    for each in classes:
-        if plain_name(each) not in number:
-            raise unknown(argument, each, names)
-    places = [number[plain_name(each)] for each in classes]
+    places = find_classes(classes, names)
+    if -1 in places:
+        raise unknown(argument, classes[places.index(-1)], names)
     if len(set(places)) < len(places):
         raise InputError(explain(argument, ", ".join(classes), "every class once"))
     check_labels(source)

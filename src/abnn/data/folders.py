@@ -13,6 +13,7 @@ from abnn.data.form import InputForm
 from abnn.data.images import EXTENSIONS, read_input
 from abnn.data.source import Chunk, Source
 from abnn.errors import InputError, explain, readable
+from abnn.files import walk
 
 THREADS = min(4, os.cpu_count() or 1)
 
@@ -54,13 +55,12 @@ class FolderSource(Source):
 def _listing(root: Path) -> tuple[list[str], int]:
     """Return paths of all images below the folder, with "/", in a fixed order, and the number of other files."""
     images, others = [], 0
-    for folder, folders, files in os.walk(root):
-        folders[:] = [each for each in folders if not each.startswith(".")]
-        for file in files:
-            if Path(file).suffix.lower() in EXTENSIONS and not file.startswith("."):
-                images.append((Path(folder) / file).relative_to(root).as_posix())
+    for folder, names in walk(str(root), "."):
+        for name in names:
+            if Path(name).suffix.lower() in EXTENSIONS:
+                images.append((Path(folder) / name).relative_to(root).as_posix())
             else:
-                others += not file.startswith(".")
+                others += 1
     return sorted(images, key=lambda path: path.split("/")), others
 
 

@@ -18,6 +18,7 @@ from abnn.data import ArraySource, InputForm
 from abnn.data.images import EXTENSIONS, read_input
 from abnn.data.source import ahead
 from abnn.errors import InputError, explain, readable
+from abnn.files import walk
 
 STDIN = "-"
 MOST_STDIN = 256 * 2**20
@@ -83,10 +84,9 @@ def expand(texts: Iterable[str]) -> Iterator[str]:
 def _below(folder: str) -> Iterator[str]:
     """Yield images and arrays below a folder; hidden files and folders are left out."""
     empty = True
-    for place, folders, files in os.walk(folder):
-        folders[:] = sorted(each for each in folders if not each.startswith("."))
-        for file in sorted(files):
-            if not file.startswith(".") and Path(file).suffix.lower() in EXTENSIONS | {".npz"}:
+    for place, names in walk(folder, "."):
+        for file in names:
+            if Path(file).suffix.lower() in EXTENSIONS | {".npz"}:
                 empty = False
                 yield os.path.join(place, file)
     if empty:
