@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import abnn
 from abnn.config import preset
@@ -15,7 +17,7 @@ from abnn.errors import InputError
 from abnn.outliers import make_outliers
 from abnn.train.loss import loss, plain_along
 from abnn.train.steps import Steps
-from tests.conftest import generator, randomise_attachments, with_score
+from tests.conftest import generator, mlp, randomise_attachments, with_score
 from tests.train.test_fit import attached, data
 from tests.train.test_steps import PlainFabric, sgd
 
@@ -103,6 +105,47 @@ def test_wrong_input() -> None:
         loss(attached().backbone, x, y)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="labels from"):
         loss(attached(), x, y + 3)
+
+
+class Extractor(nn.Module):
+    """A network whose first part passes no gradients on."""
+
+    def __init__(self, stop: str) -> None:
+        super().__init__()
+        self.stop, self.body, self.head = stop, mlp(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.stop == "checkpoint":
+            return self.head(checkpoint(self.body, x, use_reentrant=True))
+        with torch.no_grad() if self.stop == "no_grad" else contextlib.nullcontext():
+            x = self.body(x)
+        return self.head(x.detach() if self.stop == "detach" else x)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("stop", ["no_grad", "detach", "checkpoint"])
+def test_networks_that_stop_gradients_are_explained(stop: str) -> None:
+    x, y = torch.randn(64, 6, generator=generator(1)), torch.arange(64) % 3
+    network = Extractor(stop).eval()
+    model = abnn.attach(network, x[:1], at="body.2")
+    batches = [(x[:32], y[:32]), (x[32:], y[32:])]
+    for call in (lambda: loss(model, x, y), lambda: abnn.fit(model, batches, epochs=1, progress=False)):
+        with pytest.raises(InputError, match="model: .*no gradient through to its attachments, at body.2.*epochs=0"):
+            call()
+    with warnings.catch_warnings(action="ignore"):
+        abnn.fit(model, batches, epochs=0, progress=False)
+    assert model.is_judge
+    behind = abnn.attach(network, x[:1], at="head")
+    loss(behind, x, y).backward()
+    assert any(gradient.any() for gradient in gradients(behind))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_batches_with_one_target_have_a_usual_loss(rows: int) -> None:
+    """Before a fit the spread of targets is that of the batch; a batch of one has none."""
+    x = torch.randn(rows, 6, generator=generator(1))
+    model = abnn.attach(mlp(6, 1), x[:1], task="regression")
+    assert loss(model, x, torch.full((rows, 1), 0.5)).item() < 1e6
 
 
 def test_predictions_do_not_see_what_a_step_does() -> None:

@@ -24,7 +24,7 @@ from abnn.config import Objective
 from abnn.errors import AttachError, InputError, explain
 from abnn.model.evidence import Evidence
 from abnn.tasks.base import Task, Usual, wrong_outputs
-from abnn.tasks.spread import Spread
+from abnn.tasks.spread import Spread, centre_and_unit
 
 PARTS = ["width", "noise", "change of mind", "extremity"]
 SMALL = 1e-3  # is added to "change of mind", so that its logarithm is finite
@@ -112,9 +112,7 @@ class Regression(Task):
         """Return centre and unit of targets: those of the fit, else those of this batch."""
         spread = self.spread
         assert spread is not None
-        if spread.measured:
-            return spread.centre, spread.unit
-        return target.mean(0), target.std(0, correction=0).clamp_min(1e-6)
+        return (spread.centre, spread.unit) if spread.measured else centre_and_unit(target)
 
     def _loss(
         self, goal: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None, severity: Any, generator: Any

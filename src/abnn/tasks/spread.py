@@ -128,9 +128,9 @@ class Spread(nn.Module):
     @torch.no_grad()
     def measure(self, targets: Tensor) -> None:
         """Set centre and unit of the targets from some of them, [N, D]."""
-        self.centre.copy_(targets.mean(0))
-        spread = targets.std(0, correction=0)
-        self.unit.copy_(torch.where(spread > 1e-6 * (1e-6 + targets.abs().amax(0)), spread, torch.ones_like(spread)))
+        centre, unit = centre_and_unit(targets)
+        self.centre.copy_(centre)
+        self.unit.copy_(unit)
         self._measured = True
 
     @torch.no_grad()
@@ -188,6 +188,12 @@ class Spread(nn.Module):
         variance = usual + candidates[:, None, None] * self.outside(evidence.variances)[None]
         loss = (variance.log() + error / variance).mean(1)
         return candidates[loss.argmin(0)]
+
+
+def centre_and_unit(targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation of targets, [N, D]; the unit is 1 where all are the same."""
+    unit = targets.std(0, correction=0)
+    return targets.mean(0), torch.where(unit > 1e-6 * (1e-6 + targets.abs().amax(0)), unit, torch.ones_like(unit))
 
 
 def log_variance(features: Tensor, squares: Tensor, ridge: float, prior: Tensor | None = None) -> Tensor:

@@ -69,6 +69,7 @@ def loss(
             plain_along(model, comes_along),
         ):
             data_loss, kl, _, plain = losses.data_loss(x, y, True, plain)
+        check_learns(model, data_loss)
         if chosen_outliers is None:
             return data_loss + kl
         layout = chosen_outliers.layout_for(model)
@@ -153,6 +154,17 @@ def check_model(model: Any) -> None:
     if any(parameter.is_inference() for parameter in model.parameters()):
         actual = "parameters made under torch.inference_mode(), which cannot learn"
         raise InputError(explain("model", actual, "ordinary ones", "Build the network and attach outside of it."))
+
+
+def check_learns(model: AttachedNetwork, data_loss: Tensor) -> None:
+    """Raise an error where no gradient of the loss reaches the attachments."""
+    if torch.is_grad_enabled() and not data_loss.requires_grad:
+        actual = f"a network that lets no gradient through to its attachments, at {', '.join(model.block_names)}"
+        fix = (
+            "Take torch.no_grad(), inference_mode(), detach() and reentrant checkpointing out of what comes after them, "
+            "or attach after it with at=... Without either, fit with epochs=0 learns the score alone."
+        )
+        raise InputError(explain("model", actual, "one whose output depends on them, with gradients", fix))
 
 
 def choose_outliers(outliers: Any, name: str) -> Outliers | None:

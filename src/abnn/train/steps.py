@@ -11,7 +11,7 @@ from abnn.config import Objective
 from abnn.model.blocks import evaluating
 from abnn.model.network import AttachedNetwork
 from abnn.outliers import OutlierBatch, Outliers
-from abnn.train.loss import Losses, plain_along, touching
+from abnn.train.loss import Losses, check_learns, plain_along, touching
 from abnn.train.optimizers import can_follow
 from abnn.train.trainable import Trainable
 
@@ -106,6 +106,7 @@ class Steps(Trainable):
         learning = self._parameters if self.joint else self.attachments
         with touching(learning, self._parameters), plain_along(self.model, self.plain_comes_along and plain is None):
             loss, kl, right, plain = self.losses.data_loss(x, y, True, plain)
+            check_learns(self.model, loss)
             self.fabric.backward(loss + kl)
         if not goal.together:
             self._learn(everything=False)
