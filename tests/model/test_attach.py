@@ -463,6 +463,48 @@ def test_unreachable_blocks_are_refused() -> None:
             abnn.attach(network, example)
 
 
+class Hooked(nn.Module):
+    """A hook keeps features of a block, and the last layer reads them."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.body, self.head, self.kept = mlp(4, 8, 8), nn.Linear(16, 3), {"features": torch.zeros(0)}
+        self.feature = torch.zeros(0)
+
+        def closure(module: nn.Module, args: Any, output: Tensor) -> None:
+            self.kept["features"] = output
+
+        hook = {"closure": closure, "method": self.keep, "attribute": self.keep_as_attribute}[way]
+        self.body[0].register_forward_hook(hook)
+        self.way = way
+
+    def keep(self, module: nn.Module, args: Any, output: Tensor) -> None:
+        self.kept["features"] = output
+
+    def keep_as_attribute(self, module: nn.Module, args: Any, output: Tensor) -> None:
+        self.feature = output
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x)
+        kept = self.feature if self.way == "attribute" else self.kept["features"]
+        return self.head(torch.cat([x, kept], dim=1))
+
+
+@pytest.mark.parametrize("way", ["closure", "method"])
+def test_hooks_may_keep_features_in_dicts(way: str) -> None:
+    network, x = Hooked(way).eval(), torch.randn(5, 4, generator=generator(1))
+    model = attach_with(network, x[:1], at="body.2", draws=3)
+    assert agrees(randomise_attachments(model, 0.2), x)
+    for rows in (x, x[:2]):  # features of this batch, not of the last one
+        torch.testing.assert_close(model.predict(rows).samples[0], network(rows).softmax(1))
+        torch.testing.assert_close(model.predict(rows, draws=3).samples[1:], model.draw_logits(rows)[1:].softmax(2))
+
+
+def test_hooks_that_keep_features_in_attributes_are_refused() -> None:
+    with pytest.raises(AttachError, match="hooks .*in attributes"):
+        abnn.attach(Hooked("attribute"), torch.zeros(1, 4))
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,25 @@ def test_the_papers_network_can_be_read_beside() -> None:
     assert abnn.attach(backbone.eval(), torch.zeros(1, 3, 32, 32)).state.allows_beside
 
 
+def test_what_inference_tensors_hide_is_not_read_beside() -> None:
+    class Extractor(nn.Module):
+        """Features of a network that is known to be frozen."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = Changing(False), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.inference_mode():
+                features = self.body(x)
+            return self.head(features.clone())
+
+    network, x = Extractor().eval(), images()
+    model = abnn.attach(network, x[:1], at="head")
+    assert len(model.places) > 2 and not model.state.allows_beside
+    torch.testing.assert_close(model(x), network(x))
+
+
 @torch.no_grad()
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("changes", [True, False])

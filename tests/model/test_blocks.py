@@ -195,6 +195,12 @@ def test_bad_examples_are_explained(example: Any, message: str) -> None:
         check_example(paper(), example)
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_networks_without_weights_in_memory_are_explained(device: str) -> None:
+    with pytest.raises(InputError, match="backbone: got a network on the meta device.*Load its weights first"):
+        check_example(paper().to("meta"), IMAGE.to(device))
+
+
 @pytest.mark.parametrize("shape", [(1, 3, 12, 12), (1, 12), (1, 1, 12, 12, 1)])
 def test_examples_on_which_the_network_fails(shape: tuple[int, ...]) -> None:
     network = paper()

@@ -50,7 +50,7 @@ class PassState:
         self.features: list[Tensor] | None = [] if noting else None
         self.last: Tensor | None = None
         self.allows_beside = self.beside = False
-        self.reads: list[tuple[Tensor, int]] | None = None
+        self.reads: list[tuple[Tensor, int | None]] | None = None
         self._masks: dict[int, Tensor] = {}  # by thread
 
     @property
@@ -75,7 +75,7 @@ class PassState:
         """Add the features of a tensor. Nothing happens in passes that note nothing, and in the second run of two."""
         if self.features is not None and self.twice.outputs is None:
             if self.reads is not None:
-                self.reads.append((tensor, tensor._version))
+                self.reads.append((tensor, None if tensor.is_inference() else tensor._version))
             with beside(tensor.device, self.beside, tensor, self.mask):
                 self.features.append(note(tensor[: self.rows], layout, self.mask))
 

@@ -64,14 +64,17 @@ def rejoin(device: torch.device) -> None:
 
 
 def changes_outputs(run: Pass, x: Batch) -> bool:
-    """Return whether the network later changes, in place, its input or outputs of blocks that are places."""
-    reads: list[tuple[Tensor, int]] = []
+    """Return whether the network later changes, in place, its input or outputs of blocks that are places.
+
+    True as well where that cannot be known: tensors of inference mode do not count writes.
+    """
+    reads: list[tuple[Tensor, int | None]] = []
     run.state.reads = reads
-    with torch.inference_mode(False), torch.no_grad():  # tensors of inference mode do not count writes
+    with torch.inference_mode(False), torch.no_grad():
         run(x.clone())
     run.take_features()
     run.state.reads = None
-    return any(tensor._version != version for tensor, version in reads)
+    return any(version is None or tensor._version != version for tensor, version in reads)
 
 
 def is_possible(device: torch.device) -> bool:

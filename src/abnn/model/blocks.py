@@ -304,6 +304,9 @@ def check_example(network: nn.Module, example: object) -> Any:
         shape = tuple(example.shape)
         raise InputError(explain("example", f"shape {shape}", "a batch of at least one input", "Pass x[:1], not x[0]."))
     weight = next(network.parameters(), None)
+    if weight is not None and weight.is_meta:
+        fix = "Load its weights first."
+        raise InputError(explain("backbone", "a network on the meta device", "a network with weights", fix))
     if weight is not None and weight.device != example.device:
         raise InputError(
             explain(

@@ -25,7 +25,7 @@ COARSE = 1e-4  # relative rounding; only half precision is coarser
 def choose_fold(model: AttachedNetwork, example: Batch) -> None:
     """Fold draws at the first attachment if the output is that of separate draws, else at the network's input."""
     inputs = _three_inputs(example)
-    with torch.no_grad():
+    with torch.no_grad(), _explained():
         # The noise is so large that any mix-up of draws or inputs shows.
         noise = map_noise(seeded_noise(model.layers, range(2), 0), lambda part: (10 * part).to(model.device))
         with _counting_calls(model) as calls:
@@ -56,7 +56,8 @@ def choose_fold(model: AttachedNetwork, example: Batch) -> None:
     if problem is not None:
         raise AttachError(
             f"backbone: folding draws into the batch changes its output ({problem}). It seems to mix the inputs of a "
-            "batch or not to have the batch first; accepted: a network that treats each input of a batch by itself."
+            "batch, not to have the batch first, or to keep features of hooks in attributes; accepted: a network that "
+            "treats each input of a batch by itself, whose modules pass features on as inputs and outputs."
         )
     if model.comes_along:  # it runs twice and still computes what comes before the attachment once, see Twice
         return
@@ -67,6 +68,21 @@ def choose_fold(model: AttachedNetwork, example: Batch) -> None:
         AbnnWarning,
         stacklevel=3,
     )
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Inside, an error of the network becomes one that says that attachments made it fail."""
+    try:
+        yield
+    except AttachError:
+        raise
+    except Exception as error:
+        raise AttachError(
+            f"backbone: fails in a trial pass with attachments ({summary(error)}); accepted: a network whose modules "
+            "pass features on as inputs and outputs. Replace hooks that keep features in attributes, and what else "
+            "one module stores for another."
+        ) from error
 
 
 def _three_inputs(example: Batch) -> Any:

@@ -3,14 +3,18 @@
 Each module is copied without its contents. It shares parameters and buffers with the original. Mode, plain attributes,
 lists, dicts and the noise that it holds are its own. So a pass can be in eval mode, hold other draws and note
 features while the network is used elsewhere, and nothing has to be locked or put back.
+
+Hooks are the network's own. Lists and dicts in which a hook may store features stay shared, or the pass would not find
+them. Such a network can run in one thread at a time only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -30,7 +34,7 @@ def shadow(root: nn.Module, swaps: Mapping[int, Any] | None = None) -> Twins:
 
     swaps  replacements of plain attributes of the modules, by the id of the original
     """
-    copies = _Copies(dict(swaps or {}))
+    copies = _Copies({**_written_by_hooks(root), **(swaps or {})})
     copies.add(root)
     return copies.twins
 
@@ -100,6 +104,24 @@ class _Copies:
             return value
         self.copies[id(value)] = copy
         return copy
+
+
+def _written_by_hooks(root: nn.Module) -> dict[int, Any]:
+    """Return the lists and dicts of all modules that hooks refer to, by their id."""
+    owners = {each for module in root.modules() for each in _owners_of_hooks(module)}
+    values = (value for owner in owners for value in owner.__dict__.values())
+    return {id(value): value for value in values if type(value) in (dict, OrderedDict, list)}
+
+
+def _owners_of_hooks(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules that hooks of ``module`` are methods of, or have in their closures."""
+    for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
+        for cell in getattr(hook, "__closure__", None) or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                if isinstance(cell.cell_contents, nn.Module):
+                    yield cell.cell_contents
+        if isinstance(owner := getattr(hook, "__self__", None), nn.Module):
+            yield owner
 
 
 def _is_compiled(module: nn.Module) -> bool:
