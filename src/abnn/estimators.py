@@ -94,6 +94,8 @@ class _Estimator(BaseEstimator):
                 _check_outputs(network, x[rest[:1]], outputs)
                 self._train(network, x[rest], y[rest], DECAYS[0])
             network.eval()
+            if self.module is None:  # in float64, what is said of a row does not depend on the rows beside it
+                network, x = network.double(), self._inputs(X)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", AbnnWarning)  # about few rows: predictions and verdicts say the rest
                 model = attach(network, x[rest[:1]], task=self.task, seed=seed)
@@ -158,10 +160,14 @@ class _Estimator(BaseEstimator):
 
     def _predict(self, X: Any) -> Prediction:
         check_is_fitted(self, "model_")
-        return self.model_.predict(self._rows(validate_data(self, X, reset=False)))
+        return self.model_.predict(self._inputs(validate_data(self, X, reset=False)))
 
     def _rows(self, X: np.ndarray) -> Tensor:
         return torch.from_numpy(np.array(X, dtype=np.float32))
+
+    def _inputs(self, X: np.ndarray) -> Tensor:
+        """Return rows as the attached network takes them: in float64, but for a ``module`` in float32."""
+        return self._rows(X).double() if self.module is None else self._rows(X)
 
     def uncertainty(self, X: Any) -> np.ndarray:
         """Return the score of each row, larger = more uncertain."""
