@@ -103,6 +103,28 @@ def test_another_job_in_the_same_folder_is_refused(saved: Path, pictures: Path, 
         run(saved, pictures, output)
 
 
+def test_a_first_try_that_failed_is_no_job(saved: Path, pictures: Path, tmp_path: Path, here: Here) -> None:
+    """Where nothing is scored yet, nothing is lost: the same folder takes another question, as after a wrong option."""
+    here.most = 0
+    with pytest.raises(KeyboardInterrupt):
+        run(saved, pictures / "0", tmp_path / "out")
+    here.most = None
+    assert run(saved, pictures, tmp_path / "out") == run(saved, pictures, tmp_path / "calm")
+    assert read(tmp_path / "out") == read(tmp_path / "calm")
+
+
+@pytest.mark.parametrize("name, value", [("size", 0), ("batch_size", 0), ("workers", 0), ("device", "tpu")])
+def test_settings_are_checked_first(name: str, value: object) -> None:
+    with pytest.raises(InputError, match=f"{name}: got {value!r}; accepted: "):
+        ScoreConfig(**{name: value})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_said(saved: Path, pictures: Path, tmp_path: Path, here: Here) -> None:
+    with pytest.raises(InputError, match="device: got 'cuda'; accepted: .*there is no GPU"):
+        run(saved, pictures, tmp_path / "out", config=ScoreConfig(device="cuda"))
+
+
 def test_a_damaged_part_is_named(saved: Path, pictures: Path, tmp_path: Path, here: Here) -> None:
     expected = run(saved, pictures, tmp_path / "out")
     part = tmp_path / "out" / "part-0000001.parquet"

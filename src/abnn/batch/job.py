@@ -110,9 +110,10 @@ def _prepare(model: Path, source: str, output: Path, config: ScoreConfig) -> Wor
             raise InputError(explain("OUTPUT", actual, "a new folder, or one that abnn score wrote to"))
         _plan(source, output, config, asked)
     saved = _read_job(place)
-    other = [name for name, value in asked.items() if saved.get(name) != value]
-    if config.column is not None and saved["column"] != config.column:
-        other.append("column")
+    other = _differences(saved, asked, config)
+    if other and next(output.glob("part-*"), None) is None:  # nothing is lost where the first try failed
+        _plan(source, output, config, asked)
+        saved, other = _read_job(place), []
     if other:
         told = ", ".join(f"{name} {saved.get(name)!r}" for name in other)
         raise InputError(explain("OUTPUT", f"{output}, where a job with {told} began", "the same job again", ANEW))
@@ -121,6 +122,12 @@ def _prepare(model: Path, source: str, output: Path, config: ScoreConfig) -> Wor
     own = {name: saved[name] for name in asked if name != "input"}
     paths = {"model": str(model.absolute()), "output": str(output.absolute()), "root": saved["root"]}
     return Work(**own, **paths, column=saved["column"], device=config.device)
+
+
+def _differences(saved: dict[str, Any], asked: dict[str, Any], config: ScoreConfig) -> list[str]:
+    """Return the names of settings in which a job differs from the one that began."""
+    other = [name for name, value in asked.items() if saved.get(name) != value]
+    return [*other, "column"] if config.column not in (None, saved["column"]) else other
 
 
 def _plan(source: str, output: Path, config: ScoreConfig, asked: dict[str, Any]) -> None:

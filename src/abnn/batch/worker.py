@@ -19,13 +19,14 @@ import torch
 from abnn.batch.plan import read_shard
 from abnn.batch.reading import Ahead, Batch, image_reader, read_raw, text_reader
 from abnn.data import InputForm
-from abnn.errors import AbnnError, NotFittedError
+from abnn.errors import AbnnError, InputError, NotFittedError, at_least_one, explain, unknown
 from abnn.export.artefact import Exported, ask, is_exported, kind_of
 from abnn.files import write_bytes
 from abnn.store.names import class_names_of
 from abnn.store.saved import load_model
 
 PLAN, ABOUT = "_plan.parquet", b"abnn"
+DEVICES = ("auto", "cpu", "cuda")
 NUMBERS = pa.list_(pa.float32())
 NAME = pa.dictionary(pa.int32(), pa.string())
 OWN = {
@@ -65,6 +66,14 @@ class ScoreConfig:
     ray: str | None = None
     workers: int | None = None
     device: str = "auto"
+
+    def __post_init__(self) -> None:
+        at_least_one("size", self.size)
+        at_least_one("batch_size", self.batch_size)
+        if self.workers is not None:
+            at_least_one("workers", self.workers)
+        if self.device not in DEVICES:
+            raise unknown("device", self.device, DEVICES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +117,8 @@ class Scorer:
 
             torch.set_num_threads(work.threads)
             model = load_model(work.model, work.backbone, work.weights)
+            if work.device == "cuda" and not torch.cuda.is_available():
+                raise InputError(explain("device", "'cuda'", '"auto" or "cpu": there is no GPU where this worker runs'))
             on_gpu = work.device != "cpu" and torch.cuda.is_available()
             (model if isinstance(model, torch.nn.Module) else model.network).to("cuda" if on_gpu else "cpu")
         self.schema = pa.schema({"id": pa.string(), **OWN[kind_of(model)], **LAST})
