@@ -505,6 +505,10 @@ def test_what_is_no_checkpoint(checkpoint: Path, tmp_path: Path, monkeypatch: py
         run(tmp_path / "model")
     monkeypatch.setitem(saved.LOADERS, "foreign", lambda path, network: (path.name, network))
     assert saved.load_model(tmp_path / "model") == ("model", None)
+    (tmp_path / "exported").mkdir()
+    write_json(tmp_path / "exported" / "export.json", {})
+    with pytest.raises(InputError, match="checkpoint: got .*, which was exported; accepted: a folder that model.save"):
+        run(tmp_path / "exported")
     misnamed = shutil.copytree(checkpoint, tmp_path / "misnamed")
     description = json.loads((misnamed / "abnn.json").read_text())
     description["extra"]["class_names"] = ["one"]

@@ -350,6 +350,8 @@ def test_what_a_user_can_get_wrong(place: Path, tmp_path: Path) -> None:
     (tmp_path / "val" / "val" / "upwards").mkdir(parents=True)
     for name in ("sideways", "upwards"):
         Image.new("L", (8, 8)).save(tmp_path / "val" / "val" / name / "a.png")
+    for part in ("train", "test"):
+        write_images(tmp_path / "split" / part, 30)
     write_images(tmp_path / "bad", 60)
     (tmp_path / "bad" / "top" / "x.png").write_bytes(b"?")
     (tmp_path / "taken" / "model").mkdir(parents=True)
@@ -361,6 +363,7 @@ def test_what_a_user_can_get_wrong(place: Path, tmp_path: Path) -> None:
         ({"--data": tmp_path / "flat"}, "with no sub-folders"),
         ({"--data": tmp_path / "few"}, "8 held-out images; accepted: at least 19 to promise 5.0%"),
         ({"--data": tmp_path / "val"}, "with the classes sideways, upwards"),
+        ({"--data": tmp_path / "split"}, "with classes in train/ and test/; accepted: train/ and val/. Rename test/"),
         ({"--data": tmp_path / "bad"}, "images that cannot be read: top/x.png"),
         ({"--backbone": "resnt18"}, "Did you mean"),
         ({"--backbone": "mynets"}, "given as module:function"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,14 @@ def test_rows_go_to_a_file_with_the_options_beside_it(output: Path, image: Path,
     assert 'device = "cpu"' in used.read_text()
     file.unlink()
     assert call("predict", "--config", used).exit_code == 0 and file.exists()  # the same run again
+
+
+def test_odd_names_come_back_from_the_file_of_options(output: Path, image: Path, tmp_path: Path) -> None:
+    odd = shutil.copy(image, tmp_path / 'a\x7f\t"\\ ü.png')
+    file = tmp_path / "rows.csv"
+    assert call("predict", output, odd, "--output", file, "--exit-zero").exit_code == 0
+    file.unlink()
+    assert call("predict", "--config", tmp_path / "rows.run.toml").exit_code == 0 and file.exists()
 
 
 def test_other_endings_are_refused_before_any_work(output: Path, image: Path, tmp_path: Path) -> None:

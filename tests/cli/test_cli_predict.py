@@ -332,6 +332,9 @@ def test_drift_is_watched_from_call_to_call(folder: Path, tmp_path: Path) -> Non
     other = DriftMonitor([0.0], [1, 1])
     other.save(state)
     assert "kept for another model" in str(run(folder / "model", folder / "good", "--drift", state).exception)
+    state.unlink()
+    refused = run(folder / "model", folder / "good", "--drift", state, "--draws", "9")
+    assert "--draws 9; accepted: --draws 4, as calibrated" in str(refused.exception) and not state.exists()
     bare(folder)
     assert "nothing to compare" in str(run(folder / "bare", folder / "good", "--drift", state).exception)
 

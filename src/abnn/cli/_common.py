@@ -90,7 +90,8 @@ def write_options(path: Path) -> None:
     lines = [f"# abnn {name}, version {__version__}"]
     for option, each in values.items():
         if each is not None:
-            option, value = option.replace("_", "-"), json.dumps(each, default=str, ensure_ascii=False)  # TOML as well
+            option, value = option.replace("_", "-"), json.dumps(each, default=str, ensure_ascii=False)
+            value = value.replace("\x7f", "\\u007f")  # then it is TOML as well
             foreign = any(0xD800 <= ord(letter) < 0xE000 for letter in value)  # bytes of a file's name, no UTF-8
             lines.append(f"# {option} has a name that no text file can hold" if foreign else f"{option} = {value}")
     write_text(path, "\n".join(lines) + "\n")

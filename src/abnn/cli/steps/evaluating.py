@@ -21,6 +21,7 @@ from abnn.evaluate.collect import all_scores
 from abnn.evaluate.evaluation import Evaluation, SetResult
 from abnn.evaluate.records import Record, read_record, write_record
 from abnn.evaluate.resume import Settings, TieredSource, evaluate_source
+from abnn.export.artefact import is_exported
 from abnn.files import check_writable
 from abnn.scores import SCORES, without_statistics
 from abnn.store.names import class_names_of
@@ -35,6 +36,9 @@ def run(request: EvaluateRequest) -> None:
     """Score all sets, and write records, table and page."""
     started, output = time.perf_counter(), request.output
     check_writable("--output", output, folder=True)
+    if is_exported(request.checkpoint):
+        actual, fix = f"{request.checkpoint}, which was exported", "Evaluate the model that it was exported from."
+        raise InputError(explain("checkpoint", actual, "a folder that model.save() wrote", fix))
     model, place = open_model(request.checkpoint, request.backbone, request.weights, request.device)
     form, triage = InputForm.of(model), getattr(model, "triage", None)
     draws, seed = draws_and_seed(model, request.draws, request.seed)

@@ -62,7 +62,11 @@ def open_folders(root: Path) -> tuple[FolderSource, FolderSource | None]:
     held_out = [name for name in HELD_OUT_NAMES if (root / name).is_dir()]
     if (root / "train").is_dir() and held_out:
         return _classes(root / "train"), _classes(root / held_out[0])
-    return _classes(root), None
+    source = _classes(root)
+    if {"train", "test"} <= set(source.class_names or ()) and all(file.count("/") > 1 for file in source.files):
+        fix = f"Rename test/ to val/, or pass {root / 'train'}, of which a share is then held out."
+        raise InputError(explain("--data", f"{root}, with classes in train/ and test/", "train/ and val/", fix))
+    return source, None
 
 
 def look(source: FolderSource) -> Look:

@@ -135,7 +135,7 @@ def run(request: PredictRequest) -> int:
         check_writable("--drift", request.drift)
     model, _ = open_model(request.model, request.backbone, request.weights, request.device)
     check_about_classes(model)
-    monitor = None if request.drift is None else _open_monitor(model, request.drift)
+    monitor = None if request.drift is None else _open_monitor(model, request.drift, request.draws)
     already = monitor is not None and monitor.alarmed
     try:
         counts = _predict_all(request, model, names, writer, monitor)
@@ -202,9 +202,12 @@ def _predict(model: Any, names: list[str], x: Any, draws: int | None, seed: int 
     return [Row(*row) for row in zip(names, labels, words, probs.max(1).tolist(), answers.score.tolist(), verdicts)]
 
 
-def _open_monitor(model: Any, path: Path) -> Any:
+def _open_monitor(model: Any, path: Path, draws: int | None) -> Any:
     if getattr(model, "triage", None) is None:
         raise InputError(explain("--drift", str(path), "a model with thresholds, for there is nothing to compare with"))
+    if draws not in (None, model.triage.draws):
+        accepted = f"--draws {model.triage.draws}, as calibrated: scores of another number cannot be compared"
+        raise InputError(explain("--drift", f"--draws {draws}", accepted, "Leave out --draws, or --drift."))
     try:
         return resume_monitor(model.triage.monitor(), path)
     except FileFormatError as error:
