@@ -23,7 +23,7 @@ STEPS = {"fit": 300, "evaluate": 110, "save": 13, "calibrate": 37, "drift": 5, "
 def test_a_struck_job_leaves_the_old_or_the_new_and_recovers(name: str, samples: Path, tmp_path: Path) -> None:
     job = jobs(make_fitted(samples, pages=False), pages=False)[name]
     operations, before, after = measure(job, tmp_path / "work")
-    assert operations > 5 and before != after
+    assert operations >= 5 and before != after  # one file: its folder, open, write, flush, rename
     for place, mode in enumerate(MODES):
         for number in range(1 + place, operations + 1, STEPS[name]):
             outcome = try_point(job, number, mode, before, after, tmp_path / "work")
