@@ -135,9 +135,14 @@ def test_a_fit_measures_features_and_a_caller_may_know_better(monkeypatch: pytes
 
 def test_a_config_says_nothing_of_the_usual_layout() -> None:
     """So that checkpoints and records of images are those of before."""
-    plain = make_outliers("noise").with_range((0.0, 1.0), lambda: (torch.zeros(1), torch.ones(1)), FIRST)
+    convolution, linear = (
+        SimpleNamespace(backbone=layer, input_shape=(10, 4), input_dtype=torch.float32)
+        for layer in (nn.Conv1d(10, 2, 3), nn.Linear(4, 2))
+    )
+    unit = (torch.zeros(1), torch.ones(1))
+    plain = make_outliers("noise").prepared_for(convolution, (0.0, 1.0), lambda layout: unit)
     assert "layout" not in plain.to_config()
-    assert make_outliers("noise").with_range((0.0, 1.0), plain.with_range, LAST).to_config()["layout"] == LAST  # type: ignore[arg-type]
+    assert make_outliers("noise").prepared_for(linear, (0.0, 1.0), lambda layout: unit).to_config()["layout"] == LAST
 
 
 def test_a_spectrogram_is_no_image() -> None:

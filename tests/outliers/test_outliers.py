@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from abnn.errors import InputError, NotFittedError
@@ -522,7 +523,12 @@ def test_range_may_come_in_any_broadcastable_shape() -> None:
     assert torch.allclose(scalar(x, x[:, 0], severity=1.0).x, 1 - x, atol=1e-6)
 
 
-def never() -> tuple[Tensor, Tensor]:
+def taking(x: Tensor) -> SimpleNamespace:
+    """What generators ask of a model that takes such inputs."""
+    return SimpleNamespace(backbone=nn.Identity(), input_shape=tuple(x.shape[1:]), input_dtype=x.dtype)
+
+
+def never(layout: str) -> tuple[Tensor, Tensor]:
     raise AssertionError("the range was set already")
 
 
@@ -531,11 +537,11 @@ def test_own_range_stays_and_a_given_one_wins_on_a_copy(name: str) -> None:
     x = inputs((16, 1, 8, 8))
     own = make_outliers(name)
     assert own.needs_range
-    measured = own.with_range(None, lambda: measure_range([x]))
+    measured = own.prepared_for(taking(x), None, lambda layout: measure_range([x], layout))
     assert own.needs_range and not measured.needs_range
     own.prepare(-3.0, 3.0)
     before = own.to_config()
-    kept, given = own.with_range(None, never), own.with_range((0.0, 1.0), never)
+    kept, given = (own.prepared_for(taking(x), limits, never) for limits in (None, (0.0, 1.0)))
     assert kept.to_config() == own.to_config() == before and given.to_config()["range"] == [[0.0], [1.0]]
     a, b, c = (each(x, x[:, 0], generator()).x for each in (own, kept, given))
     assert torch.equal(a, b) and not torch.equal(a, c)
@@ -549,7 +555,7 @@ def test_a_part_keeps_the_range_that_it_was_given() -> None:
     part = Noise()
     part.prepare(0.0, 100.0)
     mixed = make_outliers("mixed", parts=[part, "invert"])
-    made = mixed.with_range(None, lambda: measure_range([x]))
+    made = mixed.prepared_for(taking(x), None, lambda layout: measure_range([x], layout))
     config = made.to_config()
     assert config["parts"][0]["range"] == [[0.0], [100.0]] and "range" not in config["parts"][1]
     again = make_outliers(json.loads(json.dumps(config)))

@@ -38,7 +38,8 @@ def model(pad: int | None = PAD) -> Any:
 
 def maker(name: str, known: bool = True, **options: Any) -> Outliers:
     outliers = make_outliers(name, **options)
-    return outliers.with_range(None, lambda: (torch.zeros(1), torch.ones(1)), None, model() if known else None)
+    tokens = model() if known else SimpleNamespace(backbone=nn.Identity(), input_dtype=torch.int64, input_shape=(12,))
+    return outliers.prepared_for(tokens, None, lambda layout: (torch.zeros(1), torch.ones(1)))
 
 
 def made(name: str, x: Any, severity: float | None = None, known: bool = True) -> Any:

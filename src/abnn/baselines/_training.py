@@ -101,8 +101,7 @@ def training_steps(
     batches = Batches(loader, trained, fabric, seed)
     maker = choose_outliers(method, outliers, example)
     if maker is not None:
-        layout = maker.layout_for(trained)
-        maker = maker.with_range(config.value_range, lambda: batches.value_range(layout), layout, trained)
+        maker = maker.prepared_for(trained, config.value_range, batches.value_range)
     sized = isinstance(whole, DataLoader) and hasattr(whole.dataset, "__len__")
     size = len(whole.dataset) if sized else sum(len(y) for _, y in whole)  # type: ignore[attr-defined]
     run = Run(network, fabric, batches, maker, epochs, size, held_out)

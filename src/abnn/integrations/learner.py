@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
@@ -54,10 +55,9 @@ class Learner(nn.Module):
             model.combined.fitted.fill_(False)
         if self.outliers is None:
             return
-        layout = self.outliers.layout_for(model)
         with preserved_random_state(*generators_of(batches)):
             first = (x for x, _ in islice(self._read(batches), MEASURED))
-            self.outliers = self.outliers.with_range(None, lambda: measure_range(first, layout), layout, model)
+            self.outliers = self.outliers.prepared_for(model, None, partial(measure_range, first))
 
     def begin_epoch(self, epoch: int) -> None:
         """Say which epoch begins, from 0."""

@@ -158,24 +158,22 @@ class Outliers(ABC):
         """The layout of the inputs of ``model``, unless this generator was told another."""
         return self.layout or layout_of(model)
 
-    def with_range(
-        self,
-        value_range: tuple[Any, Any] | None,
-        measure: Callable[[], Range],
-        layout: str | None = None,
-        model: Any = None,
+    def prepared_for(
+        self, model: Any, value_range: tuple[Any, Any] | None, measure: Callable[[str], Range]
     ) -> Outliers:
-        """A copy that has its range: ``value_range``, else its own, else what ``measure()`` finds; a layout, and ``model``'s words."""
-        result = self.copied()
-        if model is not None:
-            vocabulary = vocabulary_of(model)
-            for each in result.walk():
-                each.vocabulary = vocabulary
+        """Return a copy with the layout and the words of a model, and with a range of values.
+
+        value_range  (low, high); None: the range that this generator has
+        measure      returns the range of inputs in a layout; called where there is no other range
+        """
+        result, layout, vocabulary = self.copied(), self.layout_for(model), vocabulary_of(model)
+        for each in result.walk():
+            each.vocabulary = vocabulary
         result.layout = self.layout or (layout if layout != FIRST else None)  # a config names what is not usual
         if value_range is not None and result.uses_range:
             result.prepare(*value_range)
         if result.needs_range:
-            result.prepare_missing(*measure())
+            result.prepare_missing(*measure(layout))
         return result
 
     def copied(self) -> Outliers:

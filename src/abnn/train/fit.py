@@ -97,8 +97,7 @@ def fit(
         if model.task.spread is not None:
             model.task.measure_targets(batches.targets())
         if maker is not None:
-            layout = maker.layout_for(model)
-            maker = maker.with_range(config.value_range, lambda: batches.value_range(layout), layout, model)
+            maker = maker.prepared_for(model, config.value_range, batches.value_range)
         right_before = None if freeze else recall(model, batches.once())
         stack.enter_context(compiled([model.net], config.compile))
         optimizers = {

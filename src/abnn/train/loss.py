@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -72,8 +73,7 @@ def loss(
         check_learns(model, data_loss)
         if chosen_outliers is None:
             return data_loss + kl
-        layout = chosen_outliers.layout_for(model)
-        generate = chosen_outliers.with_range(value_range, lambda: measure_range([x], layout), layout, model)
+        generate = chosen_outliers.prepared_for(model, value_range, partial(measure_range, [x]))
         batch = generate(x, y, generator)
         with fresh_draws(model, goal.draws[2]), evaluating(model):
             outlier_loss, outlier_kl = losses.outlier_loss(batch.x, batch.y, batch.severity, generator, plain)

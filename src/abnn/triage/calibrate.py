@@ -167,9 +167,8 @@ def gather(
         length = len(loader) if isinstance(loader, Sized) else None
         task = bar.add_task("calibrating", total=length, status="scores of good inputs")
         generator = make_outliers(outliers)
-        layout = generator.layout_for(model)
-        limits = measure_range(good_inputs(), layout)
-        maker = generator.with_range(None, lambda: limits, layout, model)
+        limits = measure_range(good_inputs(), generator.layout_for(model))
+        maker = generator.prepared_for(model, None, lambda layout: limits)
         if len(repeated) > REPEATED_SHARE * len(learnt_from):
             accepted = "held-out inputs, which it has not seen"
             fix = "Else more good inputs than promised are not accepted. Hold data out before abnn.fit()."
