@@ -153,7 +153,7 @@ def test_nothing_stays_behind() -> None:
             run()
     handle.remove()
     state = twice.state.twice
-    assert not state.running and state.outputs is None and state.first_run is None and not state._by_thread
+    assert not state.running and state.outputs is None and state.first_run is None and not state._outputs
     assert torch.equal(twice.predict(x).samples, expected)
     twin = copy.deepcopy(twice)
     assert torch.equal(twin.predict(x).samples, expected) and isinstance(copy.deepcopy(state), Twice)
@@ -224,4 +224,4 @@ def test_threads_get_what_they_get_one_after_another(which: str) -> None:
     with ThreadPoolExecutor(8) as pool:
         results = [(index, pool.submit(jobs[index])) for _ in range(8) for index in range(len(jobs))]
     assert all(torch.equal(each.result(), expected[index]) for index, each in results)
-    assert not model.state.twice._by_thread and not model.state.twice._second_runs
+    assert not model.state.twice._outputs and not model.state.twice._is_second

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from abnn.bayes.layers import MeanField, bayesian_layers
-from abnn.model.attachments import Attachment, current_thread
+from abnn.model.attachments import Attachment
 from abnn.model.beside import beside
 from abnn.model.blocks import Block, first_tensor
 from abnn.model.bounded import Bounded
 from abnn.model.features import meaning, note
 from abnn.model.graft import StandIn
+from abnn.model.threads import PerThread
 from abnn.model.views import batches_in, spread
 
 
@@ -51,20 +52,20 @@ class PassState:
         self.last: Tensor | None = None
         self.allows_beside = self.beside = False
         self.reads: list[tuple[Tensor, int | None]] | None = None
-        self._masks: dict[int, Tensor] = {}  # by thread
+        self._mask: PerThread[Tensor] = PerThread()
 
     @property
     def mask(self) -> Tensor | None:
-        return self._masks.get(current_thread()) if self._masks else None
+        return self._mask.get()
 
     @contextlib.contextmanager
     def masked(self, mask: Tensor) -> Iterator[None]:
         """Inside, ``mask`` is the mask of the inputs, for this thread."""
-        self._masks[current_thread()] = mask
+        self._mask.put(mask)
         try:
             yield
         finally:
-            self._masks.pop(current_thread(), None)
+            self._mask.clear()
 
     @property
     def groups(self) -> int:
@@ -99,44 +100,37 @@ class Twice:
     """
 
     def __init__(self) -> None:
-        self._by_thread: dict[int, dict[int, Any]] = {}
-        self._second_runs: set[int] = set()
-
-    def __reduce__(self) -> Any:
-        return Twice, ()
+        self._outputs: PerThread[dict[int, Any]] = PerThread()
+        self._is_second: PerThread[bool] = PerThread()
 
     @property
     def running(self) -> bool:
         """Whether this thread is between the begin and the end of two runs."""
-        return len(self._by_thread) > 0 and current_thread() in self._by_thread
+        return self._outputs.get() is not None
 
     @property
     def outputs(self) -> dict[int, Any] | None:
         """Outputs of the first run by block, during the second run; else None."""
-        return (
-            self._by_thread[current_thread()]
-            if len(self._second_runs) > 0 and current_thread() in self._second_runs
-            else None
-        )
+        return self._outputs.get() if self._is_second.get() else None
 
     @property
     def first_run(self) -> dict[int, Any] | None:
         """Where blocks store their outputs, during the first run; else None."""
-        return self._by_thread[current_thread()] if self.running and current_thread() not in self._second_runs else None
+        return None if self._is_second.get() else self._outputs.get()
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[None]:
         """Inside, the first run begins at once and the second with :meth:`go_on`."""
-        self._by_thread[current_thread()] = {}
+        self._outputs.put({})
         try:
             yield
         finally:
-            self._by_thread.pop(current_thread(), None)
-            self._second_runs.discard(current_thread())
+            self._outputs.clear()
+            self._is_second.clear()
 
     def go_on(self) -> None:
         """Begin the second run."""
-        self._second_runs.add(current_thread())
+        self._is_second.put(True)
 
 
 class WatchedBlock(StandIn):

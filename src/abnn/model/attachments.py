@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +15,7 @@ from abnn.config import AUTHORS_INIT, Spec
 from abnn.errors import AttachError, explain
 from abnn.model.blocks import Block
 from abnn.model.bounded import WIDTH, Bounded
+from abnn.model.threads import PerThread
 
 
 class Attachment(nn.Module):
@@ -59,31 +58,13 @@ class BayesBlock(nn.Module):
         return side.add_(base)
 
 
-class Stream:
-    """The value that flows along a chain in a pass. Each thread has its own."""
-
-    def __init__(self) -> None:
-        self._values: dict[int, Tensor] = {}
-
-    def __reduce__(self) -> Any:  # a pass that failed in the middle leaves a value that cannot be copied
-        return Stream, ()
-
-    def put(self, value: Tensor) -> None:
-        self._values[current_thread()] = value
-
-    def take(self) -> Tensor:
-        return self._values.pop(current_thread())
-
-
-def current_thread() -> int:
-    """Return the id of this thread; 0 in compiled code, which cannot ask for it."""
-    return 0 if torch.compiler.is_compiling() else threading.get_ident()
-
-
 class ChainLink(Attachment):
-    """a_0 = B_0(h), a_k = B_k(a_{k-1}): the first link reads the first block's input, the others the link before."""
+    """a_0 = B_0(h), a_k = B_k(a_{k-1}): the first link reads the first block's input, the others the link before.
 
-    def __init__(self, block: BayesBlock, stream: Stream, first: bool, last: bool, use: int = 0) -> None:
+    stream  what flows along the chain in a pass
+    """
+
+    def __init__(self, block: BayesBlock, stream: PerThread[Tensor], first: bool, last: bool, use: int = 0) -> None:
         super().__init__()
         self.block = block
         self.stream = stream
@@ -107,7 +88,7 @@ def build_attachments(blocks: Sequence[Block], spec: Spec) -> list[Attachment | 
         return [*_build_chain(blocks, spec)]
     if spec.kind == "replace":
         init = spec.init or AUTHORS_INIT
-        return [ChainLink(BayesBlock(block, spec.prior, init, uses=1), Stream(), True, True) for block in blocks]
+        return [ChainLink(BayesBlock(block, spec.prior, init, uses=1), PerThread(), True, True) for block in blocks]
     return [Bounded(block, spec.width or WIDTH, spec.prior, spec.init) for block in blocks]
 
 
@@ -119,7 +100,7 @@ def learned_numbers(blocks: Sequence[Block], spec: Spec) -> int:
 
 
 def _build_chain(blocks: Sequence[Block], spec: Spec) -> list[Attachment]:
-    stream = Stream()
+    stream: PerThread[Tensor] = PerThread()
     init = spec.init or AUTHORS_INIT
     if spec.share is False:
         chain = [BayesBlock(block, spec.prior, init, uses=1) for block in _links(blocks)]

@@ -12,11 +12,12 @@ from abnn.bayes.layers import MeanField
 from abnn.bayes.noise import Noise, hold, no_noise
 from abnn.errors import InputError, explain
 from abnn.model.attached_blocks import PassState
-from abnn.model.attachments import ChainLink, Stream
+from abnn.model.attachments import ChainLink
 from abnn.model.beside import is_possible, join
 from abnn.model.blocks import logits_of
 from abnn.model.inputs import Batch, Inputs, call, main_input, measured_inputs, rows_of
 from abnn.model.shadow import shadow
+from abnn.model.threads import PerThread
 from abnn.model.views import spread
 
 if TYPE_CHECKING:
@@ -45,11 +46,11 @@ class Pass:
     ) -> None:
         network.check_attached()
         root = network.net if root is None else root
-        streams = {id(part.stream): Stream() for part in root.modules() if isinstance(part, ChainLink)}
+        own: dict[int, Any] = {id(part.stream): PerThread() for part in root.modules() if isinstance(part, ChainLink)}
         first = network.layers[0]
         state = PassState(first, views, noting, network.comes_along if plain is None else plain)
         state.table, state.allows_beside = network.state.table, network.state.allows_beside
-        twins = self.twins = shadow(root, {id(network.state): state, **streams})
+        twins = self.twins = shadow(root, {id(network.state): state, **own})
         state.layer = twins[id(first)]  # type: ignore[assignment]
         self.net, self.state = twins[id(root)], state
         self.layers: list[MeanField] = [twins[id(layer)] for layer in network.layers]  # type: ignore[misc]
