@@ -193,6 +193,14 @@ class Outliers(ABC):
         shape = (1, -1, *[1] * (x.ndim - 2))
         return low.view(shape), (high - low).view(shape)
 
+    def in_unit_range(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ``x`` with the range of its values mapped to [0, 1] and cut there, and what :meth:`value_range` returns.
+
+        A channel that never changes has no span to divide by, and becomes zero.
+        """
+        low, span = self.value_range(x)
+        return ((x - low) / span.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1), low, span
+
     # -- which inputs, and what to remember ----------------------------------------------------------------------------
 
     def check_form(self, x: Tensor) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from abnn.outliers.base import Outliers
 from abnn.outliers.leaves import leaf_scenes
 from abnn.outliers.random import Rng
-from abnn.outliers.style import Style, warped
+from abnn.outliers.style import Style, scaled, warped
 
 Kind = Callable[[Tensor, float, Rng], Tensor]
 GROUPS = 8
@@ -45,8 +45,7 @@ class Changed(Outliers):
 
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
         severity = self.choose_severity(len(x), severity, rng)
-        low, span = self.value_range(x)
-        unit = ((x - low) / span.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
+        unit, low, span = self.in_unit_range(x)
         most = max(self.severity[1], 1e-9)
         parts, severities = [], []
         for part, own in zip(groups_of(unit), groups_of(severity)):
@@ -122,11 +121,16 @@ def tiles(x: Tensor, rng: Rng) -> Tensor:
     height, width = x.shape[2:]
     count = 3 + int(rng.number() * (3 if small(x) else 6))
     down, across = (max(min(2, side), side // count) for side in (height, width))
-    top, left = int(rng.number() * (height - down + 1)), int(rng.number() * (width - across + 1))
-    part = x[:, :, top : top + down, left : left + across]
+    part = x[random_box(x, down, across, rng)]
     part = torch.cat([part, part.flip(3)], 3)
     part = torch.cat([part, part.flip(2)], 2)
     return part.repeat(1, 1, -(-height // (2 * down)), -(-width // (2 * across)))[:, :, :height, :width].contiguous()
+
+
+def random_box(x: Tensor, down: int, across: int, rng: Rng) -> tuple[slice, ...]:
+    """Return the index of a box of ``down`` by ``across`` places, which is at the same random place in every image."""
+    top, left = (int(rng.number() * (side - own + 1)) for side, own in zip(x.shape[2:], (down, across)))
+    return slice(None), slice(None), slice(top, top + down), slice(left, left + across)
 
 
 def clutter(x: Tensor, rng: Rng) -> Tensor:
@@ -181,7 +185,7 @@ def _sheared(x: Tensor, amount: float, rng: Rng) -> Tensor:
 
 def _stretched(x: Tensor, amount: float, rng: Rng) -> Tensor:
     wide, tall = (torch.exp(0.6 * amount * rng.between(-1, 1, len(x))) for _ in range(2))
-    return warped(x, [wide, 0 * wide, 0 * wide, 0 * wide, tall, 0 * wide])
+    return scaled(x, wide, tall)
 
 
 def _zoomed(x: Tensor, amount: float, rng: Rng) -> Tensor:
@@ -192,15 +196,14 @@ def _zoomed(x: Tensor, amount: float, rng: Rng) -> Tensor:
 
 def _shrunk(x: Tensor, amount: float, rng: Rng) -> Tensor:
     side = 1 + amount * rng.uniform(len(x))
-    return warped(x, [side, 0 * side, 0 * side, 0 * side, side, 0 * side], "border" if rng.number() < 0.5 else "zeros")
+    return scaled(x, side, side, "border" if rng.number() < 0.5 else "zeros")
 
 
 def _covered(x: Tensor, amount: float, rng: Rng) -> Tensor:
     cover = leaf_scenes(x.shape, 12, rng) if rng.number() < 0.5 else x.roll(1, 0)
     down, across = (min(side, int(side * math.sqrt(amount / 2)) + 1) for side in x.shape[2:])
-    top, left = int(rng.number() * (x.shape[2] - down + 1)), int(rng.number() * (x.shape[3] - across + 1))
-    x = x.clone()
-    x[:, :, top : top + down, left : left + across] = cover[:, :, top : top + down, left : left + across]
+    box, x = random_box(x, down, across, rng), x.clone()
+    x[box] = cover[box]
     return x
 
 
@@ -224,7 +227,7 @@ def _two_colours(x: Tensor, amount: float, rng: Rng) -> Tensor:
 
 def _far_away(x: Tensor, amount: float, rng: Rng) -> Tensor:
     side = torch.full((len(x),), (2.0 if small(x) else 3.0) * rng.number(0.8, 1.2), device=x.device, dtype=x.dtype)
-    return warped(x, [side, 0 * side, 0 * side, 0 * side, side, 0 * side], "border" if rng.number() < 0.5 else "zeros")
+    return scaled(x, side, side, "border" if rng.number() < 0.5 else "zeros")
 
 
 def _tone_curve(x: Tensor, amount: float, rng: Rng) -> Tensor:
@@ -251,9 +254,8 @@ def _erased(x: Tensor, amount: float, rng: Rng) -> Tensor:
     x = x.clone()
     for _ in range(6):
         down, across = (max(1, int(side * rng.number(0.12, 0.3))) for side in x.shape[2:])
-        top, left = int(rng.number() * (x.shape[2] - down + 1)), int(rng.number() * (x.shape[3] - across + 1))
-        size = (1, 1) if rng.number() < 0.5 else (down, across)
-        x[:, :, top : top + down, left : left + across] = rng.uniform(*x.shape[:2], *size)
+        box, size = random_box(x, down, across, rng), (1, 1) if rng.number() < 0.5 else (down, across)
+        x[box] = rng.uniform(*x.shape[:2], *size)
     return x
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from abnn.outliers.base import Outliers
 from abnn.outliers.blobs import blobs, smooth_background
-from abnn.outliers.changed import groups_of, per_image, small, tiles
+from abnn.outliers.changed import groups_of, per_image, random_box, small, tiles
 from abnn.outliers.leaves import leaf_scenes
 from abnn.outliers.patches import shuffle_patches
 from abnn.outliers.random import Rng
@@ -33,8 +33,7 @@ class Destroyed(Outliers):
 
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
         severity = self.choose_severity(len(x), severity, rng)
-        low, span = self.value_range(x)
-        unit = ((x - low) / span.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
+        unit, low, span = self.in_unit_range(x)
         first = int(rng.number() * len(KINDS))
         names = [*KINDS]
         parts = [KINDS[names[(first + n) % len(names)]](part, rng) for n, part in enumerate(groups_of(unit))]
@@ -56,8 +55,7 @@ def _patches(x: Tensor, rng: Rng) -> Tensor:
 
 def _enlarged(x: Tensor, rng: Rng) -> Tensor:
     down, across = (max(min(3, side), int(side / rng.number(5, 14))) for side in x.shape[2:])
-    top, left = int(rng.number() * (x.shape[2] - down + 1)), int(rng.number() * (x.shape[3] - across + 1))
-    part = x[:, :, top : top + down, left : left + across]
+    part = x[random_box(x, down, across, rng)]
     return F.interpolate(part, size=x.shape[2:], mode="bicubic", align_corners=False).clamp(0, 1)
 
 

@@ -37,10 +37,8 @@ class Style(Change):
     size: float = 0.6
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
-        low, span = self.value_range(x)
+        unit, low, span = self.in_unit_range(x)
         amount = dial / self.severity[1] if self.severity[1] > 0 else dial
-        # A channel that never changes has no span to divide by, and comes out as it was.
-        unit = ((x - low) / span.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
         if x.ndim == 4:
             unit = small_affine(unit, amount, rng, self.size)
         unit = thicken_or_thin(unit, amount, rng)
@@ -67,6 +65,11 @@ def warped(x: Tensor, rows: list[Tensor], padding: str = "reflection") -> Tensor
     """By an affine map of the six given numbers for each image."""
     grid = F.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, mode="bilinear", padding_mode=padding, align_corners=False)
+
+
+def scaled(x: Tensor, wide: Tensor, tall: Tensor, padding: str = "reflection") -> Tensor:
+    """Return the images as if seen through a window of other sides: above 1, they shrink."""
+    return warped(x, [wide, 0 * wide, 0 * wide, 0 * wide, tall, 0 * wide], padding)
 
 
 def finest(x: Tensor) -> float:
