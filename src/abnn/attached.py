@@ -261,14 +261,14 @@ def attach(
         class_count = 0 if classes is None else chosen_task.told_classes(classes)
         model = Attached(backbone, example, blocks, spec, structure, watched, class_count)
         model.task, model.classes = chosen_task, classes or model.classes
-        readout = model.__dict__["readout"]
-        last_width = None if readout is None else readout.block.in_features
+        head = None if model.readout is None else model.readout.block
+        last_width = None if head is None else head.in_features
         chosen_task.prepare(model.classes, len(model.places), last_width)
         if watched:
             assert model.closed_form is not None
             hides = bool(chosen_task.hidden_classes(model.classes, 1, torch.Generator()))
             model.combined = Combined(chosen_task, model.places, last_width, model.closed_form.classes > 0, hides)
-            model.combined.__dict__["head"] = None if readout is None else readout.block
+            model.combined.__dict__["head"] = head
             model.combined.to(model.device, torch.float32)
         model.preset, model.score, model.views = preset, defaults.score, views
         model.usual_draws = defaults.draws or (0 if watched else DRAWS)

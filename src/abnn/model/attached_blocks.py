@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from abnn.bayes.layers import MeanField, bayesian_layers
 from abnn.model.attachments import Attachment
 from abnn.model.beside import beside
-from abnn.model.blocks import Block, first_tensor
+from abnn.model.blocks import Block, first_argument, first_tensor
 from abnn.model.bounded import Bounded
 from abnn.model.features import meaning, note
 from abnn.model.graft import StandIn
@@ -147,7 +147,7 @@ class WatchedBlock(StandIn):
         self.layout = block.layout
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        x = args[0] if args else next(iter(kwargs.values()))
+        x = first_argument(args, kwargs)
         output = self._output(x, args, kwargs)
         main = first_tensor(output)
         assert main is not None
@@ -160,7 +160,7 @@ class WatchedBlock(StandIn):
             items = (total, *output[1:])
             if isinstance(self.block, nn.RNNBase):
                 items = (total, _last_states(self.block, output[1], total))
-            return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
+            return _with_items(output, items)
         return total
 
     def _output(self, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -230,7 +230,7 @@ class ReplacedBlock(nn.Module):
         self.state = PassState(bayesian_layers(attachment)[0])
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        x = args[0] if args else next(iter(kwargs.values()))
+        x = first_argument(args, kwargs)
         views = self.state.views if self.unfolds else ()
         return self.attachment(spread(x, views) if views else x, self.shape, folded=bool(views) or not self.unfolds)
 
@@ -268,9 +268,13 @@ def _copy(output: Any) -> Any:
     if isinstance(output, Tensor):
         return output.clone()
     if isinstance(output, tuple | list):
-        items = [_copy(each) for each in output]
-        return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
+        return _with_items(output, [_copy(each) for each in output])
     return output
+
+
+def _with_items(output: Any, items: Sequence[Any]) -> Any:
+    """Return a tuple, a named one or a list, of the same type as ``output``."""
+    return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
 
 
 def repeat_rows(
@@ -283,7 +287,7 @@ def repeat_rows(
     """
     if not batch_arguments:
         return args, kwargs
-    rows = (args[0] if args else next(iter(kwargs.values()))).shape[0]
+    rows = first_argument(args, kwargs).shape[0]
 
     def repeat(place: int | str, value: Any) -> Any:
         if place not in batch_arguments or not isinstance(value, Tensor) or value.shape[0] == rows:

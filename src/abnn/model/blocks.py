@@ -63,20 +63,17 @@ class Probe:
         """
         flops_so_far: dict[str, int] = {}
         counter, network = FlopCounterMode(display=False), self.modules[""]
-        handles = [
-            block.module.register_forward_hook(
-                lambda *_, name=block.name: flops_so_far.update({name: counter.get_total_flops()})
-            )
-            for block in blocks
-        ]
+
+        def note(name: str) -> Any:
+            return lambda *_: flops_so_far.update({name: counter.get_total_flops()})
+
         try:
-            with evaluating(network), torch.no_grad(), counter:
+            with contextlib.ExitStack() as hooks, evaluating(network), torch.no_grad(), counter:
+                for block in blocks:
+                    hooks.enter_context(block.module.register_forward_hook(note(block.name)))
                 call(network, example)
         except Exception:  # noqa: BLE001 - a counter cannot follow every network
             flops_so_far = {}
-        finally:
-            for handle in handles:
-                handle.remove()
         whole = counter.get_total_flops()
         if not whole or len(flops_so_far) < len(blocks):
             return [1 - (number + 1) / len(blocks) for number in range(len(blocks))]
@@ -193,9 +190,7 @@ def probe(network: nn.Module, example: Batch) -> Probe:
     """Return which modules are called in a pass of ``example`` in eval mode, in which order and with which shapes."""
     calls: dict[str, _Call] = {}
     modules = dict(network.named_modules())
-    largest = 0
-    handles = []
-    order = 0
+    largest = order = 0
 
     def before(name: str) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -222,10 +217,10 @@ def probe(network: nn.Module, example: Batch) -> Probe:
         return hook
 
     try:
-        for name, module in modules.items():
-            handles.append(module.register_forward_pre_hook(before(name), with_kwargs=True))
-            handles.append(module.register_forward_hook(after(name)))
-        with evaluating(network), torch.no_grad():
+        with contextlib.ExitStack() as hooks, evaluating(network), torch.no_grad():
+            for name, module in modules.items():
+                hooks.enter_context(module.register_forward_pre_hook(before(name), with_kwargs=True))
+                hooks.enter_context(module.register_forward_hook(after(name)))
             logits = logits_of(call(network, example))
     except Exception as error:
         raise InputError(
@@ -237,10 +232,12 @@ def probe(network: nn.Module, example: Batch) -> Probe:
                 "device.",
             )
         ) from error
-    finally:
-        for handle in handles:
-            handle.remove()
     return Probe(calls, modules, len(example), -(-largest // len(example)), logits)
+
+
+def first_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the first argument of a call, whether it came by place or by name."""
+    return args[0] if args else next(iter(kwargs.values()))
 
 
 def first_tensor(output: Any) -> Tensor | None:

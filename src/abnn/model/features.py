@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from abnn.model.blocks import Block, first_tensor
+from abnn.model.blocks import Block, first_argument, first_tensor
 from abnn.model.graft import StandIn
 
 MAX_FEATURES = 1024
@@ -72,7 +72,7 @@ class Recorder(StandIn):
         self.features: list[Tensor] = []
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        x = args[0] if args else next(iter(kwargs.values()))
+        x = first_argument(args, kwargs)
         output = self.block(*args, **kwargs)
         tensor = first_tensor(output)
         assert tensor is not None

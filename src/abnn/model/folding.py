@@ -118,12 +118,10 @@ def _counting_calls(model: AttachedNetwork) -> Iterator[list[int]]:
 
         return hook
 
-    handles = [block.register_forward_hook(count(index)) for index, block in enumerate(model.attached_blocks)]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for index, block in enumerate(model.attached_blocks):
+            hooks.enter_context(block.register_forward_hook(count(index)))
         yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _find_batch_arguments(model: AttachedNetwork, noise: Noise, inputs: Batch) -> None:
@@ -138,18 +136,15 @@ def _find_batch_arguments(model: AttachedNetwork, noise: Noise, inputs: Batch) -
 
         return hook
 
-    handles = [
-        block.register_forward_pre_hook(note_shapes(index), with_kwargs=True) for index, block in enumerate(blocks)
-    ]
     single = Pass(model, pick_draws(noise, slice(1)), plain=False)
     try:
-        single(inputs[-1:])
-        single(inputs)
+        with contextlib.ExitStack() as hooks:
+            for index, block in enumerate(blocks):
+                hooks.enter_context(block.register_forward_pre_hook(note_shapes(index), with_kwargs=True))
+            single(inputs[-1:])
+            single(inputs)
     except Exception:  # noqa: BLE001 - a network that takes one input at a time is refused later, with its reason
         return
-    finally:
-        for handle in handles:
-            handle.remove()
     for index, block in enumerate(blocks):
         one, three = shapes[index]
         first = next(iter(one))

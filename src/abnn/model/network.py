@@ -44,6 +44,8 @@ class AttachedNetwork(nn.Module):
     views  number of views of an image in a prediction, see :mod:`abnn.model.views`
     """
 
+    readout: Any  # the last linear layer, a Readout; None: there is no such layer
+
     def __init__(
         self,
         backbone: nn.Module,
@@ -263,7 +265,7 @@ class AttachedNetwork(nn.Module):
         if self.closed_form is not None and self.combined is not None:
             self.closed_form.constants()
             self.combined.constants()
-            self.combined.claims(None if self.__dict__["readout"] is None else self.__dict__["readout"].block.weight)
+            self.combined.claims(None if self.readout is None else self.readout.block.weight)
 
     def gather(self, run: Pass, outputs: Tensor, nearest: bool = False) -> Evidence:
         """Return the evidence of a pass with ``noting``.
@@ -286,8 +288,8 @@ class AttachedNetwork(nn.Module):
         last        input of the last layer
         statistics  output of the closed form
         """
-        layer = self.__dict__["readout"]
-        weight, bias = (None, None) if layer is None or last is None else (layer.block.weight, layer.block.bias)
+        layer = None if self.readout is None or last is None else self.readout.block
+        weight, bias = (None, None) if layer is None else (layer.weight, layer.bias)
         attached = outputs[1] if len(outputs) == 2 else self.task.average(outputs[1:])
         count = len(self.places)
         variances, kinds, rest = statistics.tensor_split((count, count + len(KINDS)), dim=1)
