@@ -19,7 +19,6 @@ from abnn.bayes.priors import Gaussian, ScaleMixture
 from abnn.config import Spec
 from abnn.errors import AbnnWarning, AttachError, InputError
 from abnn.model.attachments import fit_size
-from abnn.model.network import mean_logits
 from abnn.networks.by_name import PaperResNet
 from tests.conftest import (
     SmallBatchNormNet,
@@ -346,14 +345,6 @@ def test_attach_leaves_the_global_random_state_alone() -> None:
     assert torch.equal(first.layers[0].weight_mean, second.layers[0].weight_mean)
     assert torch.equal(first.layers[0].weight_noise, second.layers[0].weight_noise)
     assert not torch.equal(first.layers[0].weight_mean, third.layers[0].weight_mean)
-
-
-@given(st.integers(1, 5), st.integers(1, 4), st.integers(2, 6), st.floats(0.01, 50))
-def test_mean_logits_are_those_of_the_mean_prediction(draws: int, batch: int, classes: int, scale: float) -> None:
-    z = scale * torch.randn(draws, batch, classes, dtype=torch.float64, generator=generator(draws))
-    torch.testing.assert_close(mean_logits(z).softmax(1), z.softmax(2).mean(0))
-    same = z[:1].expand(draws, -1, -1)
-    torch.testing.assert_close(mean_logits(same), z[0])
 
 
 def test_drop_in(attached: Attached, small_net: nn.Module, images: Tensor) -> None:

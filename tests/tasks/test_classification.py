@@ -29,6 +29,7 @@ from abnn.tasks.classification import (
     hidden_loss,
     log_mean_prediction,
     mean_cross_entropy,
+    mean_logits,
     mean_logs,
     ordinary_target,
 )
@@ -53,6 +54,14 @@ def test_mean_cross_entropy() -> None:
     expected = sum(-sum(t[b, k] * math.log(p[b, k]) for k in range(CLASSES)) for b in range(5)) / 5
     assert mean_cross_entropy(z, t).item() == pytest.approx(float(expected), rel=1e-12)
     torch.testing.assert_close(log_mean_prediction(z), p.log())
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(2, 6), st.floats(0.01, 50))
+def test_mean_logits_are_those_of_the_mean_prediction(draws: int, batch: int, classes: int, scale: float) -> None:
+    z = scale * torch.randn(draws, batch, classes, dtype=torch.float64, generator=generator(draws))
+    torch.testing.assert_close(mean_logits(z).softmax(1), z.softmax(2).mean(0))
+    same = z[:1].expand(draws, -1, -1)
+    torch.testing.assert_close(mean_logits(same), z[0])
 
 
 def test_draw_cross_entropy() -> None:

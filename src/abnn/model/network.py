@@ -324,16 +324,6 @@ def _pack_call(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[B
     return pack(args if x is None and not args else (x, *args), kwargs)
 
 
-def mean_logits(draw_logits: Tensor) -> Tensor:
-    """Return logits of the averaged prediction: log 1/S sum_s softmax(z_s) + 1/S sum_s logsumexp(z_s).
-
-    The second term changes no probability and makes the result equal to z where all draws agree on it.
-    """
-    log_probs = draw_logits.log_softmax(dim=2)
-    mean = log_probs.logsumexp(dim=0) - math.log(draw_logits.shape[0])
-    return mean + draw_logits.logsumexp(dim=2, keepdim=True).mean(dim=0)
-
-
 def place_blocks(blocks: Sequence[Block]) -> list[Block]:
     """Return the blocks that are places: all, or ``MOST_PLACES`` at equal distances from the first to the last."""
     count = min(MOST_PLACES, len(blocks))

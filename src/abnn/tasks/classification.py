@@ -31,7 +31,6 @@ from abnn.bayes.claims import claims_of
 from abnn.config import Objective
 from abnn.errors import AbnnWarning, InputError, explain
 from abnn.model.evidence import Evidence
-from abnn.model.network import mean_logits
 from abnn.tasks.base import Task, Usual, wrong_outputs
 
 ONE_OUTPUT = (
@@ -63,6 +62,14 @@ def mean_logs(logs: Tensor) -> Tensor:
 def log_mean_prediction(draw_logits: Tensor) -> Tensor:
     """ln p_k = ln 1/S sum_s softmax(z_s)_k, [B, K], from [S, B, K]."""
     return draw_logits.log_softmax(2).logsumexp(0) - math.log(draw_logits.shape[0])
+
+
+def mean_logits(draw_logits: Tensor) -> Tensor:
+    """Return logits of the mean prediction, [B, K], from [S, B, K]: ln p + 1/S sum_s logsumexp(z_s).
+
+    The second term changes no probability and makes the result equal to z where all draws agree on it.
+    """
+    return log_mean_prediction(draw_logits) + draw_logits.logsumexp(2, keepdim=True).mean(0)
 
 
 def mean_cross_entropy(draw_logits: Tensor, target: Tensor) -> Tensor:

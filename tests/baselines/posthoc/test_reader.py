@@ -14,8 +14,8 @@ from abnn.attached import Attached
 from abnn.baselines.posthoc import Features, gather
 from abnn.baselines.posthoc.reader import Reader
 from abnn.errors import AttachError, InputError
-from abnn.model.network import mean_logits
 from abnn.predict import Plain
+from abnn.tasks.classification import mean_logits
 from tests.conftest import SmallBatchNormNet, generator, mlp, one_draw_at_a_time, random_head, randomise_attachments
 
 Batches = list[tuple[Tensor, Tensor]]

@@ -25,12 +25,12 @@ from abnn.model.blocks import Block, Probe, find_readout, logits_of, probe
 from abnn.model.features import Recorder, sketch, sketch_factor, widths_of
 from abnn.model.graft import graft
 from abnn.model.inputs import Batch, Inputs, call, join, rows_of
-from abnn.model.network import mean_logits
 from abnn.model.passes import Pass
 from abnn.model.shadow import shadow
 from abnn.predict import Plain
 from abnn.predict.chunks import MEMORY_LIMIT
 from abnn.predict.plain import device_of
+from abnn.tasks.classification import mean_logits
 from abnn.train.batches import check_batch
 
 MOST = 50_000
