@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -66,3 +67,39 @@ def test_methods_that_know_only_outside_get_tokens_without_content() -> None:
     config = TrainConfig(accelerator="cpu")
     model = train_method("oe", Classifier(), DataLoader(sentences(60, 0), 30), 1, progress=False, config=config)
     assert model.history["train"].last["outliers"] > 0
+
+
+class Padded(Classifier):
+    """Sentences may end in padding; its encoder is torch's, with all of its shortcuts."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = (x > 0)[..., None]
+        encoded = self.encoder(self.embed(x), src_key_padding_mask=x == 0)
+        return self.head((encoded * words).sum(1) / words.sum(1).clamp_min(1))
+
+
+@pytest.mark.parametrize(("layers", "at"), [(2, None), (1, None), (2, "encoder.layers.*.linear1")])
+def test_shortcuts_of_transformers_pass_by_no_block(layers: int, at: str | None) -> None:
+    torch.manual_seed(0)
+    x = sentences(6, 0).tensors[0].clamp_min(1)
+    x[::2, 7:] = 0
+    network = Padded(layers).eval()
+    options = [vars(part).copy() for part in network.encoder.modules()]
+    model = abnn.attach(network, x[:1], at=at)
+    assert [vars(part) for part in network.encoder.modules()] == options
+    with torch.no_grad():
+        torch.testing.assert_close(model.predict(x).samples[0], network(x).softmax(1))
+        for name, parameter in model.attachment_parameters():
+            if name.endswith("up.weight_mean"):
+                parameter.normal_()
+        without_gradients = model(x)
+    assert all(".encoder" in f".{name}" for name in model.block_names)
+    assert not torch.allclose(without_gradients, network(x), atol=1e-3)
+    torch.testing.assert_close(without_gradients, model(x))  # with gradients there are no shortcuts
+    plain, attached = model.predict(x).samples
+    assert not torch.allclose(plain, attached, atol=1e-3)

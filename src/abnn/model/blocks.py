@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from abnn.errors import AttachError, InputError, explain
+from abnn.model.graft import without_shortcuts
 from abnn.model.inputs import Batch, Inputs, call, check_tied, read
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -68,7 +69,13 @@ class Probe:
             return lambda *_: flops_so_far.update({name: counter.get_total_flops()})
 
         try:
-            with contextlib.ExitStack() as hooks, evaluating(network), torch.no_grad(), counter:
+            with (
+                contextlib.ExitStack() as hooks,
+                evaluating(network),
+                without_shortcuts(network),
+                torch.no_grad(),
+                counter,
+            ):
                 for block in blocks:
                     hooks.enter_context(block.module.register_forward_hook(note(block.name)))
                 call(network, example)
@@ -217,7 +224,7 @@ def probe(network: nn.Module, example: Batch) -> Probe:
         return hook
 
     try:
-        with contextlib.ExitStack() as hooks, evaluating(network), torch.no_grad():
+        with contextlib.ExitStack() as hooks, evaluating(network), without_shortcuts(network), torch.no_grad():
             for name, module in modules.items():
                 hooks.enter_context(module.register_forward_pre_hook(before(name), with_kwargs=True))
                 hooks.enter_context(module.register_forward_hook(after(name)))
