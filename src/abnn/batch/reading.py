@@ -17,6 +17,7 @@ import pyarrow as pa
 from abnn.batch.plan import Shard, open_parquet
 from abnn.data import InputForm, read_image
 from abnn.data.images import or_reason
+from abnn.data.source import ahead
 from abnn.errors import InputError, explain, readable
 from abnn.export.artefact import Exported
 
@@ -49,18 +50,12 @@ class Ahead:
 
     def batches(self, raw: Iterator[Raw], size: int) -> Iterator[Batch]:
         """Yield batches of ``size`` inputs."""
+        return ahead(self._read(raw, size), self.ahead)
 
-        def read() -> Batch | None:
-            some = list(islice(raw, size))
-            if not some:
-                return None
+    def _read(self, raw: Iterator[Raw], size: int) -> Iterator[Batch]:
+        while some := list(islice(raw, size)):
             ids, contents = zip(*some)
-            return Batch(list(ids), *self.reader(list(contents), self.each))
-
-        following = self.ahead.submit(read)
-        while (batch := following.result()) is not None:
-            following = self.ahead.submit(read)
-            yield batch
+            yield Batch(list(ids), *self.reader(list(contents), self.each))
 
 
 def read_raw(shard: Shard, root: str, column: str | None, id_column: str | None) -> Iterator[Raw]:

@@ -58,10 +58,16 @@ class Source(ABC):
         return ahead(self.read(start, min(start + size, len(self)), form) for start in range(first, len(self), size))
 
 
-def ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """Yield all items; a thread makes the next one while the caller works on this one."""
-    with ThreadPoolExecutor(1, "abnn-read") as reader:
+def ahead(items: Iterator[Item], reader: ThreadPoolExecutor | None = None) -> Iterator[Item]:
+    """Yield all items; a thread makes the next one while the caller works on this one.
+
+    reader  has the thread; None: one that ends with the items
+    """
+    if reader is None:
+        with ThreadPoolExecutor(1, "abnn-read") as own:
+            yield from ahead(items, own)
+        return
+    following = reader.submit(next, items, None)
+    while (item := following.result()) is not None:
         following = reader.submit(next, items, None)
-        while (item := following.result()) is not None:
-            following = reader.submit(next, items, None)
-            yield item
+        yield item
