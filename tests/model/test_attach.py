@@ -434,22 +434,24 @@ def test_networks_whose_output_is_not_finite_are_refused() -> None:
 
 
 class Hidden(nn.Module):
-    """Calls its layers through a plain list, where nothing can be replaced."""
+    """Calls some of its layers through a plain list, where nothing can be replaced."""
 
-    def __init__(self) -> None:
+    def __init__(self, *saved: str) -> None:
         super().__init__()
         self.one, self.two, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
-        self.saved = [self.one, self.two, self.head]
+        self.saved = {name: [getattr(self, name)] for name in saved}
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.saved:
-            x = layer(x)
+        for name in ("one", "two", "head"):
+            x = self.saved[name][0](x) if name in self.saved else getattr(self, name)(x)
         return x
 
 
 def test_unreachable_blocks_are_refused() -> None:
     compiled: Any = torch.compile(mlp(), backend="eager")
-    for network, example in ((Hidden(), torch.zeros(1, 4)), (compiled, torch.zeros(1, 6))):
+    whole, parts = Hidden("one", "two", "head"), [Hidden(name) for name in ("one", "two", "head")]
+    for network in (whole, *parts, compiled):  # also those whose features are only read
+        example = torch.zeros(1, 6 if network is compiled else 4)
         with pytest.raises(AttachError, match="does not reach .* through its submodules.*attach before torch.compile"):
             abnn.attach(network, example)
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from abnn.bayes.noise import Noise, map_noise, pick_draws, seeded_noise
 from abnn.errors import AbnnWarning, AttachError
-from abnn.model.attached_blocks import WatchedBlock
+from abnn.model.attached_blocks import ReplacedBlock, WatchedBlock
 from abnn.model.blocks import evaluating, summary
+from abnn.model.graft import StandIn
 from abnn.model.inputs import MASK, TIED, Batch, Inputs, rows_of
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
@@ -30,10 +31,10 @@ def choose_fold(model: AttachedNetwork, example: Batch) -> None:
         noise = map_noise(seeded_noise(model.layers, range(2), 0), lambda part: (10 * part).to(model.device))
         with _counting_calls(model) as calls:
             reference = _one_by_one(model, noise, inputs)
-        _check_reached(model, calls, 2 * len(inputs))
+        _check_reached(calls, 2 * len(inputs))
         with _counting_calls(model) as calls, evaluating(model.net):  # the network itself, not copies of its modules
             model.draw_logits(inputs[:1])
-        _check_reached(model, calls, 1)
+        _check_reached(calls, 1)
         _find_batch_arguments(model, noise, inputs)
         if not reference.isfinite().all():
             raise AttachError(
@@ -108,19 +109,24 @@ def _three_inputs(example: Batch) -> Any:
 
 
 @contextlib.contextmanager
-def _counting_calls(model: AttachedNetwork) -> Iterator[list[int]]:
-    """Inside, the list counts the calls of each attached block."""
-    calls = [0] * len(model.attached_blocks)
+def _counting_calls(model: AttachedNetwork) -> Iterator[dict[str, int]]:
+    """Inside, the dict counts the calls of everything that took a module's place and does something there, by name."""
+    stand_ins = {name: part for name, part in model.net.named_modules() if isinstance(part, StandIn | ReplacedBlock)}
+    calls = {
+        name: 0
+        for name, part in stand_ins.items()
+        if name in model.block_names or not isinstance(part, WatchedBlock) or part.is_place
+    }
 
-    def count(index: int) -> Any:
+    def count(name: str) -> Any:
         def hook(*_: Any) -> None:
-            calls[index] += 1
+            calls[name] += 1
 
         return hook
 
     with contextlib.ExitStack() as hooks:
-        for index, block in enumerate(model.attached_blocks):
-            hooks.enter_context(block.register_forward_hook(count(index)))
+        for name in calls:
+            hooks.enter_context(stand_ins[name].register_forward_hook(count(name)))
         yield calls
 
 
@@ -152,9 +158,10 @@ def _find_batch_arguments(model: AttachedNetwork, noise: Noise, inputs: Batch) -
         block.batch_arguments = frozenset(each for each in longer if each != first)
 
 
-def _check_reached(model: AttachedNetwork, calls: list[int], expected: int) -> None:
-    """Raise an error if the network calls its blocks through other references, so that attachments would do nothing."""
-    for name, count in zip(model.block_names, calls):
+def _check_reached(calls: dict[str, int], expected: int) -> None:
+    """Raise an error if the network calls modules through other references, so that what took their place would do
+    nothing."""
+    for name, count in calls.items():
         if not count or count % expected:
             raise AttachError(
                 f"backbone: its pass does not reach {name!r} through its submodules; accepted: a network that calls "
