@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from abnn.batch.plan import MOST_PARTS, _cuts, open_source, read_counts, read_shard, write_plan
+from abnn.batch.plan import MOST_PARTS, _cuts, list_inputs, read_counts, read_shard, write_plan
 from abnn.batch.reading import read_raw
 from abnn.errors import FileFormatError, InputError
 
@@ -32,10 +32,10 @@ def test_a_folder_has_one_order_and_hidden_files_are_left_out(tmp_path: Path) ->
         (tmp_path / name).write_bytes(b"")
     odd = os.fsdecode(b"\xff.png")
     (tmp_path / odd).write_bytes(b"")
-    source = open_source(str(tmp_path))
+    source = list_inputs(str(tmp_path))
     names = list(source.names)
     assert source.kind == "files" and names == [b"\xff.png", b"a/x.webp", b"b/10.JPG", b"b/2.png"]
-    write_plan(tmp_path / "plan", open_source(str(tmp_path)), 3)
+    write_plan(tmp_path / "plan", list_inputs(str(tmp_path)), 3)
     assert read_counts(tmp_path / "plan") == [3, 1]
     assert (
         read_shard(tmp_path / "plan", 0, 3).names == names[:3]
@@ -48,7 +48,7 @@ def test_a_folder_has_one_order_and_hidden_files_are_left_out(tmp_path: Path) ->
 def test_many_shards_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("abnn.batch.plan.AT_ONCE", 10)
     (tmp_path / "list.txt").write_text("".join(f"{number}.png\n" for number in range(50)) + "\n")
-    write_plan(tmp_path / "plan", open_source(str(tmp_path / "list.txt")), 3)
+    write_plan(tmp_path / "plan", list_inputs(str(tmp_path / "list.txt")), 3)
     assert pq.ParquetFile(tmp_path / "plan").metadata.num_row_groups == 6
     names = [name for number in range(17) for name in read_shard(tmp_path / "plan", number, 3).names or []]
     assert names == [f"{number}.png".encode() for number in range(50)]
@@ -58,7 +58,7 @@ def test_rows_of_parquet_files_are_read_where_they_are(tmp_path: Path) -> None:
     for name, rows, group in (("a.parquet", 40, 7), ("b.parquet", 45, 45)):
         numbers = [f"{name}{number}" for number in range(rows)]
         pq.write_table(pa.table({"text": numbers, "own": range(rows)}), tmp_path / name, row_group_size=group)
-    write_plan(tmp_path / "_plan", open_source(str(tmp_path)), 10)
+    write_plan(tmp_path / "_plan", list_inputs(str(tmp_path)), 10)
     shards = [read_shard(tmp_path / "_plan", number, 10) for number in range(len(read_counts(tmp_path / "_plan")))]
     found = [row for shard in shards for row in read_raw(shard, str(tmp_path), "text", None)]
     assert found == [
@@ -72,15 +72,15 @@ def test_rows_of_parquet_files_are_read_where_they_are(tmp_path: Path) -> None:
 
 def test_what_cannot_be_scored_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a folder without images"):
-        open_source(str(tmp_path))
+        list_inputs(str(tmp_path))
     with pytest.raises(InputError, match="no file and no folder"):
-        open_source(str(tmp_path / "nothing"))
+        list_inputs(str(tmp_path / "nothing"))
     np.savez(tmp_path / "arrays.npz", images=np.zeros((2, 8, 8), np.uint8))
     with pytest.raises(InputError, match=r"arrays\.npz, which is no text; accepted: .*abnn predict"):
-        open_source(str(tmp_path / "arrays.npz"))
+        list_inputs(str(tmp_path / "arrays.npz"))
     (tmp_path / "a.png").write_bytes(b"")
     (tmp_path / "b.parquet").write_bytes(b"")
     with pytest.raises(InputError, match="with images and Parquet files"):
-        list(open_source(str(tmp_path)).names)
+        list(list_inputs(str(tmp_path)).names)
     with pytest.raises(FileFormatError, match=r"b\.parquet is no readable Parquet file"):
-        write_plan(tmp_path / "plan", open_source(str(tmp_path / "b.parquet")), 3)
+        write_plan(tmp_path / "plan", list_inputs(str(tmp_path / "b.parquet")), 3)

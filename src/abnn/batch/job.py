@@ -27,7 +27,7 @@ from filelock import FileLock, Timeout
 
 from abnn._version import __version__
 from abnn.batch.engine import run_on_ray
-from abnn.batch.plan import open_source, read_counts, write_plan
+from abnn.batch.plan import list_inputs, read_counts, write_plan
 from abnn.batch.processes import run_processes
 from abnn.batch.reading import choose_column
 from abnn.batch.worker import PLAN, ScoreConfig, Work, part_path, read_notes
@@ -131,18 +131,18 @@ def _differences(saved: dict[str, Any], asked: dict[str, Any], config: ScoreConf
 
 
 def _plan(source: str, output: Path, config: ScoreConfig, asked: dict[str, Any]) -> None:
-    found, column = open_source(source), None
-    if found.kind == "parquet":
-        first = os.path.join(os.fsencode(found.root), next(iter(found.names)))
+    listing, column = list_inputs(source), None
+    if listing.kind == "parquet":
+        first = os.path.join(os.fsencode(listing.root), next(iter(listing.names)))
         column = choose_column(first, config.column, config.tokenizer is not None)
-        found = open_source(source)
+        listing = list_inputs(source)
     elif config.tokenizer is not None:
         raise InputError(explain("--tokenizer", f"one, for {source}", "Parquet files with a column of text"))
     scratch = output / f".{PLAN}"
-    write_plan(scratch, found, config.size)
+    write_plan(scratch, listing, config.size)
     digest = hashlib.sha256(scratch.read_bytes()).hexdigest()
     os.replace(scratch, output / PLAN)
-    about = {"format": FORMAT, "version": VERSION, "abnn": __version__, "root": found.root, "column": column}
+    about = {"format": FORMAT, "version": VERSION, "abnn": __version__, "root": listing.root, "column": column}
     write_json(output / JOB, seal({**asked, **about, "plan": digest}))
 
 

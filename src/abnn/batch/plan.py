@@ -46,7 +46,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Source:
+class Listing:
     """What a user named as input: "files" (a folder or a list of them) or "parquet", and the folder that names start at."""
 
     kind: str
@@ -54,7 +54,7 @@ class Source:
     names: Iterable[bytes]
 
 
-def open_source(text: str) -> Source:
+def list_inputs(text: str) -> Listing:
     """Return what ``text`` names: a folder of images or of Parquet files, one Parquet file, or a text file with a name per line.
 
     Raise an error for anything else, and for a folder with nothing in it.
@@ -67,21 +67,21 @@ def open_source(text: str) -> Source:
             accepted = f"images ({', '.join(sorted(EXTENSIONS))}) or Parquet files in it"
             raise InputError(explain("INPUT", f"{text}, a folder without images", accepted))
         kind = "parquet" if _is_parquet(first) else "files"
-        return Source(kind, str(path.absolute()), _of_one_kind(path, kind, chain([first], found)))
+        return Listing(kind, str(path.absolute()), _of_one_kind(path, kind, chain([first], found)))
     if not path.is_file():
         raise InputError(explain("INPUT", f"{text}, which is no file and no folder", ACCEPTED))
     if path.suffix.lower() == PARQUET:
-        return Source("parquet", str(path.absolute().parent), [os.fsencode(path.name)])
+        return Listing("parquet", str(path.absolute().parent), [os.fsencode(path.name)])
     with open(path, "rb") as file:
         if b"\0" in file.read(2**16):  # which no name of a file has: an image, or arrays, and not a list of names
             fix = "For one image, or an .npz file, use abnn predict."
             raise InputError(explain("INPUT", f"{text}, which is no text", ACCEPTED, fix))
-    return Source("files", os.getcwd(), _lines(path))
+    return Listing("files", os.getcwd(), _lines(path))
 
 
-def write_plan(path: Path, source: Source, size: int) -> None:
+def write_plan(path: Path, listing: Listing, size: int) -> None:
     """Write the plan of a job as one Parquet file with shards of about ``size`` inputs. It is not flushed to disk."""
-    shards = _parquet_shards(source, size) if source.kind == "parquet" else _file_shards(source.names, size)
+    shards = _parquet_shards(listing, size) if listing.kind == "parquet" else _file_shards(listing.names, size)
     with pq.ParquetWriter(path, SCHEMA) as writer:
         while some := list(islice(shards, per_group(size))):
             writer.write_table(pa.Table.from_pylist([vars(shard) for shard in some], SCHEMA))
@@ -137,9 +137,9 @@ def _file_shards(names: Iterable[bytes], size: int) -> Iterator[Shard]:
         yield Shard(len(some), some)
 
 
-def _parquet_shards(source: Source, size: int) -> Iterator[Shard]:
-    for name in source.names:
-        path = os.path.join(os.fsencode(source.root), name)
+def _parquet_shards(listing: Listing, size: int) -> Iterator[Shard]:
+    for name in listing.names:
+        path = os.path.join(os.fsencode(listing.root), name)
         with open_parquet(path) as file:
             groups = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         for row, count in _cuts(groups, size):

@@ -17,7 +17,7 @@ from abnn.decisions import VERDICTS, check_promise
 from abnn.errors import FileFormatError, InputError, MissingExtraError, NotFittedError, explain, import_extra
 from abnn.export.guard import check_onnx
 from abnn.export.learnt import Learnt
-from abnn.export.schema import SAID, ExportedModel, InputForm, said_by
+from abnn.export.schema import SAID, ExportedInput, ExportedModel, said_by
 from abnn.files import check_regular
 from abnn.store.folder import FIX, read_folder
 from abnn.triage.triage import Triage
@@ -182,7 +182,7 @@ def _array(tensor: Any) -> Any:
     return (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()
 
 
-def _check(name: str, x: Any, form: InputForm) -> np.ndarray:
+def _check(name: str, x: Any, form: ExportedInput) -> np.ndarray:
     """Return one input in the type that the model takes, or raise an error that says how it differs."""
     argument = "x" if name == INPUT else f"x[{name!r}]"
     if not hasattr(x, "__array__"):

@@ -22,7 +22,7 @@ class ExportError(AbnnError, RuntimeError):
     """A model cannot be exported, or what was exported does not say the same."""
 
 
-def check_inputs(model: Any) -> Batch:
+def trial_inputs(model: Any) -> Batch:
     """Return the model's example as it is and changed: far away, constant, noisy; of tokens in another order."""
     if not isinstance(model.example, Inputs):
         return _changed(model.example)

@@ -29,14 +29,14 @@ def said_by(prediction: Any) -> dict[str, Any]:
     return {name: getattr(prediction, name) for name in ("score", "samples", *SAID[prediction.distribution], *widths)}
 
 
-class InputForm(Strict):
+class ExportedInput(Strict):
     """The shape of one input, without the batch, and its type; null where the length may differ from batch to batch."""
 
     shape: Annotated[list[Size | None], Field(max_length=8)]
     dtype: Annotated[str, only(TYPES.__contains__, f"one of {', '.join(TYPES)}")]
 
     @model_validator(mode="after")
-    def _check(self) -> InputForm:
+    def _check(self) -> ExportedInput:
         if math.prod(size or 1 for size in self.shape) > MOST_NUMBERS:
             raise ValueError(f"shape is {self.shape}; accepted: at most {MOST_NUMBERS:,} numbers.")
         return self
@@ -65,7 +65,7 @@ class ExportedModel(Description):
 
     runtime: Literal["onnx", "torch"]
     task: Name
-    inputs: Annotated[dict[Name, InputForm], Field(min_length=1, max_length=32)]
+    inputs: Annotated[dict[Name, ExportedInput], Field(min_length=1, max_length=32)]
     main: Name
     classes: Annotated[int, Field(ge=1, le=2**20)]
     outputs: Annotated[list[Name], Field(min_length=1, max_length=32)]

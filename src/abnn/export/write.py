@@ -22,7 +22,7 @@ from abnn.errors import InputError, MissingExtraError, explain, unknown
 from abnn.export.artefact import INPUT, MOST_BYTES, ONNX, TORCH, open_session
 from abnn.export.graph import Graph
 from abnn.export.learnt import Learnt
-from abnn.export.proof import ExportError, check_inputs, compare, longer
+from abnn.export.proof import ExportError, compare, longer, trial_inputs
 from abnn.export.schema import TYPES, ExportedModel
 from abnn.files import as_json
 from abnn.model.blocks import summary
@@ -51,7 +51,7 @@ def export(model: Any, path: str | Path, format: str = "onnx", check: Any = None
             raise MissingExtraError(package, "export")
     model = _on_cpu(model)
     draws, seed = (usual_draws(model), 0) if model.triage is None else (model.triage.draws, model.triage.seed)
-    x = check_inputs(model) if check is None else read(check)[0]
+    x = trial_inputs(model) if check is None else read(check)[0]
     prediction = model.predict(x, draws=draws, seed=seed)
     graph = Graph(model, prediction, draws, seed).eval()
     content, shapes = _write_sentences(graph, model, x, format) or _write(graph, model, [x], format, any_length=False)
