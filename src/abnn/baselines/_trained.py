@@ -27,6 +27,7 @@ from abnn.networks.by_name import build_backbone
 from abnn.networks.recipe import rebuild
 from abnn.predict import Prediction
 from abnn.predict.inputs import check_inputs
+from abnn.predict.plain import device_of
 from abnn.scores import find_score
 from abnn.store.folder import LEARNT, check_tensors, read_folder, write_folder
 from abnn.store.model import check_classes
@@ -79,9 +80,8 @@ class Trained:
         shown = score or self.score
         check_choice(f"score of method {self.method.name!r}", shown, self.method.scores)
         number = int(torch.randint(2**62, ())) if seed is None else seed
-        device = next((parameter.device for parameter in self.network.parameters()), x.device)
         with torch.inference_mode(), evaluating(self.network):
-            prediction = self.method.predict(self.network, x.to(device), draws, number)
+            prediction = self.method.predict(self.network, x.to(device_of(self.network, x.device)), draws, number)
         if shown not in prediction.own:  # one that was never learnt is an error here, not later
             find_score(shown, tuple(prediction.own), prediction.distribution).check(prediction)
         prediction = replace(prediction.apply(Tensor.clone), default=shown)  # usable under autograd again

@@ -24,6 +24,7 @@ from abnn.files import as_json
 from abnn.model.inputs import MASK, Batch, Inputs, rows_of
 from abnn.model.network import AttachedNetwork
 from abnn.networks.recipe import rebuild
+from abnn.predict.plain import device_of
 from abnn.scores.combined import DIRECTION, NEVER
 from abnn.store.folder import FIX, LEARNT, OTHER_METHOD, check_tensors, fingerprint, read_folder, write_folder
 from abnn.store.names import check_class_names
@@ -119,7 +120,7 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
     probe = _probe(path, saved, tensors)
     changed = backbone is None or fingerprint(backbone) != saved.fingerprint
     backbone = _with_saved_weights(path, saved, backbone) if changed or backbone is None else backbone
-    device = next((parameter.device for parameter in backbone.parameters()), torch.device("cpu"))
+    device = device_of(backbone, torch.device("cpu"))
     spec, prior, seed = saved.spec, dict(saved.spec.prior), saved.seed or 0
     try:
         own_prior = PRIORS[prior.pop("kind")](**prior)

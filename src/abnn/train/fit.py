@@ -169,6 +169,5 @@ def _preserved(model: AttachedNetwork) -> Iterator[None]:
             parameter.grad = None
         for module, mode in modes:
             module.training = mode
-        device = model.layers[0].weight_mean.device
-        hold(model.layers, map_noise(noise, lambda part: part.to(device)))
+        hold(model.layers, map_noise(noise, lambda part: part.to(model.device)))
         model.seed = seed

@@ -78,9 +78,8 @@ def recall(model: AttachedNetwork, batches: Iterable[tuple[Any, Tensor]]) -> lis
     """Return which inputs of the first batches are right without attachments, for :func:`compare` later on."""
     if model.task.distribution != "classes":
         return []
-    device = model.layers[0].weight_mean.device
     with evaluating(model.backbone):
-        return [_label(model, x.to(device)) == y.to(device) for x, y in islice(batches, BATCHES)]
+        return [_label(model, x.to(model.device)) == y.to(model.device) for x, y in islice(batches, BATCHES)]
 
 
 @torch.no_grad()
@@ -96,7 +95,7 @@ def compare(
     right_before  of :func:`recall`, before a fit that changed the network; None: the network without attachments is
                   asked now
     """
-    device = model.layers[0].weight_mean.device
+    device = model.device
     counts = torch.zeros(5, dtype=torch.int64)
     predictions, labels = (torch.zeros(model.classes, dtype=torch.float64) for _ in range(2))  # of each class
     with evaluating(model), evaluating(model.backbone):
