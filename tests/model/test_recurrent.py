@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import abnn
+from abnn.errors import InputError
 
 
 class Recurrent(nn.Module):
@@ -59,3 +60,33 @@ def test_time_first_is_left_alone() -> None:
             return self.head(self.layers(x.transpose(0, 1))[0][-1])
 
     assert abnn.attach(TimeFirst().eval(), torch.randn(7, 7, 5)).block_names == ["head"]
+
+
+class Swapped(nn.Module):
+    """A network that takes time last."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x.mT)
+
+
+def test_series_of_other_lengths_are_read_where_time_is_last_and_else_refused() -> None:
+    """The score reads channels, which are the second dimension. Shorter series had scores of zeros that filled them up."""
+    torch.manual_seed(0)
+    network, x, y = Recurrent(nn.GRU, "state").eval(), torch.randn(120, 7, 5), torch.arange(120) % 3
+    model = abnn.attach(network, x[:1])
+    message = r"x: got shape \(\d+, {}, 5\); accepted: 7 in the second dimension, as in the example.*\[batch, features, time\]"
+    with pytest.raises(InputError, match=message.format(6) + r".*batch 1 of the loader"):
+        abnn.fit(model, [(x[:60], y[:60]), (x[60:, :6], y[60:])], progress=False)
+    assert model.predict(x[:60, :6]).score.isfinite().all()  # nothing is learnt yet
+    abnn.fit(model, [(x[:60], y[:60]), (x[60:], y[60:])], epochs=0, progress=False)
+    for other in (x[:60, :6], torch.cat([x, x], 1)[:60, :8]):
+        with pytest.raises(InputError, match=message.format(other.shape[1])):
+            model.predict(other)
+    swapped = abnn.attach(Swapped(network), x[:1].mT)
+    abnn.fit(swapped, [(x[:60].mT, y[:60]), (x[60:, :6].mT, y[60:])], epochs=0, progress=False)
+    alone = torch.cat([swapped.predict(row[None]).score for row in x[:4, :6].mT])
+    torch.testing.assert_close(swapped.predict(x[:4, :6].mT).score, alone, rtol=1e-4, atol=1e-4)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from abnn.errors import InputError, explain
 from abnn.model.blocks import summary
-from abnn.model.inputs import TIED, Forms, Inputs, Name, check_tied, main_input, read
+from abnn.model.inputs import TIED, Batch, Forms, Inputs, Name, check_tied, main_input, measured_inputs, read
 
 
 def check_inputs(model: Any, x: Any, values: bool = True) -> Any:
@@ -37,6 +37,22 @@ def check_inputs(model: Any, x: Any, values: bool = True) -> Any:
         raise InputError(explain("x", f"inputs {actual}", f"inputs {list(forms)}, as in the example", fix))
     check_tied(batch)
     return Inputs({name: _check_tensor(name, tensors[str(name)], *form, values) for name, form in forms.items()})
+
+
+def check_channels(model: Any, x: Batch) -> None:
+    """Raise an error for inputs with other channels than the example, for the learnt score reads each of them.
+
+    Networks may take them: of sequences [B, T, D] the second dimension counts as the channels, and networks take any T.
+    """
+    if getattr(model, "closed_form", None) is None:
+        return
+    for (name, value, layout), (_, like, _) in zip(measured_inputs(x), measured_inputs(model.example)):
+        axis, place = (-1, "last") if "tokens" in layout else (1, "second")
+        if value.shape[axis] != like.shape[axis]:
+            actual = f"shape {tuple(value.shape)}"
+            accepted = f"{like.shape[axis]} in the {place} dimension, as in the example: the score reads each of them"
+            fix = "Pad or cut to that. Time may vary where a network takes [batch, features, time]."
+            raise InputError(explain("x" if name == "input" else name, actual, accepted, fix))
 
 
 def split_batch(model: Any, batch: Any) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from abnn.errors import InputError, explain, not_negative, whole_seed
 from abnn.model.network import AttachedNetwork
 from abnn.model.views import can_move, check_views, views_of
 from abnn.predict.chunks import plan
-from abnn.predict.inputs import LateCheck, check_inputs
+from abnn.predict.inputs import LateCheck, check_channels, check_inputs
 from abnn.predict.judgement import Judgement
 from abnn.predict.prediction import PREDICTIONS, Prediction
 from abnn.predict.runtime import runtime_of
@@ -42,6 +42,8 @@ def predict(
     x = check_inputs(model, x, values=not on_cuda)
     value_check = LateCheck(x) if on_cuda and x.is_floating_point() else None
     has_learnt_score = model.is_judge
+    if has_learnt_score:
+        check_channels(model, x)
     distribution = model.task.distribution
     default = score or model.score
     if not score and not has_learnt_score and find_score(default).statistics:

@@ -32,7 +32,7 @@ from abnn.errors import AbnnWarning, InputError, explain
 from abnn.model.blocks import evaluating
 from abnn.model.inputs import LABELS, Inputs, call, main_input
 from abnn.outliers import measure_range
-from abnn.predict.inputs import check_inputs, split_batch, without_embedding
+from abnn.predict.inputs import check_channels, check_inputs, split_batch, without_embedding
 from abnn.tasks import TASKS
 from abnn.tensors import row_hashes, rows_digest, tensor_digest
 from abnn.train.randomness import number, preserved_random_state, seed_everything, seed_torch
@@ -92,6 +92,7 @@ class Batches:
                 try:
                     # On CUDA every look at values makes the host wait, so later epochs rely on the first.
                     x, y = check_batch(self.model, batch, values=epoch == 0 or self.device.type != "cuda")
+                    check_channels(self.model, x)
                 except InputError as error:
                     raise InputError(f"{error} Found in batch {step} of the loader, counted from 0.") from error
                 if epoch == 0 and len(self.hashes) < REMEMBERED:

@@ -17,6 +17,7 @@ from abnn.model.features import condense, direction
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass
 from abnn.outliers import Outliers
+from abnn.predict.inputs import check_channels
 from abnn.tasks.spread import TrainingOutputs
 from abnn.train.batches import check_batch
 from abnn.train.combine.hidden_words import padded
@@ -41,6 +42,7 @@ def check_batches(model: AttachedNetwork, batches: Iterable[Any]) -> Iterator[tu
     """Yield inputs and labels on the model's device. A batch that does not fit the model is an error."""
     for batch in batches:
         x, y = check_batch(model, batch)
+        check_channels(model, x)
         yield x.to(model.device), y.to(model.device)
 
 
