@@ -147,6 +147,54 @@ def test_what_cannot_be_learnt_is_named() -> None:
             estimator(module=nn.Linear(2, outputs)).fit(np.ones((6, 2)), np.arange(6) % 2)
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"module": "resnet18"}, "module: got str; accepted: a network"),
+        ({"hidden": 50}, r"hidden: got 50; accepted: the sizes of layers, such as \(50, 50\)"),
+        ({"hidden": (20, 0)}, "hidden: got 0; accepted: a whole number of at least 1"),
+        ({"epochs": -1}, "epochs: got -1; accepted: a whole number of at least 0"),
+        ({"epochs": 2.5}, "epochs: got 2.5"),
+        ({"epochs": "5"}, "epochs: got '5'"),
+    ],
+)
+def test_wrong_settings_are_named(setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        abnn.AbnnRegressor(**setting).fit(np.ones((6, 2)), np.arange(6.0))
+
+
+def test_labels_of_several_types_are_named() -> None:
+    with pytest.raises(InputError, match="y: got labels of several types.*without a label"):
+        abnn.AbnnClassifier().fit(np.ones((4, 2)), np.array(["yes", None, "no", "yes"], dtype=object))
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+@pytest.mark.usefixtures("short")
+def test_units_of_columns_and_targets_do_not_matter() -> None:
+    """Seconds since 1970 and the like: float32 has steps of 128 there, or ends before."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 100, size=(300, 2))
+    classes = np.where(X[:, 1] > 50, "late", "early")
+
+    def outputs(estimator: Any, rows: np.ndarray) -> np.ndarray:
+        """Of the network without attachments, which no threshold of the score decides about."""
+        with torch.no_grad():
+            return estimator.model_.backbone(torch.from_numpy(rows)).numpy()
+
+    read = abnn.AbnnClassifier(hidden=(16,), epochs=1).fit(X, classes)
+    number = abnn.AbnnRegressor(hidden=(16,), epochs=1).fit(X, X[:, 1])
+    for unit, start in ((1.0, 1.7e9), (1e38, 0.0), (1e-50, 0.0)):
+        moved = np.stack([X[:, 0], unit * X[:, 1] + start], axis=1)
+        again = abnn.AbnnClassifier(hidden=(16,), epochs=1).fit(moved, classes)
+        np.testing.assert_allclose(outputs(again, moved), outputs(read, X), rtol=1e-3, atol=1e-3)
+        assert (again.verdict(moved) == read.verdict(X)).mean() > 0.97
+        means = abnn.AbnnRegressor(hidden=(16,), epochs=1).fit(moved, moved[:, 1]).predict(moved)
+        np.testing.assert_allclose((means - start) / unit, number.predict(X), atol=0.01)
+    network = nn.Linear(2, 1)  # takes float32, so what does not fit is refused
+    with pytest.raises(ValueError, match="too large for dtype..float32"):
+        abnn.AbnnRegressor(module=network).fit(X * 1e38, X[:, 1])
+
+
 @pytest.mark.usefixtures("short")
 def test_without_held_out_rows_there_are_no_verdicts() -> None:
     X, y = load_wine(return_X_y=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from collections.abc import Iterable
 from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any
@@ -25,7 +26,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor, nn
 
 from abnn.attached import Attached, attach
-from abnn.errors import AbnnWarning, InputError, NotFittedError, explain
+from abnn.errors import AbnnWarning, InputError, NotFittedError, at_least_one, explain, not_negative
 from abnn.predict import NumberPrediction, Prediction
 from abnn.train.fit import fit
 from abnn.triage import TriageConfig, calibrate
@@ -74,15 +75,14 @@ class _Estimator(BaseEstimator):
 
     def _fit(self, X: np.ndarray, y: Tensor, outputs: int) -> None:
         """Train, attach, fit and calibrate; y: targets as the task takes them."""
+        self._check_settings()
         if len(X) < 2:
             raise InputError(explain("X", "1 sample", "at least two rows"))
-        if not (isinstance(self.held_out, Real) and 0 <= self.held_out < 1):
-            raise InputError(explain("held_out", repr(self.held_out), "a share of the rows, from 0 to less than 1"))
         whole = isinstance(self.random_state, Integral)  # what else scikit-learn takes gives a seed
         seed = int(self.random_state if whole else check_random_state(self.random_state).randint(2**31))
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # the CPU's alone, which is what comes back
-            x = self._rows(X)
+            x = torch.from_numpy(np.array(X))
             order = torch.randperm(len(x))
             count = int(self.held_out * len(x))
             count = count if count >= least_count(TriageConfig().noticed) else 0
@@ -94,8 +94,6 @@ class _Estimator(BaseEstimator):
                 _check_outputs(network, x[rest[:1]], outputs)
                 self._train(network, x[rest], y[rest], DECAYS[0])
             network.eval()
-            if self.module is None:  # in float64, what is said of a row does not depend on the rows beside it
-                network, x = network.double(), self._inputs(X)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", AbnnWarning)  # about few rows: predictions and verdicts say the rest
                 model = attach(network, x[rest[:1]], task=self.task, seed=seed)
@@ -104,6 +102,19 @@ class _Estimator(BaseEstimator):
                 if count:
                     calibrate(model, [(x[held], y[held])], progress=False)
         self.model_: Attached = model
+
+    def _check_settings(self) -> None:
+        if not (self.module is None or isinstance(self.module, nn.Module)):
+            raise InputError(
+                explain("module", type(self.module).__name__, "a network of torch, or None for an own one")
+            )
+        if not isinstance(self.hidden, Iterable) or isinstance(self.hidden, str):
+            raise InputError(explain("hidden", repr(self.hidden), "the sizes of layers, such as (50, 50)"))
+        for size in self.hidden:
+            at_least_one("hidden", size)
+        not_negative("epochs", self.epochs)
+        if not (isinstance(self.held_out, Real) and 0 <= self.held_out < 1):
+            raise InputError(explain("held_out", repr(self.held_out), "a share of the rows, from 0 to less than 1"))
 
     def _own_network(self, x: Tensor, y: Tensor, outputs: int) -> nn.Module:
         """Return the network of ``hidden`` layers, trained with the decay that does best on rows that were left out."""
@@ -122,11 +133,20 @@ class _Estimator(BaseEstimator):
         return self._learn(x, y, outputs, min(losses, key=losses.__getitem__))
 
     def _learn(self, x: Tensor, y: Tensor, outputs: int, decay: float) -> nn.Module:
-        """Return a new network, trained with this decay."""
+        """Return a new network, trained with this decay.
+
+        It is in float64, as its rows are: so what it says of a row does not depend on the rows beside it, and a column of
+        large numbers that differ by little keeps what they differ in. Standardised rows are learnt from in float32.
+        """
+        standard = Standard(x)
+        learnt = self._learn_standardised(standard(x).float(), y, outputs, decay)
+        return nn.Sequential(standard, *learnt).double()
+
+    def _learn_standardised(self, x: Tensor, y: Tensor, outputs: int, decay: float) -> list[nn.Module]:
+        """Return the layers of a new network behind the standardisation."""
         layers, last = self._layers(x.shape[1], outputs)
-        network = nn.Sequential(Standard(x), *layers, last)
-        self._train(network, x, y, decay)
-        return network
+        self._train(nn.Sequential(*layers, last), x, y, decay)
+        return [*layers, last]
 
     def _layers(self, columns: int, outputs: int) -> tuple[list[nn.Module], nn.Linear]:
         """Return the hidden layers and the last one."""
@@ -160,14 +180,12 @@ class _Estimator(BaseEstimator):
 
     def _predict(self, X: Any) -> Prediction:
         check_is_fitted(self, "model_")
-        return self.model_.predict(self._inputs(validate_data(self, X, reset=False)))
+        return self.model_.predict(torch.from_numpy(np.array(validate_data(self, X, reset=False, dtype=self._type))))
 
-    def _rows(self, X: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.array(X, dtype=np.float32))
-
-    def _inputs(self, X: np.ndarray) -> Tensor:
-        """Return rows as the attached network takes them: in float64, but for a ``module`` in float32."""
-        return self._rows(X).double() if self.module is None else self._rows(X)
+    @property
+    def _type(self) -> Any:
+        """The type of rows: a ``module`` takes float32."""
+        return np.float64 if self.module is None else np.float32
 
     def uncertainty(self, X: Any) -> np.ndarray:
         """Return the score of each row, larger = more uncertain."""
@@ -226,9 +244,13 @@ class AbnnClassifier(ClassifierMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> AbnnClassifier:
         """Learn from rows and their classes."""
-        X, y = validate_data(self, X, y)
-        check_classification_targets(y)
-        self.classes_, numbers = np.unique(y, return_inverse=True)
+        X, y = validate_data(self, X, y, dtype=self._type)
+        try:
+            check_classification_targets(y)
+            self.classes_, numbers = np.unique(y, return_inverse=True)
+        except TypeError as error:  # they cannot be sorted
+            fix = "Leave out rows without a label."
+            raise InputError(explain("y", "labels of several types", "all texts, or all numbers", fix)) from error
         if len(self.classes_) < 2:
             raise InputError(explain("y", "one class", "at least two classes"))
         self._fit(X, torch.from_numpy(numbers.astype(np.int64)), len(self.classes_))
@@ -266,8 +288,8 @@ class AbnnRegressor(RegressorMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> AbnnRegressor:
         """Learn from rows and their targets, [n] or [n, D]."""
-        X, y = validate_data(self, X, y, multi_output=True, y_numeric=True)
-        targets = torch.from_numpy(np.array(y, dtype=np.float32))
+        X, y = validate_data(self, X, y, dtype=self._type, multi_output=True, y_numeric=True)
+        targets = torch.from_numpy(np.array(y, dtype=np.float64))
         if targets.ndim == 2 and targets.shape[1] == 1:
             column_or_1d(y, warn=True)
         self._one = targets.ndim == 1
@@ -275,7 +297,8 @@ class AbnnRegressor(RegressorMixin, _Estimator):
         spread = targets.std(0, correction=0)
         self._unit = torch.where(spread > 0, spread, torch.ones_like(spread))
         self._centre = targets.mean(0)
-        self._fit(X, targets if self.module is not None else (targets - self._centre) / self._unit, targets.shape[1])
+        targets = targets if self.module is not None else (targets - self._centre) / self._unit
+        self._fit(X, targets.float(), targets.shape[1])
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -304,22 +327,20 @@ class AbnnRegressor(RegressorMixin, _Estimator):
     def _loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         return F.mse_loss(outputs.reshape(y.shape), y)
 
-    def _learn(self, x: Tensor, y: Tensor, outputs: int, decay: float) -> nn.Module:
+    def _learn_standardised(self, x: Tensor, y: Tensor, outputs: int, decay: float) -> list[nn.Module]:
         if not self.hidden:
-            return super()._learn(x, y, outputs, decay)
-        standard = Standard(x)
-        rows = standard(x)
-        line = _ridge(rows, y)
+            return super()._learn_standardised(x, y, outputs, decay)
+        line = _ridge(x, y)
         layers, last = self._layers(x.shape[1], outputs)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         if decay < math.inf:
-            self._train(nn.Sequential(*layers, last), rows, y - line(rows), decay)
+            self._train(nn.Sequential(*layers, last), x, y - line(x), decay)
         both = nn.Linear(last.in_features + line.in_features, outputs)
         with torch.no_grad():
             both.weight.copy_(torch.cat([last.weight, line.weight], dim=1))
             both.bias.copy_(last.bias + line.bias)
-        return nn.Sequential(standard, Beside(nn.Sequential(*layers)), both)
+        return [Beside(nn.Sequential(*layers)), both]
 
 
 def _ridge(x: Tensor, y: Tensor) -> nn.Linear:
