@@ -9,8 +9,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset, TensorDataset
 
 from abnn.tensors import rows_digest
-from abnn.train.batches import Batches, Resident, resident
+from abnn.train.batches import Batches
 from abnn.train.loop import make_fabric
+from abnn.train.resident import Resident, resident
 
 DATA = TensorDataset(torch.rand(23, 2), torch.arange(23))
 SOME = Subset(DATA, [*range(20, 3, -1), -1])
@@ -37,7 +38,7 @@ def test_same_batches_in_the_same_order(shuffle: bool, drop: bool, own: bool, da
 @KINDS
 @pytest.mark.parametrize("largest", [0, 2**30])
 def test_large_data_stay_on_the_host(monkeypatch: pytest.MonkeyPatch, largest: int, data: Dataset) -> None:
-    monkeypatch.setattr("abnn.train.batches.LARGEST", largest)
+    monkeypatch.setattr("abnn.train.resident.LARGEST", largest)
     loader, cuda = DataLoader(data, batch_size=5, shuffle=True), torch.device("cuda", 0)
     found = resident(loader, cuda)
     assert found is not None and found.tensors[0].is_cuda is (largest > 0)
