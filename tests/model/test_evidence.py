@@ -147,3 +147,24 @@ def test_the_readout_is_told_from_blocks_whose_name_it_begins_with(blocks: int) 
     model = abnn.attach(nn.Sequential(*layers, nn.Linear(6, 3)).eval(), torch.zeros(1, 6))
     assert isinstance(model.net.get_submodule(str(2 * blocks)), Readout)
     assert "clipped energy" in model.combined.names
+
+
+class TwoHeads(nn.Module):
+    """Two heads of one width. The first output is that of the head that is named."""
+
+    def __init__(self, first: str) -> None:
+        super().__init__()
+        self.body, self.first = mlp(6, 8, 8), first
+        self.one, self.two = nn.Linear(8, 3), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.body(x)
+        one, two = self.one(features), self.two(features.sin())
+        return (one, two) if self.first == "one" else (two, one)
+
+
+@pytest.mark.parametrize("first", ["one", "two"])
+def test_of_two_heads_the_readout_makes_the_output_and_no_attachment_lies_behind_it(first: str) -> None:
+    model = abnn.attach(TwoHeads(first).eval(), torch.zeros(1, 6))
+    replaced = [name for name, part in model.net.named_modules() if isinstance(part, WatchedBlock | Readout)]
+    assert isinstance(model.net.get_submodule(first), Readout) and replaced[-1] == first

@@ -51,6 +51,7 @@ class Probe:
     batch: int
     activation_numbers: int  # the most numbers that one module reads and writes for one input
     logits: Tensor | None  # the network's output
+    heads: frozenset[str]  # names of the linear layers that made this very output
 
     @property
     def weights(self) -> int:
@@ -110,8 +111,12 @@ class Probe:
         )
 
     def _find(self) -> list[str]:
-        """Return the names of all blocks, or raise an error if there are none."""
-        usable = [name for name in self.modules if self._usable(name)]
+        """Return the names of all blocks, or raise an error if there are none.
+
+        What is called after the layer that makes the output is of another output, and changes nothing in this one.
+        """
+        end = max((self.calls[name].order for name in self.heads), default=len(self.calls))
+        usable = [name for name in self.modules if self._usable(name) and self.calls[name].order <= end]
         kinds: dict[type, list[str]] = {}
         for name in usable:
             module = self.modules[name]
@@ -198,6 +203,7 @@ def probe(network: nn.Module, example: Batch) -> Probe:
     calls: dict[str, _Call] = {}
     modules = dict(network.named_modules())
     largest = order = 0
+    made: dict[str, Tensor] = {}  # by linear layers, one row for each input
 
     def before(name: str) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -220,6 +226,8 @@ def probe(network: nn.Module, example: Batch) -> Probe:
                 calls[name].output = tuple(tensor.shape)
                 read = sum(value.numel() for value in args if isinstance(value, Tensor))
                 largest = max(largest, read + tensor.numel())
+                if isinstance(module, nn.Linear) and tensor.ndim == 2:
+                    made[name] = tensor
 
         return hook
 
@@ -239,7 +247,13 @@ def probe(network: nn.Module, example: Batch) -> Probe:
                 "device.",
             )
         ) from error
-    return Probe(calls, modules, len(example), -(-largest // len(example)), logits)
+    heads = frozenset(name for name, tensor in made.items() if logits is not None and _is_same(tensor, logits))
+    return Probe(calls, modules, len(example), -(-largest // len(example)), logits, heads)
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors that both exist are one, also where one of them is a view of the other."""
+    return one.shape == other.shape and one.data_ptr() == other.data_ptr()
 
 
 def first_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -284,15 +298,26 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 
 def find_readout(structure: Probe, classes: int) -> Block | None:
-    """Return the last linear layer that is called, or None if it does not turn one vector per input into the output."""
+    """Return the last linear layer that is called, or None if it does not turn one vector per input into the output.
+
+    Of several that do, as in a network with two heads, it is the one that made the network's output.
+    """
     linear = [name for name in structure.calls if isinstance(structure.modules[name], nn.Linear)]
-    name = max(linear, key=lambda name: structure.calls[name].order, default=None)
-    if name is None:
+    linear.sort(key=lambda name: structure.calls[name].order)
+    fits = [name for name in linear if _makes_vectors(structure, name, classes)]
+    if not fits or fits[-1] != linear[-1]:
         return None
+    name = next((name for name in reversed(fits) if name in structure.heads), fits[-1])
     call = structure.calls[name]
-    if call.count > 1 or call.input is None or len(call.input) != 2 or call.output != (structure.batch, classes):
-        return None
+    assert call.input is not None and call.output is not None
     return Block(name, structure.modules[name], call.input, call.output, "flat")
+
+
+def _makes_vectors(structure: Probe, name: str, width: int) -> bool:
+    """Return whether a module is called once, and turns one vector for each input into one of this width."""
+    call = structure.calls[name]
+    one_vector = call.input is not None and len(call.input) == 2
+    return call.count == 1 and one_vector and call.output == (structure.batch, width)
 
 
 def check_example(network: nn.Module, example: object) -> Any:
