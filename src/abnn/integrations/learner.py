@@ -50,9 +50,7 @@ class Learner(nn.Module):
     def begin(self, batches: Iterable[Any]) -> None:
         """Measure the range of values on the first batches of the training data; called once, before the first step."""
         model = self.model
-        model.triage = None  # thresholds and the score are of attachments as they were
-        if model.combined is not None:
-            model.combined.fitted.fill_(False)
+        model.forget_score()
         if self.outliers is None:
             return
         with preserved_random_state(*generators_of(batches)):

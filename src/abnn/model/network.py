@@ -222,6 +222,12 @@ class AttachedNetwork(nn.Module):
         """Whether a fit has learnt the combined score."""
         return self.combined is not None and self.combined.is_ready()
 
+    def forget_score(self) -> None:
+        """Remove thresholds and the learnt score: they are of the attachments as they were."""
+        self.triage = None
+        if self.combined is not None:
+            self.combined.fitted.fill_(False)
+
     def resample(self, draws: int | range | None = None, seed: int | None = None) -> None:
         """Hold new draws. With a seed, draw s depends on (seed, s) alone, on every device.
 

@@ -109,9 +109,7 @@ def fit(
         if checkpoint is not None:
             settings = {"lr": lr, "backbone_lr": backbone_lr, **_identity(model, goal, maker, freeze, config)}
         steps = Steps(model, goal, maker, fabric, optimizers)
-        model.triage = None  # thresholds and score belong to the attachments before this fit
-        if model.combined is not None:
-            model.combined.fitted.fill_(False)
+        model.forget_score()
         schedule = chosen.schedule if config.schedule is None else config.schedule
         history = History()
         if epochs:
