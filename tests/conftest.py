@@ -145,6 +145,18 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+class PlainFabric:
+    """What the steps need of Lightning Fabric, on one process in full precision."""
+
+    world_size = 1
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
+
+    def autocast(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
 def attach_with(backbone: nn.Module, example: Tensor, **options: Any) -> Attached:
     """abnn.attach() with all settings side by side, as tests list them."""
     names = {field.name for field in dataclasses.fields(abnn.AttachConfig)}

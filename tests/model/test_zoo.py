@@ -20,6 +20,7 @@ from abnn.networks.vision import torchvision
 from abnn.outliers import OutlierBatch
 from abnn.train.steps import Steps
 from tests.conftest import (
+    PlainFabric,
     attach_with,
     generator,
     mlp,
@@ -130,18 +131,6 @@ def specimen(request: pytest.FixtureRequest) -> Specimen:
     x = torch.randn(2, *case.shape, generator=generator(3))
     model = attach_with(network, x[:1], draws=2, **case.options)
     return Specimen(request.param, case, network, randomise_attachments(model), x)
-
-
-class PlainFabric:
-    """What the steps need of Lightning Fabric, on one process in full precision."""
-
-    world_size = 1
-
-    def backward(self, loss: Tensor) -> None:
-        loss.backward()
-
-    def autocast(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
 
 class Notes:

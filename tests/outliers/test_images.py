@@ -20,13 +20,11 @@ from abnn.outliers.destroyed import KINDS
 from abnn.outliers.leaves import MOST_PLACES, exact_scenes, leaf_scenes
 from abnn.outliers.random import Rng
 from abnn.outliers.style import of_neighbours, thicken_or_thin
+from tests.conftest import generator
+from tests.outliers.test_outliers import prepared
 
 NAMES = ["changed", "destroyed", "tiers", "auto"]
 SHAPES = [(16, 1, 8, 8), (16, 3, 32, 48), (1, 3, 40, 40), (2, 1, 3, 5), (1, 1, 1, 1), (5, 4, 64, 9)]
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def photographs(*shape: int) -> Tensor:
@@ -40,12 +38,6 @@ def shifted(x: Tensor) -> Tensor:
     """Another range in every channel, as normalised images have it."""
     width = torch.arange(1.0, x.shape[1] + 1).view(1, -1, 1, 1)
     return (3 * x - 1) * width
-
-
-def prepared(name: str, x: Tensor, **options: object) -> Outliers:
-    outliers = make_outliers(name, **options)
-    outliers.prepare(*measure_range([x]))
-    return outliers
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -20,16 +20,13 @@ from abnn.outliers import DEFAULT, REGISTRY, Noise, Outliers, make_outliers, mea
 from abnn.outliers.patches import shuffle_patches
 from abnn.outliers.random import Rng
 from abnn.outliers.style import border_level, object_mask, small_affine
+from tests.conftest import generator
 
 SPATIAL = ["noise", "patches", "invert", "blobs", "backgrounds", "style", "mixed", "graded", "two-tier", "auto"]
 IMAGES = ["leaves", "changed", "destroyed", "tiers"]
 FLAT = ["noise", "invert", "feature-noise", "feature-shuffle", "tabular", "auto"]
 TOKENS = ["tokens", "changed-words", "destroyed-words", "sentences", "auto"]
 SHAPES = [(12, 2, 40), (12, 1, 8, 8), (12, 3, 17, 28), (12, 1, 9, 10, 11)]
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def inputs(shape: tuple[int, ...]) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +19,7 @@ from abnn.outliers import OutlierBatch
 from abnn.train.loss import touching
 from abnn.train.steps import EXPLODED, Steps, average_gradients
 from tests.conftest import (
+    PlainFabric,
     SmallBatchNormNet,
     attach_with,
     generator,
@@ -29,16 +29,6 @@ from tests.conftest import (
 )
 
 CLASSES = 3
-
-
-class PlainFabric:
-    world_size = 1
-
-    def backward(self, loss: Tensor) -> None:
-        loss.backward()
-
-    def autocast(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
 
 def far_away(x: Tensor, y: Tensor, generator: torch.Generator) -> OutlierBatch:
