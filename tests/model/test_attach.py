@@ -279,7 +279,9 @@ def test_probabilities_in_the_place_of_logits(end: nn.Module) -> None:
     torch.manual_seed(0)
     network, x = nn.Sequential(mlp(), end), torch.randn(5, 6, generator=generator(1))
     if isinstance(end, nn.Softmax):
-        with pytest.warns(AbnnWarning, match=r"returns probabilities.*Return the logits, or log\(p\)") as caught:
+        with pytest.warns(
+            AbnnWarning, match=r"returns probabilities.*Return the logits, or log_softmax of them"
+        ) as caught:
             abnn.attach(network, x)
         assert [warning.filename for warning in caught] == [__file__]
     else:

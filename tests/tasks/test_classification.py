@@ -326,6 +326,18 @@ def test_parts_are_finite(scale: float) -> None:
     assert TASK.parts(far, usual, torch.tensor([0, 3])).isfinite().all()
 
 
+@pytest.mark.parametrize("visible", [None, [1, 3]])
+def test_probabilities_that_were_rounded_to_zero_leave_parts_finite(visible: list[int] | None) -> None:
+    """A network may return ln p, which is -inf there. Other rows, and other logits, stay what they are."""
+    given, usual = evidence()
+    rounded = given.plain.clone()
+    rounded[0, [0, 1]] = rounded[1, [0, 1, 3]] = -torch.inf
+    classes = None if visible is None else torch.tensor(visible)
+    before, after = TASK.parts(given, usual, classes), TASK.parts(given._replace(plain=rounded), usual, classes)
+    assert after.isfinite().all()
+    assert torch.equal(after[2:], before[2:])
+
+
 # -- other targets -----------------------------------------------------------------------------------------------------
 
 

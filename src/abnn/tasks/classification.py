@@ -40,6 +40,7 @@ ONE_OUTPUT = (
 FEWEST_CLASSES = 4  # of which some can be hidden
 HIDDEN_SHARE = 0.2  # of the classes, while the score is learnt
 SMALL = 1e-3  # is added to entropies and divergences, so that their logarithms are finite
+LEAST_LOG = -149 * math.log(2)  # ln of the smallest number in float32
 LEAST_CLAIMED = 1e-6  # the least share of the last features that is claimed, and the least that is not
 PARTS = [
     "energy", "odds", "entropy",
@@ -70,6 +71,12 @@ def mean_logits(draw_logits: Tensor) -> Tensor:
     The second term changes no probability and makes the result equal to z where all draws agree on it.
     """
     return log_mean_prediction(draw_logits) + draw_logits.logsumexp(2, keepdim=True).mean(0)
+
+
+def above_zero(logits: Tensor) -> Tensor:
+    """Return logits, [..., K], in which -inf, ln p of a probability that was rounded to zero, is that of the smallest
+    one that is not."""
+    return torch.where(logits == -torch.inf, logits.amax(-1, keepdim=True) + LEAST_LOG, logits)
 
 
 def mean_cross_entropy(draw_logits: Tensor, target: Tensor) -> Tensor:
@@ -130,7 +137,7 @@ class Classification(Task):
             fix = ONE_OUTPUT if shape in ((batch,), (batch, 1)) else ""
             raise wrong_outputs(shape, batch, f"shape ({batch}, K), one logit for each of K >= 2 classes", fix)
         if outputs is not None and (outputs >= 0).all() and ((outputs.float().sum(1) - 1).abs() < 1e-4).all():
-            actual, fix = "a network that returns probabilities", "Return the logits, or log(p)."
+            actual, fix = "a network that returns probabilities", "Return the logits, or log_softmax of them."
             accepted = "logits, of which attachments and scores take the softmax themselves"
             warnings.warn(explain("backbone", actual, accepted, fix), AbnnWarning, stacklevel=3)
         return shape[1]
@@ -167,11 +174,11 @@ class Classification(Task):
         "unclaimed" is ln (1 - e) / e of the share e of the last features that classes claim, see
         :mod:`abnn.bayes.claims`.
         """
-        plain, attached, weight, bias = evidence.plain, evidence.attached, evidence.weight, evidence.bias
+        weight, bias = evidence.weight, evidence.bias
+        both = above_zero(torch.stack([evidence.plain, evidence.attached]))
         if visible is not None:
-            plain, attached = plain[:, visible], attached[:, visible]
+            both = both[..., visible]
             weight, bias = (None if each is None else each[visible] for each in (weight, bias))
-        both = torch.stack([plain, attached])
         best, place = both.max(2, keepdim=True)
         mean = both.mean(2, keepdim=True)
         variance = (evidence.variances - usual.variances).exp().mean(1, keepdim=True)
@@ -182,7 +189,7 @@ class Classification(Task):
             clipped = F.linear(last.minimum(usual.ceiling), weight.float(), None if bias is None else bias.float())
             logits.append(clipped[None])
         # In float64, where there is one, see mean_logs.
-        wider = torch.float32 if plain.device.type == "mps" else torch.float64
+        wider = torch.float32 if both.device.type == "mps" else torch.float64
         # Rows, each [B, K]: plain and attached; both without their best class; both widened; clipped.
         stack = torch.cat(logits).to(wider)
         stack[2:4].scatter_(2, place, float("-inf"))
