@@ -74,9 +74,9 @@ def mean_logits(draw_logits: Tensor) -> Tensor:
 
 
 def above_zero(logits: Tensor) -> Tensor:
-    """Return logits, [..., K], in which -inf, ln p of a probability that was rounded to zero, is that of the smallest
-    one that is not."""
-    return torch.where(logits == -torch.inf, logits.amax(-1, keepdim=True) + LEAST_LOG, logits)
+    """Return logits in which -inf, ln p of a probability that was rounded to zero, is that of the smallest one that is
+    not."""
+    return logits.nan_to_num(nan=math.nan, posinf=math.inf, neginf=LEAST_LOG)
 
 
 def mean_cross_entropy(draw_logits: Tensor, target: Tensor) -> Tensor:
