@@ -283,9 +283,13 @@ class FitConfig:
             raise InputError(explain("objective", repr(self.objective), "an abnn.Objective, or None", fix))
         if not isinstance(self.hold_out, Real) or not 0 <= self.hold_out <= 0.5:
             raise InputError(explain("hold_out", repr(self.hold_out), "a number from 0 to 0.5"))
-        bounds = self.value_range
-        if bounds is not None and (not isinstance(bounds, tuple | list) or len(bounds) != 2):
-            raise InputError(explain("value_range", repr(bounds), "(low, high), or None"))
+        check_bounds(self.value_range)
+
+
+def check_bounds(bounds: Any) -> None:
+    """Raise an error for a range of values that is neither None nor a pair; what the pair holds, outliers check."""
+    if bounds is not None and (not isinstance(bounds, tuple | list) or len(bounds) != 2):
+        raise InputError(explain("value_range", repr(bounds), "(low, high), or None"))
 
 
 def check_rate(argument: str, rate: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -105,6 +106,16 @@ def test_wrong_input() -> None:
         loss(attached().backbone, x, y)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="labels from"):
         loss(attached(), x, y + 3)
+    with pytest.raises(InputError, match="y: got None; accepted: labels of the batch"):
+        loss(attached(), x)
+    with pytest.raises(InputError, match=r"value_range: got 1.0; accepted: \(low, high\)"):
+        loss(attached(), x, y, value_range=1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("wrap", "name"), [(nn.DataParallel, "module"), (torch.compile, "_orig_mod")])
+def test_wrappers_of_attached_networks_are_told_from_networks_without(wrap: Any, name: str) -> None:
+    with pytest.raises(InputError, match=f"itself, which is inside: model.{name}"):
+        loss(wrap(attached()), *data())
 
 
 class Extractor(nn.Module):

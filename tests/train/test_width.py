@@ -95,3 +95,8 @@ def test_refused(options: dict[str, Any], batches: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         widen(model, batches)
     assert all(torch.equal(left, right) for left, right in zip(before, model.parameters()))
+
+
+def test_a_network_without_attachments_is_named() -> None:
+    with pytest.raises(InputError, match="model: got Linear; accepted: what abnn.attach.*Attach first"):
+        widen(torch.nn.Linear(2, 2), [])  # type: ignore[arg-type]

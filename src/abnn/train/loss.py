@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from abnn.bayes.layers import kl_of, with_weights_ready
 from abnn.bayes.noise import held_noise, hold, map_noise
-from abnn.config import Objective, preset
+from abnn.config import Objective, check_bounds, preset
 from abnn.errors import InputError, explain
 from abnn.model.blocks import evaluating, logits_of
 from abnn.model.inputs import Batch, call
@@ -52,7 +52,10 @@ def loss(
     if not goal.together:
         actual = f"a model with preset {model.preset!r}, which makes several updates for each batch"
         raise InputError(explain("model", actual, "a preset with one loss, such as 'default'", "Use abnn.fit()."))
+    check_bounds(value_range)
     freeze = chosen.freeze_backbone if freeze_backbone is None else freeze_backbone
+    if y is None and not isinstance(x, Mapping):
+        raise InputError(explain("y", None, "labels of the batch", 'Only a dict of inputs may hold them, as "labels".'))
     x, y = check_batch(model, x if y is None and isinstance(x, Mapping) else (x, y))
     chosen_outliers = choose_outliers(outliers, model.preset)
     attachments = [parameter for _, parameter in model.attachment_parameters()]
@@ -150,7 +153,12 @@ class Losses:
 def check_model(model: Any) -> None:
     """Raise an error for a model without attachments, or with parameters that cannot learn."""
     if not isinstance(model, AttachedNetwork):
-        raise InputError(explain("model", type(model).__name__, "what abnn.attach() returned", "Attach first."))
+        parts = model.named_modules() if isinstance(model, nn.Module) else ()
+        inside = next((name for name, each in parts if isinstance(each, AttachedNetwork)), None)
+        fix = (
+            "Attach first." if inside is None else f"Pass the attached network itself, which is inside: model.{inside}."
+        )
+        raise InputError(explain("model", type(model).__name__, "what abnn.attach() returned", fix))
     if any(parameter.is_inference() for parameter in model.parameters()):
         actual = "parameters made under torch.inference_mode(), which cannot learn"
         raise InputError(explain("model", actual, "ordinary ones", "Build the network and attach outside of it."))

@@ -20,6 +20,7 @@ from abnn.errors import InputError, explain
 from abnn.model.network import AttachedNetwork
 from abnn.predict import predict
 from abnn.train.batches import check_batch
+from abnn.train.loss import check_model
 
 NARROWEST, WIDEST, HALVINGS = 1e-3, 10.0, 10
 DRAWS = 4
@@ -34,6 +35,7 @@ def widen(model: AttachedNetwork, loader: Iterable[Any], tolerance: float = 0.01
     loader     yields held-out (x, y) every time it is iterated
     tolerance  by how much the mean log-loss, in nats, may grow
     """
+    check_model(model)
     if model.spec.kind != "bounded":
         raise InputError(
             explain("model", f"attachments of kind {model.spec.kind!r}", "bounded ones, which learn no width")
