@@ -1,7 +1,7 @@
 """One pass of a prediction: the predictive distribution of every draw, the learnt score and its parts.
 
 The learnt score depends on the mean over all draws. Where draws come in several passes, each returns what the score is
-computed from, and :class:`abnn.predict.judgement.Judgement` computes it after the last one.
+computed from, and :class:`abnn.predict.results.Results` computes it after the last one.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from abnn.model.network import AttachedNetwork
 from abnn.model.views import can_move, check_views, views_of
 from abnn.predict.chunks import plan
 from abnn.predict.inputs import LateCheck, check_channels, check_inputs
-from abnn.predict.judgement import Judgement
 from abnn.predict.prediction import PREDICTIONS, Prediction
+from abnn.predict.results import Results
 from abnn.predict.runtime import runtime_of
 from abnn.scores import find_score, without_statistics
 
@@ -57,37 +57,21 @@ def predict(
     views = min(check_views(views, *form), count)
     chunks = plan(model, x, count, memory_limit, views, plain=model.comes_along)
     noise_seed = int(torch.randint(2**62, ())) if seed is None else whole_seed(seed)
-    runtime, device = runtime_of(model), model.device
-    first = int(model.comes_along)  # the place of the first draw: behind the plain network, where that comes along
-    samples: Tensor | None = None
-    judgement = Judgement(model, chunks, first) if has_learnt_score else None
-    with torch.inference_mode(), runtime.turn(device):
+    runtime, results = runtime_of(model), Results(model, chunks, has_learnt_score)
+    with torch.inference_mode(), runtime.turn(model.device):
         if has_learnt_score:
             model.make_constants()
         for draw_range in chunks.draws:
-            wanted = judgement.wanted(draw_range) if judgement else "samples"
             if draws:
                 noise = runtime.noise.get(model.layers, draw_range, noise_seed, fresh=seed is None)
             else:
                 noise = runtime.noise.none(model.layers, len(draw_range))
-            draw_views = views_of(draw_range, views)
+            wanted, draw_views = results.wanted(draw_range), views_of(draw_range, views)
             run = runtime.runner(model, noise, wanted, draw_views, replay, repeated=len(chunks.inputs) > 1)
             for rows in chunks.inputs:
-                part, *rest = run(x[rows])
-                assert part is not None
-                if samples is None:
-                    with torch.inference_mode(False):  # so that autograd can use it
-                        samples = torch.empty(first + count, len(x), *part.shape[2:], dtype=part.dtype, device=device)
-                if len(part) == len(samples):
-                    samples[:, rows] = part
-                else:
-                    samples[:first, rows] = part[:first]
-                    samples[first + draw_range.start : first + draw_range.stop, rows] = part[first:]
-                if judgement is not None:
-                    judgement.add(draw_range, rows, rest)
-        score_and_parts = None if judgement is None else judgement.finish()
-    assert samples is not None
+                results.add(draw_range, rows, run(x[rows]))
+        score_and_parts = results.judgement()
     if value_check is not None:
         value_check.check()
     names = [] if score_and_parts is None else model.combined.names
-    return PREDICTIONS[distribution].of_pass(samples, score_and_parts, names, default, views)
+    return PREDICTIONS[distribution].of_pass(results.samples, score_and_parts, names, default, views)
