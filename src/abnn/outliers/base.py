@@ -104,15 +104,15 @@ class Outliers(ABC):
         rng = Rng(generator, like, self.layout, pads=mask is not None)
         dial = _severity_tensor(severity, first)
         result, counted = self.generate(channels_first(work, self.layout), dial, rng)
-        made = channels_back(result, self.layout).to(first.dtype)
-        return OutlierBatch(x=restored(x, made, mask, self.vocabulary), severity=counted, y=y)
+        outliers = channels_back(result, self.layout).to(first.dtype)
+        return OutlierBatch(x=restored(x, outliers, mask, self.vocabulary), severity=counted, y=y)
 
     @abstractmethod
     def generate(self, x: Tensor, severity: Tensor | None, rng: Rng) -> tuple[Tensor, Tensor]:
-        """Outliers of ``x`` [B, C, ...], in its floating-point type, and their severities, drawn here where None came."""
+        """Return outliers of ``x`` [B, C, ...], in its floating-point type, and their severities, drawn here for None."""
 
     def parts_of(self) -> tuple[Outliers, ...]:
-        """The generators that this one is made of."""
+        """Return the generators that this one is made of."""
         return ()
 
     def walk(self) -> Iterator[Outliers]:
@@ -155,7 +155,7 @@ class Outliers(ABC):
         return any(each.uses_range and each._range is None for each in self.walk() if not each.parts_of())
 
     def layout_for(self, model: Any) -> str:
-        """The layout of the inputs of ``model``, unless this generator was told another."""
+        """Return the layout that this generator was told, else that of the inputs of ``model``."""
         return self.layout or layout_of(model)
 
     def prepared_for(
@@ -177,11 +177,11 @@ class Outliers(ABC):
         return result
 
     def copied(self) -> Outliers:
-        """A copy whose range can be set without changing this generator."""
+        """Return a copy whose range can be set without changing this generator."""
         return copy.copy(self)
 
     def value_range(self, x: Tensor) -> Range:
-        """Lowest value and span, shaped to broadcast over ``x``."""
+        """Return the lowest value and the span of the range, shaped to broadcast over ``x``."""
         if self._range is None:
             fix = "call prepare(low, high) first, for example prepare(*measure_range(batches))"
             raise NotFittedError(f"outliers {self.name!r} need the range of values: {fix}.")
@@ -209,23 +209,23 @@ class Outliers(ABC):
             for part in self.parts_of():
                 part.check_form(x)
         elif form_of(x) not in self.forms:
-            given, accepted = f"{x.dtype} of shape {tuple(x.shape)}", " or ".join(FORMS[form] for form in self.forms)
+            actual, accepted = f"{x.dtype} of shape {tuple(x.shape)}", " or ".join(FORMS[form] for form in self.forms)
             by_form = (
                 "'tokens' for whole numbers, 'tabular' for flat features, 'auto' to choose by the form of the inputs"
             )
             fix = f"Use {by_form}, or a data set of real outliers."
-            raise InputError(explain(f"x for outliers {self.name!r}", given, accepted, fix))
+            raise InputError(explain(f"x for outliers {self.name!r}", actual, accepted, fix))
 
     def chosen_for(self, x: Batch) -> Outliers:
-        """What makes outliers from inputs like these: this generator, unless it chooses another one by their form."""
+        """Return what makes outliers from inputs like these: this generator, unless it chooses another by their form."""
         return self
 
     def data_digests(self) -> list[str]:
-        """What tells real outliers from others, which a config does not hold; nothing where outliers are made up."""
+        """Return what tells real outliers from others, which no config holds; nothing where outliers are made up."""
         return [digest for part in self.parts_of() for digest in part.data_digests()]
 
     def to_config(self) -> dict[str, Any]:
-        """Name, options and value range as JSON can hold them."""
+        """Return name, options and value range as JSON can hold them."""
         options = {f.name: _plain(getattr(self, f.name), self._range) for f in dataclasses.fields(self) if f.init}
         if self.layout is None:
             del options["layout"]
@@ -235,7 +235,7 @@ class Outliers(ABC):
 
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> Outliers:
-        """The generator that ``to_config`` described."""
+        """Return the generator that ``to_config`` described."""
         options = dict(config)
         kind, bounds = lookup(options.pop("name", None)), options.pop("range", None)
         outliers = kind.build(options)
@@ -245,7 +245,7 @@ class Outliers(ABC):
 
     @classmethod
     def build(cls, options: dict[str, Any]) -> Outliers:
-        """An instance from options by name, with an error that names the ones there are."""
+        """Return an instance from options by name. An unknown name is an error that lists the options there are."""
         accepted = [f.name for f in dataclasses.fields(cls) if f.init]
         for option in options:
             if option not in accepted:
@@ -264,10 +264,10 @@ class Change(Outliers):
 
     @abstractmethod
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
-        """``x`` changed by ``dial``, the severity shaped to broadcast over ``x``."""
+        """Return ``x`` changed by ``dial``, the severity shaped to broadcast over ``x``."""
 
     def counted(self, dial: Tensor) -> Tensor:
-        """The severity that a change by ``dial`` really has."""
+        """Return the severity that a change by ``dial`` really has."""
         return dial
 
 
@@ -287,7 +287,7 @@ class Blend(Change):
 
     @abstractmethod
     def other(self, x: Tensor, rng: Rng) -> Tensor:
-        """What is blended in, in the form of ``x``, with values in [0, 1]."""
+        """Return what is blended in, in the form of ``x``, with values in [0, 1]."""
 
     def counted(self, dial: Tensor) -> Tensor:
         return dial if self.fade == 1 else dial**self.fade
@@ -308,7 +308,7 @@ class Exchange(Change):
 
 
 def form_of(x: Batch) -> str | None:
-    """The form of inputs, a name in ``FORMS``; None for others."""
+    """Return the form of inputs, a name in ``FORMS``; None for others."""
     if not x.is_floating_point():
         return "tokens" if x.ndim == 2 else None
     return VALUES[x.ndim - 2] if x.ndim - 2 < len(VALUES) else None
@@ -316,23 +316,23 @@ def form_of(x: Batch) -> str | None:
 
 def _check_batch(x: Any, y: Any) -> None:
     if not isinstance(x, Tensor) or x.ndim < 2 or x.is_complex() or x.dtype == torch.bool or len(x) == 0:
-        given = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        actual = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         accepted = "a non-empty batch [B, C, ...] of floating-point values, or of tokens [B, L]"
-        raise InputError(explain("x", given, accepted))
+        raise InputError(explain("x", actual, accepted))
     if not isinstance(y, Tensor) or y.ndim < 1 or len(y) != len(x):
-        given = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
-        raise InputError(explain("y", given, f"a tensor with one label for each of the {len(x)} inputs"))
+        actual = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+        raise InputError(explain("y", actual, f"a tensor with one label for each of the {len(x)} inputs"))
 
 
 def lookup(name: object) -> type[Outliers]:
-    """The kind of a name, or an error with the names there are."""
+    """Return the class of generators with this name. Another name is an error that lists those there are."""
     if not isinstance(name, str) or name not in REGISTRY:
         raise unknown("outliers", name, REGISTRY)
     return REGISTRY[name]
 
 
 def severity_pair(value: Any) -> tuple[float, float]:
-    """(least, most) in [0, 1] from a pair or one number, or an error."""
+    """Return (least, most) in [0, 1] from a pair or one number; raise an error for anything else."""
     pair = (value, value) if isinstance(value, int | float) else value
     try:
         least, most = (float(bound) for bound in pair)
@@ -352,13 +352,13 @@ def _severity_tensor(severity: float | Tensor | None, x: Tensor) -> Tensor | Non
     # Values on an accelerator are not looked at: that would stop the host on every call.
     outside = severity.device.type == "cpu" and not bool(((severity >= 0) & (severity <= 1)).all())
     if severity.shape not in ((), (len(x),)) or outside:
-        given = "values outside [0, 1]" if outside else f"shape {tuple(severity.shape)}"
-        raise InputError(explain("severity", given, f"values in [0, 1], one or {len(x)} of them"))
+        actual = "values outside [0, 1]" if outside else f"shape {tuple(severity.shape)}"
+        raise InputError(explain("severity", actual, f"values in [0, 1], one or {len(x)} of them"))
     return severity.detach().to(x.device, torch.float32).expand(len(x))
 
 
 def _plain(value: Any, bounds: Range | None) -> Any:
-    """An option as JSON can hold it. A mixture hands its own range on; a part that was given another one keeps it."""
+    """Return an option as JSON can hold it. A mixture hands its range on; a part with another range keeps that."""
     if isinstance(value, Outliers):
         config = value.to_config()
         if bounds is not None and config.get("range") == [bound.tolist() for bound in bounds]:

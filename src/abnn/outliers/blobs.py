@@ -33,7 +33,7 @@ class Backgrounds(Blend):
 
 
 def smooth_field(shape: torch.Size, cells: int, rng: Rng) -> Tensor:
-    """Uniform values on a grid of ``cells`` points per axis, linearly interpolated to ``shape``; in [0, 1].
+    """Return uniform values on a grid of ``cells`` points per axis, linearly interpolated to ``shape``; in [0, 1].
 
     Channels share a part of the field that differs from sample to sample, so that colours range from grey to vivid.
     """
@@ -48,7 +48,7 @@ def smooth_field(shape: torch.Size, cells: int, rng: Rng) -> Tensor:
 
 
 def smooth_background(shape: torch.Size, rng: Rng) -> Tensor:
-    """A random level plus a random amount of two octaves of smooth field, kept in [0, 1]."""
+    """Return a random level plus a random amount of two octaves of smooth field, cut to [0, 1]."""
     per_sample = (shape[0], 1, *[1] * (len(shape) - 2))
     field = torch.lerp(smooth_field(shape, 2, rng), smooth_field(shape, 4, rng), rng.uniform(*per_sample))
     level, amount = rng.uniform(*per_sample), rng.uniform(*per_sample)
@@ -56,7 +56,7 @@ def smooth_background(shape: torch.Size, rng: Rng) -> Tensor:
 
 
 def blobs(shape: torch.Size, rng: Rng) -> Tensor:
-    """Smooth fields of 3 to 6 points per axis through a steep logistic function, so that they have shapes and edges."""
+    """Return smooth fields of 3 to 6 points per axis through a steep logistic function, which gives them edges."""
     per_sample = (shape[0], *[1] * (len(shape) - 1))
     field = torch.lerp(smooth_field(shape, 3, rng), smooth_field(shape, 6, rng), rng.uniform(*per_sample))
     return torch.sigmoid((field - 0.5) * rng.between(4.0, 24.0, *per_sample))

@@ -59,9 +59,9 @@ class Changed(Outliers):
                 part = MILD[rng.choice([*MILD])](part, 0.7 * amount if twice else amount, rng)
             parts.append(part)
             severities.append(own.mean().expand(len(own)))
-        made = torch.cat(parts).clamp(0, 1)
-        same = (severity == 0) | ((made - unit).abs().flatten(1).amax(1) <= SAME)
-        result = torch.where(per_image(x, same), x, low + span * made)
+        changed = torch.cat(parts).clamp(0, 1)
+        same = (severity == 0) | ((changed - unit).abs().flatten(1).amax(1) <= SAME)
+        result = torch.where(per_image(x, same), x, low + span * changed)
         return result, torch.cat(severities).masked_fill(same, 0.0)
 
 
@@ -76,17 +76,17 @@ def per_image(x: Tensor, values: Tensor) -> Tensor:
 
 
 def small(x: Tensor) -> bool:
-    """Whether an image has so few places that a strong change leaves nothing of it."""
+    """Return whether an image has so few places that a strong change leaves nothing of it."""
     return min(x.shape[2:]) < 40
 
 
 def bearable(x: Tensor) -> float:
-    """The share of hard changes that images of this size can bear: none at 8 places a side, all from 40 on."""
+    """Return the share of hard changes that images of this size can bear: none at 8 places a side, all from 40 on."""
     return min(1.0, max(0.0, (min(x.shape[2:]) - 8) / 32))
 
 
 def resized(x: Tensor, factor: float) -> Tensor:
-    """As if seen at a lower resolution."""
+    """Return the images as if seen at a lower resolution."""
     size = [max(min(4, side), round(side / factor)) for side in x.shape[2:]]
     coarse = F.interpolate(x, size=size, mode="bilinear", align_corners=False, antialias=True)
     return F.interpolate(coarse, size=x.shape[2:], mode="bilinear", align_corners=False)
@@ -110,14 +110,14 @@ def grey(x: Tensor) -> Tensor:
 
 
 def spectrum_of_others(x: Tensor, share: float) -> Tensor:
-    """With a share of the amplitudes of the next image of the batch: its phases, where the shapes are, stay."""
+    """Return images with a share of the amplitudes of the next image; their phases, where the shapes are, stay."""
     own = torch.fft.rfft2(x.float())
     size = torch.lerp(own.abs(), own.abs().roll(1, 0), share)
     return torch.fft.irfft2(torch.polar(size, own.angle()), s=x.shape[2:]).to(x.dtype).clamp(0, 1)
 
 
 def tiles(x: Tensor, rng: Rng) -> Tensor:
-    """A small part of each image and its mirror images, repeated."""
+    """Return a small part of each image and its mirror images, repeated."""
     height, width = x.shape[2:]
     count = 3 + int(rng.number() * (3 if small(x) else 6))
     down, across = (max(min(2, side), side // count) for side in (height, width))
@@ -134,7 +134,7 @@ def random_box(x: Tensor, down: int, across: int, rng: Rng) -> tuple[slice, ...]
 
 
 def clutter(x: Tensor, rng: Rng) -> Tensor:
-    """Something else of the same size: leaves, or tiles of the next image."""
+    """Return something else of the same size: leaves, or tiles of the next image."""
     return leaf_scenes(x.shape, 24, rng) if rng.number() < 0.5 else tiles(x.roll(1, 0), rng)
 
 
@@ -212,7 +212,7 @@ def _sharp(x: Tensor, amount: float, rng: Rng) -> Tensor:
 
 
 def _very_soft(x: Tensor, amount: float, rng: Rng) -> Tensor:
-    """Out of focus; small images, and one half of the others, with noise as well."""
+    """Return the images out of focus; small ones, and one half of the others, with noise as well."""
     soft = _soft(x, 1.4, rng).clamp(0, 1)
     return _noise(soft, 0.5, rng) if small(x) or rng.number() < 0.5 else soft
 

@@ -68,7 +68,7 @@ def _phases(x: Tensor, rng: Rng) -> Tensor:
 
 
 def _strokes(x: Tensor, rng: Rng) -> Tensor:
-    """Three thick curves of one colour on a flat ground."""
+    """Return three thick curves of one colour on a flat ground."""
     batch, channels, height, width = x.shape
     ends = rng.uniform(batch, 3, 3, 2)
     t = torch.linspace(0, 1, 24, device=x.device, dtype=x.dtype).view(1, 1, -1, 1)
@@ -88,7 +88,7 @@ def _strokes(x: Tensor, rng: Rng) -> Tensor:
 
 
 def _pieces(x: Tensor, rng: Rng) -> Tensor:
-    """A grid whose cells come from different images of the batch."""
+    """Return a grid whose cells come from different images of the batch."""
     batch, channels, height, width = x.shape
     count = rng.choice([2, 4] if small(x) else [2, 4, 7])
     down, across = height // count, width // count

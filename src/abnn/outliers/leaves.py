@@ -65,7 +65,7 @@ def exact_scenes(shape: torch.Size, count: int, rng: Rng) -> Tensor:
 
 
 def leaf_masks(batch: int, count: int, height: int, width: int, rng: Rng) -> Tensor:
-    """Which places each leaf covers, [B, count, H, W]; the last leaf covers everything."""
+    """Return which places each leaf covers, [B, count, H, W]; the last leaf covers everything."""
     # r with density r^-3 between the ends, by the inverse of its distribution function
     ratio = (SMALLEST / LARGEST) ** 2
     size = SMALLEST * (1 - rng.uniform(batch, count) * (1 - ratio)).rsqrt()

@@ -50,11 +50,11 @@ class Mixed(Outliers):
         slots = -(-len(x) // len(self.parts))
         slot_of_sample = rng.permutations(slots * len(self.parts))
         samples = (slot_of_sample.argsort() % len(x)).split(slots)
-        made = [
+        pairs = [
             part.generate(x.index_select(0, own), None if severity is None else severity.index_select(0, own), rng)
             for part, own in zip(self.parts, samples, strict=True)
         ]
-        result, severities = zip(*made)
+        result, severities = zip(*pairs)
         chosen = slot_of_sample[: len(x)]
         return torch.cat(result).index_select(0, chosen), torch.cat(severities).index_select(0, chosen)
 

@@ -61,12 +61,12 @@ class FromData(Change):
         return result, severity if x.is_floating_point() else (severity > 0).to(severity.dtype)
 
     def to_config(self) -> dict[str, Any]:
-        """Which kind of data it was; the data itself has to be given again."""
+        """Return which kind of data it is; the data itself has to be passed again."""
         kind = f"{type(self.data).__name__} of {len(self.data)}"
         return {"name": self.name, "severity": list(self.severity), "data": kind}
 
     def data_digests(self) -> list[str]:
-        """Of tensors; items of other data sets may be different whenever they are read."""
+        """Return a digest of tensors; items of other data sets may be different whenever they are read."""
         return [rows_digest([self.data])] if isinstance(self.data, Tensor) else []
 
     def _items(self, places: Tensor, x: Tensor) -> Tensor:
@@ -83,10 +83,10 @@ class FromData(Change):
 
 def _check_item(item: Any, x: Tensor) -> None:
     if not isinstance(item, Tensor) or item.shape != x.shape[1:]:
-        given = f"items of shape {tuple(item.shape)}" if isinstance(item, Tensor) else f"items of {type(item).__name__}"
+        form = f"shape {tuple(item.shape)}" if isinstance(item, Tensor) else type(item).__name__
         accepted = f"tensors of shape {tuple(x.shape[1:])}, as the in-distribution inputs"
         fix = "Apply the transforms of the training set to the outliers as well."
-        raise InputError(explain("data", given, accepted, fix))
+        raise InputError(explain("data", f"items of {form}", accepted, fix))
     if item.is_floating_point() != x.is_floating_point():
         kind, fix = ("values", "Scale and convert them as in training.") if x.is_floating_point() else ("tokens", "")
         accepted = f"{kind} of {x.dtype}, as the in-distribution inputs"

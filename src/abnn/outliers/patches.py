@@ -31,10 +31,11 @@ class Patches(Change):
 
 
 def shuffle_patches(x: Tensor, pieces: Tensor, share: Tensor, most: int, rng: Rng) -> Tensor:
-    """Cut sample b into ``pieces[b] <= most`` patches per axis and move a random ``share[b]`` of them around a cycle.
+    """Return samples, of which b is cut into ``pieces[b] <= most`` patches per axis; ``share[b]`` of them move.
 
-    No moved patch stays where it was, and every value stays in the sample. Where the number of patches does not divide
-    a length, an outer margin stays as it is; an axis shorter than the number of patches gets one patch per value.
+    They move around a random cycle. No moved patch stays where it was, and every value stays in the sample. Where the
+    number of patches does not divide a length, an outer margin stays as it is; an axis shorter than the number of
+    patches gets one patch per value.
     """
     channels, size = x.shape[1], x.shape[2:]
     counts = [pieces.clamp(max=length) for length in size]
@@ -66,7 +67,7 @@ def shuffle_patches(x: Tensor, pieces: Tensor, share: Tensor, most: int, rng: Rn
 
 
 def cycle_some(counts: list[Tensor], slots: list[int], share: Tensor, rng: Rng) -> Tensor:
-    """For each slot of a grid the slot that its content comes from: one random cycle through ``share`` of the patches.
+    """Return for each slot of a grid where its content comes from: a random cycle through ``share`` of the patches.
 
     The grid has ``slots`` places per axis, of which sample b uses the first ``counts[axis][b]``; the rest stay.
     """

@@ -36,7 +36,7 @@ class Rng:
         return least + (most - least) * self.uniform(*shape)
 
     def number(self, least: float = 0.0, most: float = 1.0) -> float:
-        """One number that the host needs to know."""
+        """Return one number that the host needs to know."""
         device = "cpu" if self._generator is None else self._generator.device
         return least + (most - least) * torch.rand((), generator=self._generator, device=device).item()
 
@@ -48,7 +48,7 @@ class Rng:
         return numbers.to(self._like.device, non_blocking=True)
 
     def permutations(self, *shape: int) -> Tensor:
-        """Independent random permutations along the last dimension."""
+        """Return independent random permutations along the last dimension."""
         # Ties of float32 keys are rare and broken by position, which biases by less than 2^-24 per pair.
         return self.uniform(*shape).argsort(dim=-1)
 

@@ -23,7 +23,7 @@ Range = tuple[Tensor, Tensor]
 
 
 def layout_of(model: Any) -> str:
-    """The layout of a model's inputs; only floating-point inputs [B, T, D] can have their channels last.
+    """Return the layout of a model's inputs; only floating-point inputs [B, T, D] can have their channels last.
 
     Of the first layer in it that is a convolution, or linear, recurrent or a normalisation of D features, the number of
     channels tells. ``model`` has an ``input_shape`` and ``input_dtype``, and a network as ``backbone`` or ``network``.
@@ -44,23 +44,26 @@ def layout_of(model: Any) -> str:
 
 
 def channels_first(x: Tensor, layout: str | None) -> Tensor:
-    """[B, C, ...] from inputs of a layout."""
+    """Return inputs of a layout as [B, C, ...]."""
     return x.movedim(-1, 1) if layout == LAST else x
 
 
 def channels_back(x: Tensor, layout: str | None) -> Tensor:
-    """Inputs of a layout from [B, C, ...]."""
+    """Return [B, C, ...] as inputs of a layout."""
     return x.movedim(1, -1) if layout == LAST else x
 
 
 def measure_range(batches: Iterable[Batch], layout: str | None = None) -> Range:
-    """Smallest and largest value of each channel over all batches, ``[C]`` each, of the main input; ``[1]`` for whole numbers."""
+    """Return the smallest and the largest value of each channel over all batches, [C] each; [1] for whole numbers.
+
+    batches  inputs; of several inputs, the main one counts
+    """
     bounds: Range | None = None
     for batch in batches:
         batch = batch.first if isinstance(batch, Inputs) else batch
         if not isinstance(batch, Tensor) or batch.ndim < 2 or batch.numel() == 0:
-            given = f"shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else type(batch).__name__
-            raise InputError(explain("batches", given, "non-empty tensors [B, C, ...]", "Pass the inputs alone."))
+            actual = f"shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else type(batch).__name__
+            raise InputError(explain("batches", actual, "non-empty tensors [B, C, ...]", "Pass the inputs alone."))
         flat = batch.flatten()[None]
         if batch.is_floating_point():
             flat = channels_first(batch, layout).transpose(0, 1).flatten(1)
@@ -78,11 +81,11 @@ def measure_range(batches: Iterable[Batch], layout: str | None = None) -> Range:
 
 
 def check_range(low: Tensor | float, high: Tensor | float) -> Range:
-    """The range as two flat tensors, or an error; channels may come as [C], [C, 1, 1] or [1, C, 1, 1]."""
+    """Return the range as two flat tensors, or raise an error; channels may come as [C], [C, 1, 1] or [1, C, 1, 1]."""
     bounds = tuple(torch.as_tensor(bound).detach() for bound in (low, high))
     if any(v.numel() != max(v.shape, default=1) for v in bounds) or bounds[0].numel() != bounds[1].numel():
-        given = " and ".join(str(tuple(v.shape)) for v in bounds)
-        raise InputError(explain("low, high", f"shapes {given}", "one number, or one per channel, for each"))
+        actual = " and ".join(str(tuple(v.shape)) for v in bounds)
+        raise InputError(explain("low, high", f"shapes {actual}", "one number, or one per channel, for each"))
     least, most = (v.flatten() if v.is_floating_point() else v.flatten().float() for v in bounds)
     if not bool((torch.isfinite(least) & torch.isfinite(most) & (least <= most)).all()):
         raise InputError(explain("low, high", f"{least.tolist()}, {most.tolist()}", "finite values with low <= high"))

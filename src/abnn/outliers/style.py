@@ -52,7 +52,10 @@ class Style(Change):
 
 
 def small_affine(x: Tensor, amount: Tensor, rng: Rng, size: float = 0.6) -> Tensor:
-    """Shear up to 0.2, turn up to 6 degrees, sides times exp(+-size), shift by up to 6 % of the side, times ``amount``."""
+    """Return images after a small affine change, times ``amount``.
+
+    Shear up to 0.2, turn up to 6 degrees, sides times exp(+-size), shift by up to 6 % of the side.
+    """
     amount = amount.flatten()
     shear, turn, high, wide, up, left = (amount[:, None] * rng.between(-1.0, 1.0, len(x), 6)).unbind(1)
     size = size * finest(x)  # a small image cannot show a smaller one
@@ -62,7 +65,7 @@ def small_affine(x: Tensor, amount: Tensor, rng: Rng, size: float = 0.6) -> Tens
 
 
 def warped(x: Tensor, rows: list[Tensor], padding: str = "reflection") -> Tensor:
-    """By an affine map of the six given numbers for each image."""
+    """Return images after an affine map; ``rows``: its six numbers for each image."""
     grid = F.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, mode="bilinear", padding_mode=padding, align_corners=False)
 
@@ -73,12 +76,12 @@ def scaled(x: Tensor, wide: Tensor, tall: Tensor, padding: str = "reflection") -
 
 
 def finest(x: Tensor) -> float:
-    """How much of a change small images can bear: all of it from 26 places per axis on."""
+    """Return how much of a change images of this size can bear: all of it from 26 places per axis on."""
     return min(1.0, min(x.shape[2:]) / 28 + 0.1)
 
 
 def thicken_or_thin(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:
-    """Go a part of the way to the largest or to the smallest of each place's neighbours (soft dilation, erosion)."""
+    """Return values that are part of the way to the largest or smallest of their neighbours (dilation, erosion)."""
     way = rng.between(-1.0, 1.0, *amount.shape)
     reach = amount * way.abs() * finest(x)  # a neighbourhood of 3 is a large part of a stroke in a small image
     return torch.lerp(x, torch.where(way > 0, of_neighbours(x, torch.maximum), of_neighbours(x, torch.minimum)), reach)
@@ -95,7 +98,7 @@ def of_neighbours(x: Tensor, better: Callable[[Tensor, Tensor], Tensor]) -> Tens
 
 
 def blur_or_sharpen(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:
-    """Go towards the mean of each place's neighbours, or away from it."""
+    """Return values that are nearer to the mean of their neighbours, or farther from it."""
     rank = x.ndim - 2
     padded = F.pad(x, [1, 1] * rank, mode="replicate")
     pool = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
@@ -104,14 +107,14 @@ def blur_or_sharpen(x: Tensor, amount: Tensor, rng: Rng) -> Tensor:
 
 
 def border_level(x: Tensor) -> Tensor:
-    """Median over the outermost values of each channel, which is the background of most centred objects."""
+    """Return the median of the outermost values of each channel: the background of most centred objects."""
     edges = [x.select(axis, end) for axis in range(2, x.ndim) for end in (0, -1)]
     level = torch.cat([edge.reshape(*x.shape[:2], -1) for edge in edges], dim=2).median(dim=2).values
     return level.view(*level.shape, *[1] * (x.ndim - 2))
 
 
 def object_mask(x: Tensor, background: Tensor) -> Tensor:
-    """How much each place belongs to the object, in [0, 1]: its distance from the background over the largest one.
+    """Return how much each place belongs to the object, in [0, 1]: its distance from the background over the largest.
 
     For anti-aliased shapes of one level on a background of another, bright on dark or dark on bright, this is the
     share of the place that the shape covers.
@@ -122,7 +125,7 @@ def object_mask(x: Tensor, background: Tensor) -> Tensor:
 
 
 def recompose(x: Tensor, amount: Tensor, rng: Rng, scenes: float = 0.0) -> Tensor:
-    """Move background and object to other levels, and lay a field under the object; values in [0, 1].
+    """Return images with background and object at other levels, and a field under the object; values in [0, 1].
 
     The field is smooth, or for a share ``scenes`` of images a scene of leaves of at most 0.9 of the object's contrast.
 

@@ -68,9 +68,9 @@ def vocabulary_of(model: Any) -> Vocabulary | None:
     config = getattr(network, "config", None)
     special = {token for name in SPECIAL if isinstance(token := getattr(config, name, None), int)}
     pad = table.padding_idx if table.padding_idx is not None else getattr(config, "pad_token_id", None)
-    found = Vocabulary(table.weight, special | ({pad} if isinstance(pad, int) else set()), pad)
-    _KNOWN[table] = state, found
-    return found
+    vocabulary = Vocabulary(table.weight, special | ({pad} if isinstance(pad, int) else set()), pad)
+    _KNOWN[table] = state, vocabulary
+    return vocabulary
 
 
 def with_padding_known(x: Batch, vocabulary: Vocabulary | None) -> tuple[Tensor, Tensor | None]:

@@ -50,10 +50,10 @@ class Tokens(Exchange):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given: Any = self.keep
-        if not isinstance(given, tuple | list) or not all(type(token) is int for token in given):
-            raise InputError(explain("keep", repr(given), "a list of tokens, which are whole numbers"))
-        self.keep = tuple(given)
+        keep: Any = self.keep
+        if not isinstance(keep, tuple | list) or not all(type(token) is int for token in keep):
+            raise InputError(explain("keep", repr(keep), "a list of tokens, which are whole numbers"))
+        self.keep = tuple(keep)
 
     def change(self, x: Tensor, dial: Tensor, rng: Rng) -> Tensor:
         words = x >= 0
@@ -120,8 +120,8 @@ class ChangedWords(Words):
         first = words & (words.cumsum(1) == 1)
         dropped = dropped & ~(first & (dropped == words).all(1, keepdim=True))
         other = torch.where(kind == 1, random, alike)
-        made = torch.where(hit & ~dropped & ((kind < 2) | (not rng.pads)), other, x).masked_fill(dropped, -1)
-        return made.gather(1, dropped.long().argsort(dim=1, stable=True))
+        changed = torch.where(hit & ~dropped & ((kind < 2) | (not rng.pads)), other, x).masked_fill(dropped, -1)
+        return changed.gather(1, dropped.long().argsort(dim=1, stable=True))
 
 
 class DestroyedWords(Words):
