@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from abnn.cli.steps.image_data import (
 )
 from abnn.cli.steps.own_backbone import IMAGENET, at_chance, choose_form
 from abnn.data import FolderSource, InputForm
-from abnn.errors import AbnnError, FileFormatError, InputError
+from abnn.errors import AbnnError, AbnnWarning, FileFormatError, InputError
 from abnn.networks.by_name import PaperResNet
 from abnn.networks.weights import load_weights, read_weights
 from abnn.store.folder import fingerprint
@@ -130,6 +131,17 @@ def test_one_line_is_enough(place: Path, tmp_path: Path) -> None:
     assert all(
         torch.equal(p, q) for (_, p), (_, q) in zip(model.attachment_parameters(), second.attachment_parameters())
     )
+
+
+@pytest.mark.usefixtures("short_page")
+def test_a_warning_is_said_once_and_the_next_command_can_be_copied(place: Path, tmp_path: Path) -> None:
+    call = ("--backbone", HERE, "--weights", place / "weights.pt", "--data", place / "images", "--epochs", 0)
+    with pytest.warns(AbnnWarning) as warned:
+        result = run(*call, "--output", tmp_path / "with a space")
+    texts = [str(each.message) for each in warned]
+    assert any("30 good inputs" in each for each in texts) and len(texts) == len(set(texts))
+    line = next(each for each in result.stdout.splitlines() if each.startswith("Next: "))
+    assert shlex.split(line)[3] == str(tmp_path / "with a space" / "model")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -371,7 +383,7 @@ def test_what_a_user_can_get_wrong(place: Path, tmp_path: Path) -> None:
         ({"--backbone": f"{__name__}:not_a_network"}, "returns a int"),
         ({"--backbone": "no_such_module:f"}, "ModuleNotFoundError"),
         ({"--weights": tmp_path / "none.pt"}, "which is no file"),
-        ({"--weights": tmp_path / "pickled.pt"}, "could run code"),
+        ({"--weights": tmp_path / "pickled.pt"}, "could run code (Weights only load failed). Save"),
         ({"--weights": tmp_path / "four.pt"}, "head.weight has shape (4, 8)"),
         ({"--output": tmp_path / "taken"}, "is not a saved model"),
         ({"--noticed": 2}, "--noticed: got 2.0"),

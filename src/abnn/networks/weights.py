@@ -33,7 +33,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             raise pickle.UnpicklingError("a tar, which would be unpacked into files")
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001, for the reader of old formats raises whatever it comes across
-        why = (str(error) or type(error).__name__).splitlines()[0][:200]
+        why = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0][:200]  # torch goes on with advice
         fault = "cannot be read: it is damaged or of another format"
         if isinstance(error, pickle.UnpicklingError):
             fault = "holds more than tensors, or is damaged, and is not loaded because that could run code"

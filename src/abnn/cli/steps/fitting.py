@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import shlex
 import tempfile
 import warnings
 from dataclasses import dataclass, replace
@@ -244,7 +245,9 @@ def calibrate(job: Job, model: Attached, before: Before, alert: str) -> bytes | 
     if not request.report:
         return None
     shared = replace(job.triage, per_class=False)
-    plain_triage = choose_thresholds(before.plain, loader, shared, job.outliers, progress=not request.quiet)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AbnnWarning)  # said above, of the same images
+        plain_triage = choose_thresholds(before.plain, loader, shared, job.outliers, progress=not request.quiet)
     models = {"plain network": (before.plain, plain_triage), "attached network": (model, triage)}
     accuracy = before.held_out.float().mean().item()
     config = {"backbone": request.backbone, "data": str(request.data), "held-out accuracy of the backbone": accuracy}
@@ -267,7 +270,8 @@ def save(job: Job, model: Attached, page: bytes | None) -> None:
         write_bytes(file, page)
         say(f"Page: {file}")
     write_options(output / RUN_FILE)
-    say(f"Next: abnn predict {folder} IMAGE...{f' --backbone {backbone}' if ':' in backbone else ''}")
+    own = f" --backbone {shlex.quote(backbone)}" if ":" in backbone else ""
+    say(f"Next: abnn predict {shlex.quote(str(folder))} IMAGE...{own}")
 
 
 def make_loader(dataset: Dataset, size: int = 256, shuffle: bool = False, drop_last: bool = False) -> DataLoader[Any]:
