@@ -11,6 +11,7 @@ import abnn
 from abnn.baselines import TrainConfig, train_method
 from abnn.config import FitConfig
 from abnn.triage import Triage
+from tests.conftest import randomise_attachments, with_score
 
 WORDS, LENGTH = 30, 12
 
@@ -74,6 +75,7 @@ class Padded(Classifier):
 
     def __init__(self, layers: int) -> None:
         super().__init__()
+        self.embed = nn.Embedding(WORDS, 16, padding_idx=0)
         layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, layers)
 
@@ -103,3 +105,16 @@ def test_shortcuts_of_transformers_pass_by_no_block(layers: int, at: str | None)
     torch.testing.assert_close(without_gradients, model(x))  # with gradients there are no shortcuts
     plain, attached = model.predict(x).samples
     assert not torch.allclose(plain, attached, atol=1e-3)
+
+
+def test_a_sentence_has_one_score_however_far_it_is_padded() -> None:
+    """Nothing but the embeddings says what pads."""
+    torch.manual_seed(0)
+    x, y = sentences(60, 0).tensors
+    x = x.clamp_min(1)
+    x[::2, 7:] = 0
+    model = with_score(abnn.attach(Padded(2).eval(), x[:1]), x, y)
+    randomise_attachments(model)
+    one, other = model.predict(x), model.predict(nn.functional.pad(x, (0, 5)))
+    torch.testing.assert_close(other.score, one.score, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(other.samples, one.samples)

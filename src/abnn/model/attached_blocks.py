@@ -16,6 +16,7 @@ from abnn.model.blocks import Block, first_argument, first_tensor
 from abnn.model.bounded import Bounded
 from abnn.model.features import meaning, note
 from abnn.model.graft import StandIn
+from abnn.model.inputs import Batch, Inputs, main_input
 from abnn.model.threads import PerThread
 from abnn.model.views import batches_in, spread
 
@@ -66,6 +67,14 @@ class PassState:
             yield
         finally:
             self._mask.clear()
+
+    def mask_of(self, x: Batch) -> Tensor | None:
+        """Return true where a token is no padding, [B, L], as a batch's mask says, else as the embeddings do; None where
+        neither does."""
+        if isinstance(x, Inputs) and x.mask is not None:
+            return x.mask
+        padding = None if self.table is None else self.table.padding_idx
+        return None if padding is None else main_input(x) != padding
 
     @property
     def groups(self) -> int:

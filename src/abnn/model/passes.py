@@ -15,7 +15,7 @@ from abnn.model.attached_blocks import PassState
 from abnn.model.attachments import ChainLink
 from abnn.model.beside import is_possible, join
 from abnn.model.blocks import logits_of
-from abnn.model.inputs import Batch, Inputs, call, main_input, measured_inputs, rows_of
+from abnn.model.inputs import Batch, call, main_input, measured_inputs, rows_of
 from abnn.model.shadow import shadow
 from abnn.model.threads import PerThread
 from abnn.model.views import spread
@@ -90,8 +90,8 @@ def run_draws(net: torch.nn.Module, state: PassState, folds_at_input: bool, x: B
     Where the plain network comes along, its logits are the first. The whole output is that of all draws; where the
     network runs twice, that of the plain network.
     """
-    if isinstance(x, Inputs) and x.mask is not None and state.mask is None:
-        with state.masked(x.mask):
+    if state.mask is None and (mask := state.mask_of(x)) is not None:
+        with state.masked(mask):
             return run_draws(net, state, folds_at_input, x)
     draws, batch = state.groups, x.shape[0] // state.batches
     if state.features is not None and not state.twice.running:
