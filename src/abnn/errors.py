@@ -63,7 +63,7 @@ class AbnnWarning(UserWarning):
 
 
 def whole_number(value: object) -> int | None:
-    """A whole number as an int, whichever library it comes from; None for anything else."""
+    """Return a whole number as an int, whichever library it comes from; None for anything else."""
     try:
         return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -76,13 +76,13 @@ def readable(name: str) -> str:
 
 
 def explain(argument: str, actual: object, accepted: str, fix: str = "") -> str:
-    """The one sentence pattern of this package's error messages."""
+    """Return an error message in the one sentence pattern of this package."""
     message = f"{argument}: got {actual}; accepted: {accepted}"
     return f"{message}. {fix}" if fix else f"{message}."
 
 
 def at_least_one(argument: str, actual: object, other: str = "", fix: str = "", least: int = 1) -> int:
-    """A whole number of at least 1 as an int, or an error; ``other``: what is accepted as well, for the message."""
+    """Return a whole number of at least 1 as an int, or raise an error; ``other``: what else it says is accepted."""
     number = whole_number(actual)
     if number is None or number < least:
         raise InputError(explain(argument, repr(actual), f"a whole number of at least {least}{other}", fix))
@@ -90,12 +90,12 @@ def at_least_one(argument: str, actual: object, other: str = "", fix: str = "", 
 
 
 def not_negative(argument: str, actual: object, other: str = "") -> int:
-    """A whole number of at least 0 as an int, or an error."""
+    """Return a whole number of at least 0 as an int, or raise an error."""
     return at_least_one(argument, actual, other, least=0)
 
 
 def whole_seed(seed: object) -> int:
-    """A seed as an int, or an error: the same number of another type would be another key of random numbers."""
+    """Return a seed as an int, or raise an error: a number of another type would be another key of random numbers."""
     number = whole_number(seed)
     if number is None:
         raise InputError(explain("seed", repr(seed), "a whole number"))
@@ -103,7 +103,7 @@ def whole_seed(seed: object) -> int:
 
 
 def unknown(argument: str, actual: object, known: Iterable[object]) -> InputError:
-    """An error for a name that is not in a fixed list, with the closest known name as a hint."""
+    """Return the error for a name that is not in a fixed list, with the closest name of the list as a hint."""
     import difflib
 
     names = sorted(str(name) for name in known)

@@ -66,7 +66,7 @@ def _replace_folder(scratch: Path, target: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Let two folders change places in one step, so that neither name is ever absent; False where the system cannot."""
+    """Let two folders change places in one step, so that neither name is ever absent; return whether the system can."""
     if not sys.platform.startswith("linux"):
         return False
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # not of every C library
@@ -75,7 +75,7 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 def left_behind(target: Path) -> str:
-    """Where the former folder is after a process was killed between the two renames that replace it, as a sentence; else ""."""
+    """Return where the former folder is, as a sentence, if a process was killed while it replaced that; else ""."""
     places = [] if target.exists() else list(target.parent.glob(f".{glob.escape(target.name)}.old.*/content"))
     if not places:
         return ""
@@ -161,7 +161,7 @@ def write_json(path: Path, content: object) -> None:
 
 
 def as_json(argument: str, value: Any) -> Any:
-    """The value as it will be read back (tuples become lists)."""
+    """Return the value as it will be read back: tuples become lists."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:

@@ -32,7 +32,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_tree(path: Path, tree: Tree) -> None:
-    """One safetensors file: tensors as they are, everything else as JSON in a byte tensor, and the sha256 of all of it."""
+    """Write one safetensors file: tensors, everything else as JSON in a byte tensor, and the sha256 of all of it."""
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_strip(tree, tensors), allow_nan=True)
     tensors["tree"] = torch.frombuffer(bytearray(skeleton.encode()), dtype=torch.uint8)
@@ -41,7 +41,7 @@ def write_tree(path: Path, tree: Tree) -> None:
 
 
 def read_tree(path: Path) -> Tree:
-    """What :func:`write_tree` wrote; a file without a digest is one of an older version."""
+    """Return what :func:`write_tree` wrote; a file without a digest is one of an older version."""
     tensors = read_tensors(path)
     digest = tensors.pop("digest", None)
     if digest is not None and bytes(digest.flatten().view(torch.uint8).numpy()).hex() != tensor_digest(tensors):
@@ -81,7 +81,7 @@ def _restore(node: Any, tensors: dict[str, Tensor]) -> Tree:
 
 
 def rows_digest(tensors: Sequence[Tensor], places: Tensor | None = None) -> str:
-    """sha256 over some rows of tensors, which stand for all of them, or for those at ``places``."""
+    """Return the sha256 over some rows of tensors, which stand for all of them, or for those at ``places``."""
 
     def some(each: Tensor) -> Tensor:
         every = slice(None, None, max(1, len(each if places is None else places) // LOOKED_AT))
@@ -98,7 +98,7 @@ def row_hashes(x: Any) -> list[int]:
 
 
 def tensor_digest(state: Mapping[str, Tensor]) -> str:
-    """sha256 over names, shapes, types and bytes of tensors; what else a network keeps in its state is passed over."""
+    """Return the sha256 over names, shapes, types and bytes of tensors; other things in a state are passed over."""
     digest = hashlib.sha256()
     for name, value in sorted(state.items()):
         if not isinstance(value, Tensor):

@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
 
 
 def open_source(text: str, root: str | Path | None = None) -> Source:
-    """A source of data: a folder of images, an ``.npz`` file, or a data set by name such as "mnist/test".
+    """Return a source of data: a folder of images, an ``.npz`` file, or a data set by name such as "mnist/test".
 
     text  "SOURCE", or "NAME=SOURCE" to call it something else in tables; "SOURCE[CLASS, ...]" for some of its classes
     root  where data sets by name are kept; see :mod:`abnn.data.named`

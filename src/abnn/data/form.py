@@ -39,7 +39,7 @@ class InputForm:
 
     @classmethod
     def of(cls, model: Any) -> InputForm:
-        """The form of a model's inputs, with the preprocessing that was saved with it as ``extra["preprocess"]``."""
+        """Return the form of a model's inputs, with the preprocessing that was saved as ``extra["preprocess"]``."""
         shape, dtype = tuple(model.input_shape), model.input_dtype
         pictures = len(shape) == 3 and shape[0] in (1, 3)
         if "float" not in str(dtype) or not (pictures or len(shape) == 1):
@@ -59,7 +59,7 @@ class InputForm:
         return np.dtype("float32" if name == "bfloat16" else name)  # which numpy does not know
 
     def images(self, pictures: np.ndarray) -> Any:
-        """Pictures as inputs: [N, H, W] or [N, H, W, 1 or 3], uint8 of 0..255 or floats in [0, 1]."""
+        """Return pictures as inputs; they are [N, H, W] or [N, H, W, 1 or 3], uint8 of 0..255 or floats in [0, 1]."""
         x = pictures[:, None] if pictures.ndim == 3 else np.moveaxis(pictures, 3, 1)
         if x.shape[1] == 3 and self.shape[0] == 1:
             x = grey(x)
@@ -77,11 +77,11 @@ class InputForm:
         return self.inputs(self._normalised(x))
 
     def features(self, rows: np.ndarray) -> Any:
-        """Rows of a table as inputs, [N, features]."""
+        """Return rows of a table, [N, features], as inputs."""
         return self.inputs(self._normalised(rows.astype(self.number)))
 
     def inputs(self, x: np.ndarray) -> Any:
-        """An array as the model takes it."""
+        """Return an array as the model takes it."""
         x = np.require(x, requirements=["C", "W"])  # torch warns of memory that cannot be written to
         if isinstance(self.dtype, np.dtype):
             return x
@@ -90,7 +90,7 @@ class InputForm:
         return torch.from_numpy(x).to(self.dtype)
 
     def join(self, parts: Sequence[Any]) -> Any:
-        """Several batches of inputs as one; none at all as an empty one."""
+        """Return several batches of inputs as one; an empty one for none."""
         if not parts:
             return self.inputs(np.zeros((0, *self.shape), self.number))
         if isinstance(self.dtype, np.dtype):
@@ -100,7 +100,7 @@ class InputForm:
         return torch.cat(list(parts))
 
     def pictures(self, x: Any) -> np.ndarray:
-        """Inputs as pictures again, uint8 [N, H, W] or [N, H, W, 3]; rows of a table give none."""
+        """Return inputs as pictures again, uint8 [N, H, W] or [N, H, W, 3]; rows of a table give none."""
         if self.kind == "features":
             return np.zeros((0, 1, 1), np.uint8)
         x = x if isinstance(x, np.ndarray) else x.cpu().numpy()
@@ -134,7 +134,7 @@ class InputForm:
 
 
 def grey(x: np.ndarray) -> np.ndarray:
-    """Luma by ITU-R BT.601, [N, 3, H, W] to [N, 1, H, W]; 8 bits as Pillow does it, in 16-bit fixed point."""
+    """Return luma by ITU-R BT.601, [N, 1, H, W], of [N, 3, H, W]; 8 bits as Pillow does it, in 16-bit fixed point."""
     if x.dtype.kind == "f":
         return (x * np.array([0.299, 0.587, 0.114], x.dtype).reshape(3, 1, 1)).sum(1, keepdims=True)
     red, green, blue = x.astype(np.int32).transpose(1, 0, 2, 3)

@@ -60,7 +60,7 @@ class Demo:
 
 
 def run_demo(seed: int = 0, progress: bool = True) -> Demo:
-    """The whole example for one seed."""
+    """Return what the whole example leaves, for one seed."""
     seconds: dict[str, float] = {}
     with _timed(seconds, "data"):
         data = load_digits(seed)

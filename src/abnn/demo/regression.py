@@ -55,7 +55,7 @@ class Progression(nn.Module):
 
 
 def run_demo(seed: int = 0, progress: bool = True) -> Demo:
-    """Train, attach, fit, calibrate and predict."""
+    """Return what the example leaves: train, attach, fit, calibrate and predict."""
     table = load_diabetes()
     random = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(table.target), generator=random)

@@ -31,12 +31,12 @@ class SetEntry:
 
     @classmethod
     def of(cls, each: SetResult) -> SetEntry:
-        """What the JSON says about a set."""
+        """Return what the JSON says about a set."""
         return cls(each.name, each.tier, len(each), tuple(each.scores), tuple(each.skipped), each.data_hash)
 
 
 def pack(sets: Collection[SetResult], images: bool) -> bytes:
-    """An ``.npz`` as `numpy.load` reads it; equal arrays give equal bytes. LZMA is a seventh smaller than deflate here."""
+    """Return an ``.npz`` as `numpy.load` reads it; equal arrays give equal bytes. LZMA is smaller than deflate here."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
         for number, each in enumerate(sets):
@@ -65,7 +65,7 @@ def _stored(each: SetResult, images: bool) -> dict[str, np.ndarray]:
 
 
 def unpack(content: bytes, entries: Collection[SetEntry]) -> tuple[SetResult, ...]:
-    """The sets that :func:`pack` packed, as ``entries`` describe them; raises whatever numpy raises on other content."""
+    """Return the sets that :func:`pack` packed, as ``entries`` describe them; numpy raises errors on other content."""
     results = []
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         for number, entry in enumerate(entries):
@@ -81,7 +81,7 @@ def unpack(content: bytes, entries: Collection[SetEntry]) -> tuple[SetResult, ..
 
 
 def log_probabilities(probs: np.ndarray) -> np.ndarray:
-    """log p in float16, with the first largest entry of each row still the first largest."""
+    """Return ln p in float16, with the first largest entry of each row still the first largest."""
     with np.errstate(divide="ignore"):
         exact = np.log(np.clip(np.asarray(probs, np.float64), 0, 1))
     rounded = exact.astype(np.float16)

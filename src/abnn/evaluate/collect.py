@@ -35,7 +35,7 @@ def evaluate_set(
     picture: Picture | None = None,
     stated: Stated | None = None,
 ) -> SetResult:
-    """Predict every input of ``batches``, pairs of inputs and labels (-1: no class), and keep all its scores.
+    """Return what a model says about every input of ``batches``: pairs of inputs and labels (-1: no class).
 
     model     anything with ``predict(x, draws=..., seed=...)``: attached, plain, or of another method
     draws     of each prediction; None: as many as the model makes when it is not told
@@ -52,7 +52,7 @@ def evaluate_set(
 
 
 def rows_of(prediction: Prediction, x: Tensor, y: Tensor, stated: Stated | None = None) -> Rows:
-    """What is kept of one batch."""
+    """Return what is kept of one batch."""
     labels = y.cpu().numpy().astype(np.int64)
     probs = (prediction.probs if stated is None else stated(prediction)).cpu().numpy().astype(np.float32)
     scores = {f"score {name}": values for name, values in all_scores(prediction).items()}
@@ -66,12 +66,12 @@ def rows_of(prediction: Prediction, x: Tensor, y: Tensor, stated: Stated | None 
 
 
 def join(parts: Sequence[Rows]) -> Rows:
-    """Consecutive rows as one."""
+    """Return consecutive rows as one."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def as_result(parts: Sequence[Rows], pool: Pool, name: str, tier: str, skipped: tuple[str, ...] = ()) -> SetResult:
-    """All rows of a set as its result. The hash belongs to inputs and labels, and not to how they were batched."""
+    """Return all rows of a set as its result. Its hash is that of inputs and labels, however they were batched."""
     if not parts:
         fix = f"{len(skipped)} inputs could not be read." if skipped else ""
         raise InputError(explain(f"set {name!r}", "no inputs", "at least one batch", fix))
@@ -83,7 +83,7 @@ def as_result(parts: Sequence[Rows], pool: Pool, name: str, tier: str, skipped: 
 
 
 def all_scores(prediction: Prediction) -> dict[str, np.ndarray]:
-    """Every score that a prediction can give."""
+    """Return every score that a prediction can give, by name."""
     names = list(SAMPLE_SCORES if len(prediction.samples) > 1 else ONE_DRAW_SCORES)
     if prediction.combined is not None:
         lacks = () if "energy" in (prediction.parts or {}) else ("energy", "failures")  # of a task without classes
@@ -93,7 +93,10 @@ def all_scores(prediction: Prediction) -> dict[str, np.ndarray]:
 
 
 def as_pictures(x: Tensor) -> np.ndarray:
-    """Inputs as grey or colour pictures, each channel stretched over the range of the batch; other shapes give none."""
+    """Return inputs as grey or colour pictures; other shapes give none.
+
+    Each channel is stretched over the range of the batch, unless all values are in [0, 1].
+    """
     if x.ndim != 4 or x.shape[1] not in (1, 3):
         return np.zeros((0, 1, 1), np.uint8)
     low = x.amin(dim=(0, 2, 3), keepdim=True)
@@ -136,7 +139,7 @@ class Pool:
         self.numbers, self.scores, self.images = numbers[keep], scores[keep], images[keep]
 
     def _keys(self, numbers: np.ndarray) -> np.ndarray:
-        """A random number for each place, by SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) of seed and place."""
+        """Return a random number for each place, by SplitMix64 (Steele et al., OOPSLA 2014) of seed and place."""
         state = np.random.SeedSequence(self.seed).generate_state(1, np.uint64)
         z = state + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -113,7 +113,7 @@ class Evaluation:
         return verdict_levels(result.scores[self.score], *limits)
 
     def verdict_counts(self, tier: str) -> np.ndarray:
-        """How many inputs of all sets of a tier are accepted, noticed and rejected."""
+        """Return how many inputs of all sets of a tier are accepted, noticed and rejected."""
         return np.bincount(np.concatenate([self.levels(each) for each in self.tier(tier)]), minlength=3)
 
     @property
@@ -125,7 +125,7 @@ class Evaluation:
         return [each for each in self.sets if each.tier == tier]
 
     def scores(self, tier: str) -> np.ndarray:
-        """The scores of all sets of one tier, one after another."""
+        """Return the scores of all sets of one tier, one after another."""
         return np.concatenate([each.scores[self.score] for each in self.tier(tier)])
 
 

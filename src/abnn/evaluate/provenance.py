@@ -34,7 +34,7 @@ def provenance() -> dict[str, Any]:
 
 
 def code_state(package: Path) -> dict[str, Any]:
-    """Commit and state of a package's own files, if git tracks them; a repository around an install is not its own."""
+    """Return commit and state of a package's own files; {} where git does not track them, as around an install."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 
     def git(*arguments: str) -> str:

@@ -80,7 +80,7 @@ class Record:
         return self.path.parent / self.arrays_file
 
     def evaluation(self) -> Evaluation:
-        """What the model said, from the arrays, after their hash was checked."""
+        """Return what the model said, from the arrays, after their hash was checked."""
         if not self.arrays_file:
             raise FileFormatError(f"{self.path} was written without its arrays; run the experiment again to have them.")
         try:
@@ -99,12 +99,12 @@ class Record:
 
 
 def record_path(directory: str | Path, experiment: str, name: str, seed: int) -> Path:
-    """Where the record of a run is, for anyone who knows what the run was."""
+    """Return the path of the record of a run."""
     return Path(directory) / slug(experiment) / f"{slug(name)}-seed{seed}.json"
 
 
 def slug(name: str) -> str:
-    """Lower-case ASCII for file names; where letters are lost, a hash of the whole name keeps names apart."""
+    """Return a name in lower-case ASCII, for files; where letters are lost, a hash of all of it keeps names apart."""
     plain = unicodedata.normalize("NFKD", name)
     short = re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")
     lost = any(character.isalnum() and not character.isascii() for character in plain)
@@ -114,7 +114,7 @@ def slug(name: str) -> str:
 
 
 def read_record(path: str | Path) -> Record:
-    """Read and check one JSON; the arrays are read when they are asked for."""
+    """Return the record of one JSON, checked; the arrays are read when they are asked for."""
     content = read_json(Path(path))
     if not is_record(content):
         raise FileFormatError(f"{path} is not a run record (no format {FORMAT!r}); pass a JSON written by abnn.")
@@ -127,7 +127,7 @@ def find_records(
     name: str | Collection[str] | None = None,
     seed: int | Collection[int] | None = None,
 ) -> list[Record]:
-    """All records below ``directory`` in the order experiment, name, seed; other JSON files are passed over.
+    """Return all records below ``directory`` in the order experiment, name, seed; other JSON is passed over.
 
     experiment, name, seed  only records with this value, or with one of these; None: all
     """
@@ -146,7 +146,7 @@ def find_records(
 
 
 def is_record(content: Any) -> bool:
-    """Whether what a JSON file holds calls itself a run record."""
+    """Return whether what a JSON file holds calls itself a run record."""
     return isinstance(content, dict) and content.get("format") == FORMAT
 
 

@@ -65,7 +65,7 @@ def evaluate_source(
     on_batch: Callable[[int], None] = lambda count: None,
     stated: Stated | None = None,
 ) -> SetResult:
-    """What ``model`` says about all inputs of a source, going on from what ``folder`` holds of an earlier attempt.
+    """Return what ``model`` says about all inputs of a source; it goes on from what ``folder`` has of an earlier try.
 
     skip_unreadable  leave out inputs that cannot be read, and list them in the result; otherwise they are an error
     on_batch         called with the number of inputs after each batch, and once for those that were done before
@@ -113,7 +113,7 @@ class _State:
 
 
 def _write_part(place: Path, state: _State) -> _State:
-    """Write down what is new; done again after an interrupt, it writes the same file."""
+    """Write down what is new and return the state after it; again after an interrupt, it writes the same file."""
     if state.last == state.first:
         return state
     assert state.is_whole
@@ -126,7 +126,7 @@ def _write_part(place: Path, state: _State) -> _State:
 
 
 def _read_parts(place: Path, empty: Pool) -> _State:
-    """The parts that follow each other without a gap; a damaged one ends them and is made again."""
+    """Return the state after the parts that follow each other without a gap; a damaged one ends them and is redone."""
     state = _State(empty)
     for path in sorted(place.glob("part-*.safetensors")):
         try:

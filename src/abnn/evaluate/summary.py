@@ -32,7 +32,7 @@ Numbers: TypeAlias = dict[str, Any]  # nested dicts (and lists, for matrices) of
 
 
 def summarise(evaluation: Evaluation, by_score: bool = True) -> Numbers:
-    """All metrics that the sets of ``evaluation`` allow; without ``by_score`` for the evaluation's own score alone."""
+    """Return all metrics that the sets of ``evaluation`` allow; without ``by_score`` for its own score alone."""
     sets, score = [each for each in evaluation.sets if len(each)], evaluation.score
     labelled = [each for each in sets if each.labelled]
     good, pairs = [each for each in sets if each.tier == "id"], semi_full_pairs(sets)
@@ -55,7 +55,7 @@ def summarise(evaluation: Evaluation, by_score: bool = True) -> Numbers:
 
 
 def flatten(numbers: Numbers) -> dict[str, float]:
-    """``{"tiers": {"ordered_triples": 0.9}}`` to ``{"tiers.ordered_triples": 0.9}``; entries of lists by position."""
+    """Return numbers by path, entries of lists by position: {"tiers": {"auroc": 0.9}} as {"tiers.auroc": 0.9}."""
     flat: dict[str, float] = {}
 
     def walk(node: Any, path: str) -> None:
@@ -70,17 +70,17 @@ def flatten(numbers: Numbers) -> dict[str, float]:
 
 
 def pooled(name: str, sets: Sequence[SetResult], tier: str) -> np.ndarray:
-    """One score of all sets of a tier, one after another."""
+    """Return one score of all sets of a tier, one after another."""
     return np.concatenate([np.zeros(0, np.float32), *(each.scores[name] for each in sets if each.tier == tier)])
 
 
 def semi_full_pairs(sets: Sequence[SetResult]) -> list[tuple[SetResult, SetResult]]:
-    """Every semi set with every full set."""
+    """Return every semi set with every full set."""
     return [(semi, full) for semi in sets if semi.tier == "semi" for full in sets if full.tier == "full"]
 
 
 def _of_score(name: str, sets: Sequence[SetResult], judged_by: Evaluation | None) -> Numbers:
-    """What one score says, on the sets that have it. Thresholds belong to one score, so only that one gets them."""
+    """Return what one score says, on the sets that have it. Thresholds belong to one score, and only that gets them."""
     having = [each for each in sets if name in each.scores]
     labelled = [each for each in having if each.labelled]
     mixed = [each for each in labelled if 0 < np.count_nonzero(each.correct) < len(each)]

@@ -12,7 +12,7 @@ from abnn.networks.vision import timm, torchvision
 
 
 def group_norm(width: int) -> nn.GroupNorm:
-    """Groups of two channels, as the paper's 32 groups of 64; groups of one would hide a channel's mean from the head."""
+    """Return a norm by pairs of channels, as the paper's 32 of 64; alone, a channel would hide its mean from the head."""
     return nn.GroupNorm(width // 2, width)
 
 

@@ -20,7 +20,7 @@ _declared: list[torch.library.Library] = []
 
 
 def torchvision() -> ModuleType:
-    """torchvision, importable even where its operators do not match torch; else an error says why it cannot be imported."""
+    """Return torchvision, even where its operators do not match torch; an error says why it cannot be imported."""
     try:
         import torchvision as module
     except (ImportError, OSError, RuntimeError) as error:
@@ -52,6 +52,6 @@ def _check_versions() -> None:
 
 
 def timm() -> ModuleType:
-    """timm, after torchvision, which it imports."""
+    """Return timm, after torchvision, which it imports."""
     torchvision()
     return import_extra("timm", "vision")

@@ -79,7 +79,7 @@ def new_figure(width: float = 4.3, height: float = 3.0) -> Figure:
 
 
 def model_look(number: int) -> Look:
-    """Colours and lines repeat with different periods, so that 20 models differ."""
+    """Return colour and line of a model. They repeat with different periods, so that 20 models differ."""
     return MODEL_COLOURS[number % len(MODEL_COLOURS)], MODEL_LINES[number % len(MODEL_LINES)]
 
 
@@ -135,18 +135,18 @@ def add_legend(figure: Figure, rows: Sequence[tuple[Look, str]]) -> None:
 
 
 def printable(value: object) -> str:
-    """Characters that neither HTML nor SVG may hold, replaced by the sign for an unknown character."""
+    """Return a text in which the sign for an unknown character stands for those that HTML and SVG may not hold."""
     return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]", "\ufffd", str(value))
 
 
 def short(value: object, most: int = 30) -> str:
-    """Cut for places with little room, such as legends."""
+    """Return a text in one line, cut for places with little room, such as legends."""
     line = " ".join(printable(value).split())
     return line if len(line) <= most else line[: most - 1] + "\u2026"
 
 
 def inline(drawing: Drawing, number: int) -> str:
-    """The figure as an element of the page: no size of its own, no namespaces, ids that no other figure has."""
+    """Return the figure as an element of the page: no size of its own, no namespaces, ids that no other figure has."""
     svg = _svg(drawing.figure, "none")
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"(<metadata>.*?</metadata>|<!--.*?-->)\s*", "", svg, flags=re.DOTALL)

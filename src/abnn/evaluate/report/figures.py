@@ -26,7 +26,7 @@ TEXTS = json.loads(files("abnn.evaluate.report").joinpath("figures.json").read_t
 
 
 def score_limits(evaluations: Sequence[Evaluation]) -> dict[str, Limits]:
-    """By model name; models with the same score share their axis, so that their panels can be compared."""
+    """Return limits by model name; models with the same score share theirs, so that panels can be compared."""
     pooled: dict[str, list[np.ndarray]] = {}
     for each in evaluations:
         pooled.setdefault(each.score, []).extend(result.scores[each.score] for result in each.sets)
@@ -65,7 +65,7 @@ def share_height(drawings: Sequence[Drawing]) -> list[Drawing]:
 
 
 def ordered_uncertainty(evaluation: Evaluation, limits: Limits) -> Drawing:
-    """The paper's figure: the scores of each tier in rising order over their place in that order."""
+    """Return the paper's figure: the scores of each tier in rising order over their place in that order."""
     figure, axes = _panel(evaluation.name)
     medians = []
     for tier in evaluation.tiers:
@@ -83,7 +83,7 @@ def ordered_uncertainty(evaluation: Evaluation, limits: Limits) -> Drawing:
 
 
 def histograms(evaluation: Evaluation, limits: Limits) -> Drawing:
-    """The share of each tier's inputs in equal bins of the score; what lies beyond the limits is in the outer bins."""
+    """Return the share of each tier's inputs in equal bins of the score; outer bins have what is beyond the limits."""
     figure, axes = _panel(evaluation.name, pad=18 if evaluation.thresholds else 6)
     edges = np.linspace(*limits, BINS + 1)
     peaks = []
@@ -104,7 +104,7 @@ def histograms(evaluation: Evaluation, limits: Limits) -> Drawing:
 
 
 def roc(name: str, pairs: Sequence[tuple[Evaluation, SetResult]], models: Sequence[str]) -> Drawing:
-    """ROC curves of one outlier set against the id tier, one line per model; OOD is positive."""
+    """Return ROC curves of one outlier set against the id tier, one line per model; OOD is positive."""
     figure, axes = _panel(f"id against {name}")
     drawing.draw_diagonal(axes)
     scores = {each.name: (each.scores("id"), result.scores[each.score]) for each, result in pairs}
@@ -119,7 +119,7 @@ def roc(name: str, pairs: Sequence[tuple[Evaluation, SetResult]], models: Sequen
 def risk_over_coverage(
     name: str, rows: Sequence[tuple[Evaluation, Sequence[SetResult]]], models: Sequence[str], about: str
 ) -> Drawing:
-    """Share of wrong answers among the most certain inputs of each model's sets, one line per model."""
+    """Return the share of wrong answers among the most certain inputs of each model's sets, one line per model."""
     figure, axes = _panel(name)
     curves, areas = {}, {}
     for each, sets in rows:
@@ -134,7 +134,7 @@ def risk_over_coverage(
 
 
 def reliability_diagram(evaluation: Evaluation, sets: Sequence[SetResult]) -> Drawing:
-    """How often predictions are right, over the probability that they state; marks grow with the inputs in a bin."""
+    """Return how often predictions are right, over the probability that they state; marks grow with inputs in a bin."""
     figure, axes = _panel(evaluation.name)
     drawing.draw_diagonal(axes)
     tiers = [tier for tier in TIERS if any(each.tier == tier for each in sets)]
@@ -157,7 +157,7 @@ def reliability_diagram(evaluation: Evaluation, sets: Sequence[SetResult]) -> Dr
 
 
 def verdict_bars(evaluation: Evaluation) -> Drawing:
-    """One bar per set, divided by verdict."""
+    """Return one bar per set, divided by verdict."""
     names, rows = [each.name for each in evaluation.sets], np.arange(len(evaluation.sets))
     shares = np.array([np.bincount(evaluation.levels(s), minlength=3) / len(s) for s in evaluation.sets])
     figure, axes = _panel(evaluation.name, height=0.95 + 0.5 * len(shares))
@@ -216,7 +216,7 @@ def _score_label(evaluation: Evaluation) -> str:
 
 
 def _limits(scores: np.ndarray) -> Limits:
-    """From the least score to the 99.8 % quantile, so that a few extremes do not press all others into one corner."""
+    """Return the least score and the 99.8 % quantile, so that a few extremes do not press all others into a corner."""
     low, high = float(scores.min()), float(np.quantile(scores, 0.998))
     return (low, high) if high > low else (low - 0.5, low + 0.5)
 
@@ -227,5 +227,5 @@ def _padded(limits: Limits) -> Limits:
 
 
 def _thinned(count: int) -> np.ndarray:
-    """Places of at most MOST_POINTS points, first and last among them: more cannot be seen and would swell the page."""
+    """Return the places of at most MOST_POINTS points, first and last among them: more would only swell the page."""
     return np.unique(np.linspace(0, count - 1, min(count, MOST_POINTS)).round().astype(np.int64))

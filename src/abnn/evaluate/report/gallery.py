@@ -19,7 +19,7 @@ LARGEST_SIDE = 192
 
 
 def gallery(evaluations: Sequence[Evaluation], chosen_by: Evaluation, aligned: bool) -> list[dict[str, Any]]:
-    """All sets of one model, with the other models' words under each picture where they saw the same inputs."""
+    """Return all sets of one model, with the other models' words under each picture where they saw the same inputs."""
     speakers = list(evaluations) if aligned else [chosen_by]
     return [
         {
@@ -35,7 +35,7 @@ def gallery(evaluations: Sequence[Evaluation], chosen_by: Evaluation, aligned: b
 
 
 def pick(result: SetResult, score: str, per_row: int = PER_ROW, seed: int = 0) -> dict[str, np.ndarray]:
-    """Places in ``shown``: the extremes among the kept pictures, and a random sample of the others; always the same."""
+    """Return places in ``shown``: extremes among the kept pictures, and a sample of the others, always the same."""
     order = np.argsort(result.scores[score][result.shown], kind="stable")
     count = min(per_row, len(order) // 2) if len(order) > 1 else len(order)
     least, most = order[:count], order[len(order) - count :][::-1] if len(order) > 1 else order[:0]
@@ -45,7 +45,7 @@ def pick(result: SetResult, score: str, per_row: int = PER_ROW, seed: int = 0) -
 
 
 def data_uri(image: np.ndarray) -> str:
-    """One picture, uint8 [H, W] or [H, W, 3], as a PNG inside the page."""
+    """Return one picture, uint8 [H, W] or [H, W, 3], as a PNG inside the page."""
     picture = Image.fromarray(np.ascontiguousarray(image))
     if max(picture.size) > LARGEST_SIDE:
         picture.thumbnail((LARGEST_SIDE, LARGEST_SIDE), Image.Resampling.LANCZOS)
@@ -55,7 +55,7 @@ def data_uri(image: np.ndarray) -> str:
 
 
 def _card(speakers: Sequence[Evaluation], number: int, result: SetResult, place: int) -> dict[str, Any]:
-    """One picture, its true class, and what each model says: the template puts it into words."""
+    """Return one picture, its true class, and what each model says: the template puts it into words."""
     index, words = int(result.shown[place]), []
     for each in speakers:
         own = each.sets[number]

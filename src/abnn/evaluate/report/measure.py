@@ -59,7 +59,7 @@ class Numbers:
     resamples: int
 
     def rows(self, metrics: Sequence[str], name: str = "") -> list[dict[str, Any]]:
-        """The rows of a table, for the numbers that any model has; ``best``: places of the best models in the row."""
+        """Return the rows of a table, for the numbers that any model has; "best" in a row: places of best models."""
         rows = []
         for metric in metrics:
             intervals = [numbers.get((metric, name)) for numbers in self.by_model]
@@ -71,7 +71,7 @@ class Numbers:
 
 
 def measure(evaluations: Sequence[Evaluation]) -> Numbers:
-    """Everything that tables show, from one bootstrap over all models where they saw the same inputs."""
+    """Return everything that tables show, from one bootstrap over all models where they saw the same inputs."""
     resamples = resamples_for(max(sum(map(len, each.sets)) for each in evaluations))
     if same_inputs(evaluations):
         return _together(evaluations, resamples)
@@ -84,7 +84,7 @@ def resamples_for(inputs: int) -> int:
 
 
 def same_inputs(evaluations: Sequence[Evaluation]) -> bool:
-    """Whether all models were shown the same sets: names, tiers, sizes, hashes and labels agree."""
+    """Return whether all models were shown the same sets: names, tiers, sizes, hashes and labels agree."""
 
     def same(one: SetResult, other: SetResult) -> bool:
         facts = [(each.name, each.tier, len(each), each.data_hash) for each in (one, other)]
@@ -95,8 +95,10 @@ def same_inputs(evaluations: Sequence[Evaluation]) -> bool:
 
 
 def columns(result: SetResult, score: str) -> np.ndarray:
-    """What the numbers need of each input, however many classes there are, float64 [N, 5]: score, right or not, confidence,
-    Brier score and -log p(label), which are zero for inputs without a class."""
+    """Return what the numbers need of each input, however many classes there are, float64 [N, 5].
+
+    Score, right or not, confidence, Brier score and -log p(label); the last two are zero for inputs without a class.
+    """
     probs = result.probs
     rows = np.flatnonzero((result.labels >= 0) & (result.labels < probs.shape[1]))
     of_label = probs[rows, result.labels[rows]].astype(np.float64)
@@ -111,7 +113,7 @@ def columns(result: SetResult, score: str) -> np.ndarray:
 
 
 def point_numbers(sets: Sequence[SetResult], tables: Sequence[np.ndarray]) -> dict[Key, float]:
-    """All numbers but those about mistakes from the columns of each set; ``tables`` may be resampled."""
+    """Return all numbers but those about mistakes from the columns of each set; ``tables`` may be resampled."""
     values: dict[Key, float] = {}
     by_tier = {tier: [t for s, t in zip(sets, tables, strict=True) if s.tier == tier] for tier in TIERS}
     pooled = {tier: np.concatenate(parts) for tier, parts in by_tier.items() if parts}
@@ -136,7 +138,7 @@ def point_numbers(sets: Sequence[SetResult], tables: Sequence[np.ndarray]) -> di
 
 
 def mistakes(evaluation: Evaluation, resamples: int) -> dict[Key, Interval]:
-    """Misclassification numbers of the id tier; right and wrong keep their sizes, because wrong ones can be rare."""
+    """Return misclassification numbers of the id tier; right and wrong keep their sizes: wrong ones can be rare."""
     sets = evaluation.tier("id")
     if not sets or not all(each.labelled for each in sets):
         return {}
@@ -150,7 +152,7 @@ def mistakes(evaluation: Evaluation, resamples: int) -> dict[Key, Interval]:
 
 
 def _best(intervals: Sequence[Interval | None], metric: Metric) -> set[int]:
-    """Places of the best of several values, as they are printed; nobody is best where all agree."""
+    """Return the places of the best of several values, as they are printed; none where all agree."""
     printed = {place: float(f"{each.estimate:.3f}") for place, each in enumerate(intervals) if each is not None}
     best = (max if metric.higher else min)(printed.values())
     return {place for place, value in printed.items() if value == best} if len(set(printed.values())) > 1 else set()
@@ -170,7 +172,7 @@ def _of_labelled(table: np.ndarray) -> dict[str, float]:
 
 
 def _together(evaluations: Sequence[Evaluation], resamples: int) -> Numbers:
-    """One bootstrap for models that saw the same sets: each group is one set, [N, models, 5]."""
+    """Return numbers from one bootstrap, for models that saw the same sets: each group is one set, [N, models, 5]."""
     groups = [
         np.stack([columns(each.sets[number], each.score) for each in evaluations], axis=1)
         for number in range(len(evaluations[0].sets))
@@ -194,7 +196,7 @@ def _together(evaluations: Sequence[Evaluation], resamples: int) -> Numbers:
 
 
 def as_text(value: float, metric: Metric, signed: bool = False, unit: bool = True) -> str:
-    """97.6 % or 0.123; a sign in front where the number is a difference."""
+    """Return a number as 97.6 % or 0.123; a sign is in front where it is a difference."""
     number = f"{100 * value:.1f}" if metric.percent else f"{value:.3f}"
     size = number.lstrip("-")
     zero = not size.strip("0.")
@@ -208,7 +210,7 @@ def percent(share: float) -> str:
 
 
 def judge(difference: Interval | None, metric: Metric) -> str:
-    """Whether a difference is more than the choice of test inputs explains."""
+    """Return in words whether a difference is more than the choice of test inputs explains."""
     if difference is None:
         return "not compared"
     if difference.low <= 0 <= difference.high:

@@ -75,7 +75,7 @@ def write_report(
 
 
 def _check(evaluations: Sequence[Evaluation], class_names: Sequence[str] | None) -> tuple[Evaluation, ...]:
-    """Refuse what cannot be reported before anything is computed or written."""
+    """Return the evaluations, or refuse what cannot be reported before anything is computed or written."""
     if not evaluations:
         raise InputError(explain("evaluations", "none", "one Evaluation, or several to compare"))
     check_distinct([each.name for each in evaluations], "evaluations", "models")
@@ -96,7 +96,7 @@ def _check(evaluations: Sequence[Evaluation], class_names: Sequence[str] | None)
 
 
 def _environment() -> Environment:
-    """Everything is escaped but figures, and characters that HTML may not hold are replaced."""
+    """Return what fills in the template: all but figures is escaped; characters that HTML may not hold are replaced."""
     environment = templates(
         Path(__file__).parent, finalize=lambda value: value if isinstance(value, Markup) else printable(value)
     )
@@ -107,7 +107,7 @@ def _environment() -> Environment:
 
 
 def _drawings(models: Sequence[Evaluation]) -> dict[str, list[Drawing]]:
-    """All figures by section, in the order of the page."""
+    """Return all figures by section, in the order of the page."""
     alike, names = draw.on_one_scale(models), [each.name for each in models]
     limits = draw.score_limits(alike)
     pairs = {
