@@ -95,8 +95,7 @@ def choose_temperature(log_probs: np.ndarray, labels: np.ndarray) -> float:
     The search takes the best of a few places -ln T, and halves around it by the slope of the loss. With few inputs that
     are undecided the loss has more than one valley, so halving alone may end in the wrong one.
     """
-    rows = np.linspace(0, len(labels) - 1, min(len(labels), MOST)).round().astype(int)
-    values, labels = np.maximum(log_probs[rows].astype(np.float64), LEAST), labels[rows]
+    values, labels = _some_inputs(log_probs, labels)
     values -= values.max(1, keepdims=True)
     own = values[np.arange(len(values)), labels].sum()
 
@@ -118,6 +117,12 @@ def choose_temperature(log_probs: np.ndarray, labels: np.ndarray) -> float:
     return float(f"{math.exp(-(low + high) / 2):.6g}")
 
 
+def _some_inputs(log_probs: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return at most ``MOST`` rows of both, evenly spaced; logarithms in float64, finite."""
+    rows = np.linspace(0, len(labels) - 1, min(len(labels), MOST)).round().astype(int)
+    return np.maximum(log_probs[rows].astype(np.float64), LEAST), labels[rows]
+
+
 def rare_classes(labels: np.ndarray, classes: int) -> np.ndarray:
     """Return the numbers of the classes that are rare among the labels, see ``RARE``."""
     even = len(labels) / classes
@@ -132,9 +137,7 @@ def choose_scaling(log_probs: np.ndarray, labels: np.ndarray) -> tuple[float, tu
     rare = torch.from_numpy(rare_classes(labels, classes))
     if not len(rare):
         return temperature, ()
-    rows = np.linspace(0, len(labels) - 1, min(len(labels), MOST)).round().astype(int)
-    values = torch.from_numpy(np.maximum(log_probs[rows].astype(np.float64), LEAST))
-    targets = torch.from_numpy(labels[rows].astype(np.int64))
+    values, targets = map(torch.from_numpy, _some_inputs(log_probs, labels.astype(np.int64)))
     place = torch.tensor(-math.log(temperature), dtype=torch.float64)
     with torch.inference_mode(False), torch.enable_grad():
         learnt = torch.cat([place[None], torch.zeros(len(rare), dtype=torch.float64)]).requires_grad_()
