@@ -145,6 +145,9 @@ def test_what_cannot_be_learnt_is_named() -> None:
     for estimator, outputs in ((abnn.AbnnClassifier, 3), (abnn.AbnnClassifier, 1), (abnn.AbnnRegressor, 2)):
         with pytest.raises(InputError, match=f"module: got a network with {outputs} outputs for one row; accepted: "):
             estimator(module=nn.Linear(2, outputs)).fit(np.ones((6, 2)), np.arange(6) % 2)
+    for module, problem in ((nn.Linear(5, 2), "cannot be multiplied"), (nn.Linear(2, 2).double(), "dtype")):
+        with pytest.raises(InputError, match=rf"module: got a network that fails on a row of X, .*\(1, 2\).*{problem}"):
+            abnn.AbnnClassifier(module=module).fit(np.ones((6, 2)), np.arange(6) % 2)
 
 
 @pytest.mark.parametrize(

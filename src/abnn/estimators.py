@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from abnn.attached import Attached, attach
 from abnn.errors import AbnnWarning, InputError, NotFittedError, at_least_one, explain, not_negative
+from abnn.model.blocks import summary
 from abnn.predict import NumberPrediction, Prediction
 from abnn.train.fit import fit
 from abnn.triage import TriageConfig, calibrate
@@ -204,9 +205,13 @@ class _Estimator(BaseEstimator):
 
 
 def _check_outputs(network: nn.Module, x: Tensor, outputs: int) -> None:
-    """One row has as many outputs as there are classes or numbers; what else can be wrong attach() says."""
-    with torch.no_grad():
-        made = network.eval()(x)
+    """Raise an error for a network that fails on a row, or has not one output for each class or number of ``y``."""
+    try:
+        with torch.no_grad():
+            made = network.eval()(x)
+    except Exception as error:
+        actual = f"a network that fails on a row of X, float32 and of shape {tuple(x.shape)}: {summary(error)}"
+        raise InputError(explain("module", actual, "one that takes such rows")) from error
     if isinstance(made, Tensor) and made.numel() != outputs:
         accepted = f"{outputs}, one for each class or number of y"
         raise InputError(explain("module", f"a network with {made.numel()} outputs for one row", accepted))
