@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import abnn
 from abnn.config import FitConfig
 from abnn.decisions import Costs
-from abnn.errors import AttachError, InputError, NotFittedError
+from abnn.errors import AbnnWarning, AttachError, InputError, NotFittedError
 from abnn.tasks import Regression
 from abnn.tasks.spread import log_variance
+from abnn.triage.intervals import Intervals, Width
 from tests.conftest import generator
 
 
@@ -182,6 +184,16 @@ def test_before_a_fit_there_are_means_but_no_widths() -> None:
     assert p.score.shape == (3,) and list(p.to_pandas()) == ["mean", "score"]
     with pytest.raises(NotFittedError, match="std: this model knows no widths yet"):
         _ = p.std
+
+
+def test_intervals_say_where_inputs_are_too_few_for_them() -> None:
+    for inputs in (1, 9, 19, 20):
+        most, width = inputs / (inputs + 1), Width(0.0, 1.0, 0.0, 1.0, (), tuple(map(float, range(inputs))), inputs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert Intervals((width,)).quantiles(most) == [inputs - 1.0]
+        with pytest.warns(AbnnWarning, match=f"coverage: got .* with {inputs} calibration inputs; accepted: at most 0"):
+            assert Intervals((width, width)).quantiles(most + 1e-3) == [inputs - 1.0] * 2
 
 
 def test_classes_are_not_asked_of_numbers(models: dict[str, abnn.Attached]) -> None:

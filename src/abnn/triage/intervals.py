@@ -13,8 +13,12 @@ Papadopoulos et al. 2002; for errors in units of a learnt spread, Lei et al. 201
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from abnn.errors import AbnnWarning, explain
+from abnn.triage.thresholds import conformal_rank, least_count
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,5 +72,13 @@ class Intervals:
         return torch.stack(columns, dim=1)
 
     def quantiles(self, coverage: float) -> list[float]:
-        """Return :meth:`Width.quantile` of each number."""
+        """Return :meth:`Width.quantile` of each number; warn where there were too few inputs for this coverage."""
+        count = min(each.inputs for each in self.widths)
+        if conformal_rank(count, 1 - coverage) > count:
+            actual, accepted = (
+                f"{coverage} with {count} calibration inputs",
+                f"at most {count / (count + 1):.3g} with so many",
+            )
+            fix = f"The interval holds as often as that. Calibrate on at least {least_count(1 - coverage)} inputs."
+            warnings.warn(explain("coverage", actual, accepted, fix), AbnnWarning, stacklevel=3)  # of interval()
         return [each.quantile(coverage) for each in self.widths]
