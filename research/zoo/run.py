@@ -35,15 +35,15 @@ EPOCHS, BATCH, RATE = 20, 32, 2e-3
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def train(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:
+def train(network: nn.Module, x: Tensor, y: Tensor, seed: int, epochs: int = EPOCHS, batch: int = BATCH) -> None:
     """A plain training, as users do it: Adam with one cycle of the rate."""
     torch.manual_seed(seed)
-    steps = EPOCHS * -(-len(x) // BATCH)
+    steps = epochs * -(-len(x) // batch)
     optimizer = torch.optim.AdamW(network.parameters(), RATE, weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps)
     network.train()
-    for _ in range(EPOCHS):
-        for rows in torch.randperm(len(x)).split(BATCH):
+    for _ in range(epochs):
+        for rows in torch.randperm(len(x)).split(batch):
             if len(rows) == 1:  # normalisation over a batch needs two
                 rows = rows.repeat(2)
             loss = F.cross_entropy(network(x[rows]), y[rows])

@@ -1,0 +1,4 @@
+from research.worth.run import main
+
+if __name__ == "__main__":
+    main()
