@@ -188,18 +188,17 @@ def table(records: Sequence[dict[str, Any]]) -> str:
     rows = []
     for form in FORMS:
         own = [each["columns"] for each in records if form in each["columns"]]
-        cells = []
-        for column in COLUMNS:
-            pairs = [
-                (each[form][column], each["default"][column])
-                for each in own
-                if column in each[form] and column in each["default"]
-            ]
-            values = 100 * np.array(pairs).reshape(-1, 2)
-            mean, gain = values[:, 0].mean() if len(values) else 0.0, (values[:, 0] - values[:, 1]).mean()
-            cells.append("–" if not len(values) else f"{mean:.1f}" if form == "default" else f"{gain + 0:+.1f}")
-        rows.append([form, str(len(own)), *cells])
+        rows.append([form, str(len(own)), *(cell(own, form, column) for column in COLUMNS)])
     return markdown_table(["form", "networks", *COLUMNS], rows)
+
+
+def cell(jobs: Sequence[dict[str, Columns]], form: str, column: str) -> str:
+    """Return a mean in percent: of the default itself, or of another form's gain over it."""
+    values = [(each[form][column], each["default"][column]) for each in jobs if column in each["default"]]
+    if not values:
+        return "–"
+    mean, of_default = 100 * np.mean(values, axis=0)
+    return f"{mean:.1f}" if form == "default" else f"{mean - of_default:+.1f}"
 
 
 def tables(output: Path) -> str:

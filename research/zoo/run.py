@@ -35,8 +35,9 @@ EPOCHS, BATCH, RATE = 20, 32, 2e-3
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def train(network: nn.Module, x: Tensor, y: Tensor, seed: int, epochs: int = EPOCHS, batch: int = BATCH) -> None:
+def train(network: nn.Module, x: Tensor, y: Tensor, seed: int, epochs: int | None = None, batch: int = BATCH) -> None:
     """A plain training, as users do it: Adam with one cycle of the rate."""
+    epochs = EPOCHS if epochs is None else epochs
     torch.manual_seed(seed)
     steps = epochs * -(-len(x) // batch)
     optimizer = torch.optim.AdamW(network.parameters(), RATE, weight_decay=1e-3)
