@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
-from abnn.baselines import TrainConfig, train_method
+from abnn.baselines import TrainConfig, load_trained, train_method
 from abnn.config import FitConfig
 from abnn.triage import Triage
-from tests.conftest import randomise_attachments, with_score
+from tests.conftest import alter, randomise_attachments, with_score
 
 WORDS, LENGTH = 30, 12
 
@@ -107,14 +110,45 @@ def test_shortcuts_of_transformers_pass_by_no_block(layers: int, at: str | None)
     assert not torch.allclose(plain, attached, atol=1e-3)
 
 
-def test_a_sentence_has_one_score_however_far_it_is_padded() -> None:
-    """Nothing but the embeddings says what pads."""
+def padded_model() -> tuple[abnn.Attached, Tensor]:
+    """A model of which nothing but the embeddings says what pads, and sentences."""
     torch.manual_seed(0)
     x, y = sentences(60, 0).tensors
     x = x.clamp_min(1)
     x[::2, 7:] = 0
     model = with_score(abnn.attach(Padded(2).eval(), x[:1]), x, y)
     randomise_attachments(model)
+    return model, x
+
+
+def test_a_sentence_has_one_score_however_far_it_is_padded() -> None:
+    model, x = padded_model()
     one, other = model.predict(x), model.predict(nn.functional.pad(x, (0, 5)))
     torch.testing.assert_close(other.score, one.score, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(other.samples, one.samples)
+
+
+def test_models_in_which_padding_counted_say_what_they_said(tmp_path: Path) -> None:
+    """Those that were saved before padding was told by embeddings: their features and thresholds are with padding."""
+    model, x = padded_model()
+    today = model.predict(x).score
+    path = model.save(tmp_path / "today")
+    assert torch.equal(abnn.load(path, model.backbone).predict(x).score, today)
+    then = copy.deepcopy(model)
+    then.state.padding = None
+    before = then.predict(x).score
+    older = abnn.load(alter(path, skips_padding=...), model.backbone)
+    assert torch.equal(older.predict(x).score, before) and not torch.allclose(before, today, atol=0.1)
+    again = abnn.load(older.save(tmp_path / "again"), model.backbone)
+    assert torch.equal(again.predict(x).score, before)
+    assert torch.equal(copy.deepcopy(again).predict(x).score, before)
+
+
+def test_trained_methods_keep_how_padding_counts(tmp_path: Path) -> None:
+    config, x = TrainConfig(accelerator="cpu"), padded_model()[1]
+    data = DataLoader(TensorDataset(x, torch.arange(60) % 3), 30)
+    method = train_method("abnn", Padded(2), data, 1, progress=False, config=config)
+    path = method.save(tmp_path / "method")
+    for changes, padding in (({}, 0), ({"skips_padding": ...}, None)):
+        loaded = load_trained(alter(path, **changes), Padded(2))
+        assert isinstance(loaded.network, abnn.Attached) and loaded.network.state.padding == padding

@@ -30,7 +30,7 @@ from abnn.predict.inputs import check_inputs
 from abnn.predict.plain import device_of
 from abnn.scores import find_score
 from abnn.store.folder import LEARNT, check_tensors, read_folder, write_folder
-from abnn.store.model import check_classes
+from abnn.store.model import check_classes, follow_padding, said_of_padding
 from abnn.store.saved import LOADERS
 from abnn.store.schema import TrainedMethod
 from abnn.tensors import read_tensors
@@ -100,6 +100,7 @@ class Trained:
             "extra": self.extra,
             "triage": None if self.triage is None else self.triage.to_dict(),
         }
+        fields |= said_of_padding(self.network) if isinstance(self.network, Attached) else {}
         tensors = {**state_of(self.network), EXAMPLE: self.example}
         return write_folder(path, TrainedMethod, fields, {NETWORK: tensors})
 
@@ -126,6 +127,7 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
         _fill(path, network, tensors)
         if isinstance(network, Attached):  # whose predictions had one view before there were more
             network.views = int(saved.views or config.get("views") or 1)
+            follow_padding(network, saved.skips_padding)
             check_classes(path, saved.classes, network.classes)
         trained = Trained(method, network, example, saved.classes, recipe)
         trained.score, trained.extra, trained.triage = saved.score, saved.extra, saved.triage

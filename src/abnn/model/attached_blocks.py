@@ -34,6 +34,7 @@ class PassState:
     twice          memory of a network that runs twice, without and with attachments, see :class:`Twice`
     rows           number of inputs; set where features are noted
     table          embeddings of the input tokens; tokens are noted with their meaning. None: inputs are no tokens
+    padding        the token that is padding where no mask says so; None: there is none
     mask           true where a token of the inputs is no padding, [B, L]; None: there is no mask
     features       features of the inputs and the blocks, of the first draw; None: nothing is noted
     last           input of the last linear layer, of the first draw
@@ -48,6 +49,7 @@ class PassState:
         self.layer, self.views, self.batches, self.plain = layer, views, batches_in(views), plain
         self.rows = 0
         self.table: nn.Embedding | None = None
+        self.padding: int | None = None
         self.twice = Twice()
         self.features: list[Tensor] | None = [] if noting else None
         self.last: Tensor | None = None
@@ -69,12 +71,11 @@ class PassState:
             self._mask.clear()
 
     def mask_of(self, x: Batch) -> Tensor | None:
-        """Return true where a token is no padding, [B, L], as a batch's mask says, else as the embeddings do; None where
-        neither does."""
+        """Return true where a token is no padding, [B, L]: as the batch's mask says, else by ``padding``; None without
+        both."""
         if isinstance(x, Inputs) and x.mask is not None:
             return x.mask
-        padding = None if self.table is None else self.table.padding_idx
-        return None if padding is None else main_input(x) != padding
+        return None if self.padding is None else main_input(x) != self.padding
 
     @property
     def groups(self) -> int:

@@ -120,7 +120,7 @@ class AttachedNetwork(nn.Module):
             widths[:0] = [condensed_width(tuple(value.shape), layout) for _, value, layout in inputs]
             table = token_table(backbone) if are_tokens(example.dtype, self.input_shape) else None
             if table is not None:
-                self.state.table = table
+                self.state.table, self.state.padding = table, table.padding_idx
                 self.places[:0] = [WORDS, MEANING]
                 widths[:0] = [condensed_width((1, table.embedding_dim), "flat")]
             self.closed_form = ClosedForm(widths, class_count, 0 if table is None else table.num_embeddings)

@@ -49,8 +49,9 @@ class Pass:
         own: dict[int, Any] = {id(part.stream): PerThread() for part in root.modules() if isinstance(part, ChainLink)}
         first = network.layers[0]
         state = PassState(first, views, noting, network.comes_along if plain is None else plain)
-        state.table, state.allows_beside = network.state.table, network.state.allows_beside
-        twins = self.twins = shadow(root, {id(network.state): state, **own})
+        shared = network.state
+        state.table, state.padding, state.allows_beside = shared.table, shared.padding, shared.allows_beside
+        twins = self.twins = shadow(root, {id(shared): state, **own})
         state.layer = twins[id(first)]  # type: ignore[assignment]
         self.net, self.state = twins[id(root)], state
         self.layers: list[MeanField] = [twins[id(layer)] for layer in network.layers]  # type: ignore[misc]

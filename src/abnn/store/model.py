@@ -93,6 +93,7 @@ def save(
             {"name": name, "shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}
             for name, (shape, dtype) in model.input_forms.items()
         ]
+    fields |= said_of_padding(model)
     tensors: dict[str, Tensor] = {f"attachments.{name}": value for name, value in model.attachment_parameters()}
     tensors |= _learnt(model) if model.is_judge else {}
     tensors |= _example_tensors(model.example) if example else {}
@@ -133,6 +134,7 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
         problem = f"is not complete or does not fit ({type(error).__name__}: {error})"
         raise FileFormatError(f"{path} {problem}; save the model again.") from error
     check_classes(path, saved.classes, model.classes)
+    follow_padding(model, saved.skips_padding)
     _fill(path, model, _of_earlier(saved.version, path, model, tensors))
     if saved.draws * model.noise_bytes > MOST_NOISE:
         accepted = f"so many that their noise takes at most {MOST_NOISE >> 20:,} MiB"
@@ -141,6 +143,17 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
     model.backbone_changed = changed
     model.score, model.triage, model.extra = saved.score, saved.triage, saved.extra
     return model.eval()
+
+
+def said_of_padding(model: AttachedNetwork) -> dict[str, bool]:
+    """Return the field of the description about padding; none where it says nothing, for earlier versions do not know it."""
+    return {} if model.state.padding is None else {"skips_padding": True}
+
+
+def follow_padding(model: AttachedNetwork, skips_padding: bool) -> None:
+    """Let padding that only the embeddings tell count where it counted when the model was saved."""
+    if not skips_padding:
+        model.state.padding = None
 
 
 def _example_tensors(example: Batch) -> dict[str, Tensor]:

@@ -43,13 +43,18 @@ class SavedInput(Strict):
 
 
 class WithNetwork(Description):
-    """What a folder says about its network: inputs, classes, how the backbone is built."""
+    """What a folder says about its network: inputs, classes, how the backbone is built.
+
+    ``skips_padding`` is whether padding that only the embeddings tell counts nowhere. It did count before there was this
+    field, also in the features that such a model has learnt.
+    """
 
     input_shape: Shape
     input_dtype: Type
     classes: Annotated[int, Field(ge=1, le=2**20)]
     backbone: Recipe
     extra: dict[str, Any]
+    skips_padding: bool = False
     triage: Triage | None = None
 
     @model_validator(mode="after")
