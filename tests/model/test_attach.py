@@ -495,6 +495,27 @@ def test_hooks_may_keep_features_in_dicts(way: str) -> None:
         torch.testing.assert_close(model.predict(rows, draws=3).samples[1:], model.draw_logits(rows)[1:].softmax(2))
 
 
+def test_networks_with_hooks_are_left_alone_where_they_keep_modules_in_lists_and_dicts() -> None:
+    class Listed(Hooked):
+        def __init__(self) -> None:
+            super().__init__("method")
+            self.norm, self.drop = nn.BatchNorm1d(16), nn.Dropout()
+            self.parts, self.calls = {"later": [self.norm, self.drop]}, [self.norm.forward]
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.calls[0](torch.cat([self.body(x), self.kept["features"]], dim=1))
+            for part in self.parts["later"]:
+                x = part(x)
+            return self.head(x)
+
+    network, x = Listed().eval(), torch.randn(5, 4, generator=generator(1))
+    model = attach_with(network, x[:1], at="body.2")
+    network.train()
+    before = copy.deepcopy(network.state_dict())
+    assert torch.equal(model.predict(x).samples, model.predict(x).samples)  # nothing is dropped
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
 def test_hooks_that_keep_features_in_attributes_are_refused() -> None:
     with pytest.raises(AttachError, match="hooks .*in attributes"):
         abnn.attach(Hooked("attribute"), torch.zeros(1, 4))

@@ -5,7 +5,7 @@ lists, dicts and the noise that it holds are its own. So a pass can be in eval m
 features while the network is used elsewhere, and nothing has to be locked or put back.
 
 Hooks are the network's own. Lists and dicts in which a hook may store features stay shared, or the pass would not find
-them. Such a network can run in one thread at a time only.
+them; those that hold modules do not. Such a network can run in one thread at a time only.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ SHARED = frozenset(
     ("_parameters", "_non_persistent_buffers_set", "_modules")
     + tuple(name for name in nn.Module().__dict__ if "hooks" in name)
 )
+CONTAINERS = (dict, OrderedDict, list)
 Twins = dict[int, nn.Module]
 
 
@@ -110,7 +111,15 @@ def _written_by_hooks(root: nn.Module) -> dict[int, Any]:
     """Return the lists and dicts of all modules that hooks refer to, by their id."""
     owners = {each for module in root.modules() for each in _owners_of_hooks(module)}
     values = (value for owner in owners for value in owner.__dict__.values())
-    return {id(value): value for value in values if type(value) in (dict, OrderedDict, list)}
+    return {id(value): value for value in values if type(value) in CONTAINERS and not _holds_modules(value, set())}
+
+
+def _holds_modules(value: Any, seen: set[int]) -> bool:
+    """Return whether a value is or holds a module, or a function of one; ``seen``: containers that were looked into."""
+    if type(value) in (*CONTAINERS, tuple) and id(value) not in seen:
+        seen.add(id(value))
+        return any(_holds_modules(each, seen) for each in (value.values() if isinstance(value, dict) else value))
+    return isinstance(value, nn.Module | types.MethodType | functools.partial)
 
 
 def _owners_of_hooks(module: nn.Module) -> Iterator[nn.Module]:
