@@ -359,6 +359,20 @@ def test_walks_follow_links_but_not_in_circles(tmp_path: Path) -> None:
     assert [names for _, names in files.walk(os.fsencode(root), b".", b"b")][1:] == [[b"3"], [b"1"], [b"2"], [b"6"]]
 
 
+def test_walks_ask_for_no_file_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a million images on a network each question takes longer than all of the listing."""
+    for name in "abc":
+        (tmp_path / name).write_text("")
+    asked: list[str] = []
+    for name in ("stat", "lstat"):
+        own = getattr(os, name)
+        monkeypatch.setattr(
+            os, name, lambda path, *args, own=own, **more: (asked.append(str(path)), own(path, *args, **more))[1]
+        )
+    assert list(files.walk(str(tmp_path))) == [(str(tmp_path), ["a", "b", "c"])]
+    assert not {Path(each).name for each in asked} & {"a", "b", "c"}
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_walk_leaves_out_no_folder_unsaid(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0)

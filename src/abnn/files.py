@@ -142,10 +142,16 @@ def walk(root: AnyStr, *hidden: AnyStr) -> Iterator[tuple[AnyStr, list[AnyStr]]]
         place, above = waiting.pop()
         if (here := os.path.realpath(place)) in above:
             continue
-        names = sorted(each for each in os.listdir(place) if not each.startswith(hidden))
-        folders = [each for each in names if os.path.isdir(os.path.join(place, each))]
-        yield place, sorted(set(names).difference(folders))
-        waiting += [(os.path.join(place, each), above | {here}) for each in reversed(folders)]
+        with os.scandir(place) as entries:
+            leads_on = {each.name: _is_folder(each) for each in entries if not each.name.startswith(hidden)}
+        names = sorted(leads_on)
+        yield place, [each for each in names if not leads_on[each]]
+        waiting += [(os.path.join(place, each), above | {here}) for each in reversed(names) if leads_on[each]]
+
+
+def _is_folder(entry: os.DirEntry[AnyStr]) -> bool:
+    """Return whether an entry is a folder or leads to one; only links are looked up, which takes time for each."""
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir(follow_symlinks=False)
 
 
 def templates(folder: Path, **options: Any) -> Environment:
