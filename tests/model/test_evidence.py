@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import abnn
 from abnn.attached import Attached
 from abnn.bayes.noise import held_noise
 from abnn.model.attached_blocks import AttachedBlock, Readout, WatchedBlock
+from abnn.model.blocks import of_any_output
 from abnn.model.features import condense, note
 from abnn.model.passes import Pass
 from tests.conftest import SmallBatchNormNet, generator, mlp, randomise_attachments, with_score
@@ -168,3 +170,24 @@ def test_of_two_heads_the_readout_makes_the_output_and_no_attachment_lies_behind
     model = abnn.attach(TwoHeads(first).eval(), torch.zeros(1, 6))
     replaced = [name for name, part in model.net.named_modules() if isinstance(part, WatchedBlock | Readout)]
     assert isinstance(model.net.get_submodule(first), Readout) and replaced[-1] == first
+
+
+@pytest.mark.parametrize("first", ["one", "two"])
+def test_models_of_all_outputs_say_what_they_said(first: str, tmp_path: Path) -> None:
+    """Those that were saved before blocks and the last layer were those of the first of several outputs."""
+    network, x = TwoHeads(first).eval(), torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
+
+    def saved(name: str) -> tuple[abnn.Attached, Path]:
+        model = with_score(abnn.attach(network, x[:1], at="body.0"), x)
+        randomise_attachments(model)
+        return model, model.save(tmp_path / name)
+
+    with of_any_output():
+        before, path = saved("before")
+    today, newer = saved("today")
+    assert before.readout.block is network.two and today.readout.block is network.get_submodule(first)
+    assert ("one" in before.places, "one" in today.places) == (True, first == "two")
+    again = abnn.load(path, network).save(tmp_path / "again")
+    for folder, model in ((path, before), (again, before), (newer, today)):
+        loaded = abnn.load(folder, network)
+        assert loaded.places == model.places and torch.equal(loaded.predict(x).score, model.predict(x).score)

@@ -22,7 +22,7 @@ from abnn.baselines.base import Method, make_method, state_of
 from abnn.baselines.options import check_choice
 from abnn.config import DRAWS
 from abnn.errors import AbnnError, FileFormatError, InputError, at_least_one, explain, not_negative
-from abnn.model.blocks import evaluating
+from abnn.model.blocks import evaluating, of_any_output
 from abnn.networks.by_name import build_backbone
 from abnn.networks.recipe import rebuild
 from abnn.predict import Prediction
@@ -30,7 +30,7 @@ from abnn.predict.inputs import check_inputs
 from abnn.predict.plain import device_of
 from abnn.scores import find_score
 from abnn.store.folder import LEARNT, check_tensors, read_folder, write_folder
-from abnn.store.model import check_classes, follow_padding, said_of_padding
+from abnn.store.model import check_classes, follow_padding, rules_of
 from abnn.store.saved import LOADERS
 from abnn.store.schema import TrainedMethod
 from abnn.tensors import read_tensors
@@ -100,7 +100,7 @@ class Trained:
             "extra": self.extra,
             "triage": None if self.triage is None else self.triage.to_dict(),
         }
-        fields |= said_of_padding(self.network) if isinstance(self.network, Attached) else {}
+        fields |= rules_of(self.network) if isinstance(self.network, Attached) else {}
         tensors = {**state_of(self.network), EXAMPLE: self.example}
         return write_folder(path, TrainedMethod, fields, {NETWORK: tensors})
 
@@ -122,7 +122,7 @@ def load_trained(path: str | Path, backbone: Backbone | None = None) -> Trained:
         config = dict(saved.method)
         method = make_method(config.pop("name"), **config)
         source = (lambda: rebuild(path, recipe, tensors)) if backbone is None else backbone
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), of_any_output(not saved.first_output):
             network = method.build(backbone_maker(source, example, None, method), example)
         _fill(path, network, tensors)
         if isinstance(network, Attached):  # whose predictions had one view before there were more

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from abnn.errors import AttachError, InputError, explain
 from abnn.model.graft import without_shortcuts
 from abnn.model.inputs import Batch, Inputs, call, check_tied, read
 
+_OF_ANY_OUTPUT: ContextVar[bool] = ContextVar("of_any_output", default=False)  # see of_any_output()
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -52,6 +54,17 @@ class Probe:
     activation_numbers: int  # the most numbers that one module reads and writes for one input
     logits: Tensor | None  # the network's output
     heads: frozenset[str]  # names of the linear layers that made this very output
+
+    @property
+    def end(self) -> int:
+        """The place, in the order of calls, of the layer that makes the output; that of the last call where none does."""
+        return max((self.calls[name].order for name in self.heads), default=len(self.calls))
+
+    @property
+    def has_later_outputs(self) -> bool:
+        """Whether modules with weights are called after the layer that makes the output: they make other outputs."""
+        later = (self.modules[name] for name, call in self.calls.items() if call.order > self.end)
+        return any(_weight_count(module) for module in later)
 
     @property
     def weights(self) -> int:
@@ -115,8 +128,7 @@ class Probe:
 
         What is called after the layer that makes the output is of another output, and changes nothing in this one.
         """
-        end = max((self.calls[name].order for name in self.heads), default=len(self.calls))
-        usable = [name for name in self.modules if self._usable(name) and self.calls[name].order <= end]
+        usable = [name for name in self.modules if self._usable(name) and self.calls[name].order <= self.end]
         kinds: dict[type, list[str]] = {}
         for name in usable:
             module = self.modules[name]
@@ -247,8 +259,19 @@ def probe(network: nn.Module, example: Batch) -> Probe:
                 "device.",
             )
         ) from error
-    heads = frozenset(name for name, tensor in made.items() if logits is not None and _is_same(tensor, logits))
-    return Probe(calls, modules, len(example), -(-largest // len(example)), logits, heads)
+    heads = [name for name, tensor in made.items() if logits is not None and _is_same(tensor, logits)]
+    heads = [] if _OF_ANY_OUTPUT.get() else heads
+    return Probe(calls, modules, len(example), -(-largest // len(example)), logits, frozenset(heads))
+
+
+@contextlib.contextmanager
+def of_any_output(yes: bool = True) -> Iterator[None]:
+    """Inside, a network is probed as models of several outputs were before: no layer is known to make the first one."""
+    token = _OF_ANY_OUTPUT.set(yes)
+    try:
+        yield
+    finally:
+        _OF_ANY_OUTPUT.reset(token)
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:

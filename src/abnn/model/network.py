@@ -75,6 +75,7 @@ class AttachedNetwork(nn.Module):
                 "returns the logits."
             )
         self.classes = output[-1] if len(output) > 1 else 1
+        self.is_of_first_output = structure.has_later_outputs  # and places and last layer follow from that
         readout = find_readout(structure, self.classes) if watched else None
         if readout is not None and not any(f"{readout.name}.".startswith(f"{block.name}.") for block in watched):
             replacements[readout.module] = Readout(readout.module)

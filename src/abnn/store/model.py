@@ -21,6 +21,7 @@ from abnn.bayes.priors import Gaussian, ScaleMixture
 from abnn.config import AttachConfig
 from abnn.errors import AbnnWarning, FileFormatError, InputError, explain
 from abnn.files import as_json
+from abnn.model.blocks import of_any_output
 from abnn.model.inputs import MASK, Batch, Inputs, rows_of
 from abnn.model.network import AttachedNetwork
 from abnn.networks.recipe import rebuild
@@ -93,7 +94,7 @@ def save(
             {"name": name, "shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}
             for name, (shape, dtype) in model.input_forms.items()
         ]
-    fields |= said_of_padding(model)
+    fields |= rules_of(model)
     tensors: dict[str, Tensor] = {f"attachments.{name}": value for name, value in model.attachment_parameters()}
     tensors |= _learnt(model) if model.is_judge else {}
     tensors |= _example_tensors(model.example) if example else {}
@@ -129,7 +130,8 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
         task = type(TASKS[saved.task])(**saved.task_options)
         options: dict[str, Any] = {"at": saved.at, "kind": spec.kind, "preset": saved.preset, "task": task}
         example = rows_of(probe, lambda rows: rows.to(device))
-        model = attach(backbone, example, **options, draws=1, seed=seed, config=config)
+        with of_any_output(not saved.first_output):
+            model = attach(backbone, example, **options, draws=1, seed=seed, config=config)
     except (InputError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         problem = f"is not complete or does not fit ({type(error).__name__}: {error})"
         raise FileFormatError(f"{path} {problem}; save the model again.") from error
@@ -145,9 +147,10 @@ def load(path: str | Path, backbone: nn.Module | None, attach: Callable[..., Any
     return model.eval()
 
 
-def said_of_padding(model: AttachedNetwork) -> dict[str, bool]:
-    """Return the field of the description about padding; none where it says nothing, for earlier versions do not know it."""
-    return {} if model.state.padding is None else {"skips_padding": True}
+def rules_of(model: AttachedNetwork) -> dict[str, bool]:
+    """Return the fields of the description about padding and outputs, if they say anything: they are newer than format 12."""
+    rules = {"skips_padding": model.state.padding is not None, "first_output": model.is_of_first_output}
+    return {name: True for name, holds in rules.items() if holds}
 
 
 def follow_padding(model: AttachedNetwork, skips_padding: bool) -> None:

@@ -46,7 +46,8 @@ class WithNetwork(Description):
     """What a folder says about its network: inputs, classes, how the backbone is built.
 
     ``skips_padding`` is whether padding that only the embeddings tell counts nowhere. It did count before there was this
-    field, also in the features that such a model has learnt.
+    field, also in the features that such a model has learnt. ``first_output`` is whether blocks and the last layer are
+    those of the first of several outputs; before, they were those of all.
     """
 
     input_shape: Shape
@@ -55,6 +56,7 @@ class WithNetwork(Description):
     backbone: Recipe
     extra: dict[str, Any]
     skips_padding: bool = False
+    first_output: bool = False
     triage: Triage | None = None
 
     @model_validator(mode="after")
