@@ -127,7 +127,10 @@ class SavedScore(Strict):
 
 
 class PostHocScores(Description):
-    """Post-hoc scores of a model that is saved by its own means. Up to version 2 there were no thresholds."""
+    """Post-hoc scores of a model that is saved by its own means. Up to version 2 there were no thresholds.
+
+    ``first_output`` is that of :class:`WithNetwork`.
+    """
 
     FILE, FORMAT, OLDEST, NEWEST, SEALED = "posthoc.json", "abnn-posthoc", 1, 3, 2
     WHAT, PARTS = "a saved set of post-hoc scores", ("scores.safetensors",)
@@ -137,4 +140,5 @@ class PostHocScores(Description):
     of: str
     at: str | list[str] | None
     fingerprint: Digest
+    first_output: bool = False
     triage: Triage | None = None

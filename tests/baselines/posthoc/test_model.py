@@ -19,8 +19,10 @@ from abnn.baselines.posthoc.reader import Reader
 from abnn.errors import FileFormatError, InputError, NotFittedError
 from abnn.evaluate.collect import evaluate_set
 from abnn.metrics import auroc
+from abnn.model.blocks import of_any_output
 from abnn.predict import Plain
 from tests.conftest import alter, generator, mlp
+from tests.model.test_evidence import TwoHeads
 
 from .samples import batches, digit_reader
 
@@ -307,3 +309,23 @@ def test_threads_get_what_one_after_another_gets(small_net: nn.Module, data: Any
         together = list(pool.map(lambda part: model.predict(part).own, parts))
     for left, right in zip(together, expected):
         assert all(torch.equal(left[name], right[name]) for name in names)
+
+
+def test_scores_of_networks_with_several_outputs_say_what_they_said(tmp_path: Path) -> None:
+    """Those that were saved before blocks and the last layer were those of the first output."""
+    network, x = TwoHeads("one").eval(), torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+    plain, names = Plain(network, x[:1]), ["mahalanobis", "mahalanobis-blocks"]
+
+    def saved(name: str) -> tuple[PostHocModel, Path]:
+        model = PostHocModel(plain, names).fit([(x, torch.arange(40) % 3)])
+        return model, model.save(tmp_path / name)
+
+    with of_any_output():
+        before, path = saved("before")
+    again = PostHocModel.load(path, plain).save(tmp_path / "again")
+    today, newer = saved("today")
+    said = {name: model.predict(x).own for name, model in (("before", before), ("today", today))}
+    for name in names:
+        assert not torch.allclose(said["before"][name], said["today"][name])
+        for folder, when in ((path, "before"), (again, "before"), (newer, "today")):
+            assert torch.equal(PostHocModel.load(folder, plain).predict(x).own[name], said[when][name])

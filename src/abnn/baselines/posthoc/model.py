@@ -15,6 +15,7 @@ from abnn.baselines.options import check_choice
 from abnn.baselines.posthoc.base import PostHoc, build_posthoc
 from abnn.baselines.posthoc.reader import MOST, Reader
 from abnn.errors import FileFormatError, InputError, NotFittedError, explain
+from abnn.model.blocks import of_any_output
 from abnn.predict import Plain, Prediction
 from abnn.predict.inputs import check_inputs
 from abnn.scores import SAMPLE_SCORES, SCORES
@@ -117,6 +118,7 @@ class PostHocModel:
             "at": self.at if self.at is None or isinstance(self.at, str) else list(self.at),
             "fingerprint": fingerprint(self.reader.network),
             "triage": None if self.triage is None else self.triage.to_dict(),
+            **({"first_output": True} if self.reader.is_of_first_output else {}),
         }
         tensors = {f"{name}/{key}": value for name, each in self.scores.items() for key, value in each.state.items()}
         return write_folder(path, PostHocScores, fields, {"scores.safetensors": tensors})
@@ -129,7 +131,8 @@ class PostHocModel:
         tensors = read_tensors(path / "scores.safetensors")
         try:
             scores = [build_posthoc(each.name, **each.settings) for each in saved.scores]
-            loaded = cls(model, scores, saved.of, saved.at, saved.score)
+            with of_any_output(not saved.first_output):
+                loaded = cls(model, scores, saved.of, saved.at, saved.score)
             loaded.triage = saved.triage
             if saved.triage is not None:
                 loaded.check_score("triage.score", saved.triage.score)

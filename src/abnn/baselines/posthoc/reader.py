@@ -63,6 +63,7 @@ class Reader:
             noise = torch.randn(self.example.shape, generator=torch.Generator().manual_seed(0))
             self.example = noise.to(self.example)
         structure = probe(plain, self.example)
+        self.is_of_first_output = structure.has_later_outputs  # see abnn.store.schema.WithNetwork
         self._head, self._blocks = find_readout(structure, model.classes), self._find_blocks(structure, at)
         self.sketch = sketch_factor(widths_of(self._blocks))
         self.linear = self._find_linear()
