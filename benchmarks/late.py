@@ -74,21 +74,17 @@ def metrics(model: Any, task: Task) -> dict[str, float]:
 def table(record: Mapping[str, Any]) -> str:
     """Means over the seeds, with standard deviations where there are several."""
     titles = list(COLUMNS)
-    head = ["attachments at", "learned numbers", *titles, _title(record), "times plain network"]
+    head = ["attachments at", "learned numbers", *titles, "ms per image", "times plain network"]
     lines = []
-    for name, rows in sorted(record["rows"].items(), key=lambda item: item[1][0]["size"]):
+    names = [PLAIN, *(name_of(last, record["blocks"]) for last in range(1, record["blocks"] + 1))]
+    for name in (each for each in names if each in record["rows"]):
+        rows = record["rows"][name]
         cells = [spread([100 * row["metrics"][title] for row in rows]) for title in titles]
         cost = [statistics.median(row[key] for row in rows) for key in ("ms_per_image", "times_plain")]
         lines.append([name, f"{rows[0]['size']:,}", *cells, f"{cost[0]:.2f}", f"{cost[1]:.1f}"])
     seeds, threads = len(record["seeds"]), record["threads"]
     where = f"{seeds} seed{'s' * (seeds > 1)}, batches of {BATCH}, {threads} thread{'s' * (threads > 1)}"
     return f"{markdown_table(head, lines)}\nMean ± standard deviation in percent, median times; {where}."
-
-
-def _title(record: Mapping[str, Any]) -> str:
-    """Of the column of times; records of the earlier default, with ten draws, do not say how many there were."""
-    draws = record.get("draws", 10)
-    return f"ms per image, {draws} draws" if draws else "ms per image"
 
 
 def spread(values: list[float]) -> str:
@@ -109,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
         plan = Plan(rounds=1, warm_up=1, least=0.0) if options.tiny else Plan(rounds=15, warm_up=3)
         seeds = list(range(1 if options.tiny else options.seeds))
         record: dict[str, Any] = {"format": "abnn-late-1", **provenance(), "threads": torch.get_num_threads()}
-        record |= {"seeds": [], "blocks": blocks, "backbone": BACKBONE, "epochs": epochs, "draws": 0, "rows": {}}
+        record |= {"seeds": [], "blocks": blocks, "backbone": BACKBONE, "epochs": epochs, "rows": {}}
         for seed in seeds:
             for name, row in run_seed(seed, blocks, lasts, epochs, plan).items():
                 record["rows"].setdefault(name, []).append(row)
