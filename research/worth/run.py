@@ -194,11 +194,12 @@ def table(records: Sequence[dict[str, Any]]) -> str:
 
 def cell(jobs: Sequence[dict[str, Columns]], form: str, column: str) -> str:
     """Return a mean in percent: of the default itself, or of another form's gain over it."""
-    values = [(each[form][column], each["default"][column]) for each in jobs if column in each["default"]]
+    both = [each for each in jobs if column in each[form] and column in each["default"]]
+    values = [(each[form][column], each["default"][column]) for each in both]
     if not values:
         return "–"
     mean, of_default = 100 * np.mean(values, axis=0)
-    return f"{mean:.1f}" if form == "default" else f"{mean - of_default:+.1f}"
+    return f"{mean:.1f}" if form == "default" else f"{round(mean - of_default, 1) + 0:+.1f}"
 
 
 def tables(output: Path) -> str:
