@@ -63,11 +63,16 @@ tables: $(VENV)/.installed-dev  ## the tables of README and docs, from the recor
 	$(VENV)/bin/python -m research.pretrained --table
 	$(VENV)/bin/python -m research.cifar10 --table
 	$(VENV)/bin/python -m research.zoo --table
+	$(VENV)/bin/python -m research.worth --table
 	$(VENV)/bin/python -m research.moved --table
 	$(VENV)/bin/python -m research.uci --table
 	$(VENV)/bin/python -m research.models --table
 	$(VENV)/bin/python -m research.clinc --table
 	$(VENV)/bin/python benchmarks/serve.py --table
+	$(VENV)/bin/python benchmarks/cost.py --table
+	$(VENV)/bin/python benchmarks/late.py --table
+	$(VENV)/bin/python benchmarks/ways.py --table
+	$(VENV)/bin/python benchmarks/speed.py --table
 	$(VENV)/bin/python benchmarks/speed.py --table
 	$(VENV)/bin/python benchmarks/where.py --table
 	$(VENV)/bin/python benchmarks/late.py --table
