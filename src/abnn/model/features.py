@@ -127,7 +127,7 @@ def _mean_and_std(x: Tensor) -> tuple[Tensor, Tensor]:
 def _by_sums(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return E[x] and sqrt(E[x^2] - E[x]^2) of bfloat16 on CUDA.
 
-    The sums are in float32, without a float32 copy of all features.     The difference is exact to a few times 2^-24
+    The sums are in float32, without a float32 copy of all features. The difference is exact to a few times 2^-24
     E[x]^2. So the standard deviation is exact to a few times 2^-12 |E[x]| at worst, where it is nearly zero. Rounding
     to bfloat16 has already moved every value by up to 2^-9 of it.
     """
