@@ -322,6 +322,46 @@ def test_masks_travel_with_the_draws(by_name: bool) -> None:
                 torch.testing.assert_close(folded, one_draw_at_a_time(model, x), rtol=1e-4, atol=1e-5)
 
 
+class Biased(nn.Module):
+    """Attention with a bias that has a row for each input and head, made of the inputs themselves."""
+
+    heads = 2
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+            own = self.one(x).unflatten(2, (Biased.heads, -1)).movedim(2, 1)  # [B, heads, L, features]
+            weights = (own @ own.mT + bias.unflatten(0, (len(x), Biased.heads))).softmax(3)
+            return x + self.two((weights @ own).movedim(1, 2).flatten(2))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList([Biased.Block() for _ in range(3)]), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        slopes = torch.arange(1.0, 1 + self.heads)[:, None, None]
+        bias = (x[:, None, None, :, 0] * slopes).flatten(0, 1)  # [B heads, 1, L]
+        for block in self.blocks:
+            x = block(x, bias)
+        return self.head(x.mean(1))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_biases_of_heads_travel_with_the_draws(batch: int) -> None:
+    """With one input, and as many draws as heads, the bias has as many rows as the features, yet is not theirs."""
+    torch.manual_seed(0)
+    x = torch.randn(batch, 6, 4, generator=generator(1))
+    for draws in (0, 2, 3):
+        model = abnn.attach(Biased().eval(), x[:1], at="blocks.*", draws=draws)
+        randomise_attachments(model, 0.2)
+        assert not model.folds_at_input
+        with torch.no_grad():
+            torch.testing.assert_close(model.draw_logits(x), one_draw_at_a_time(model, x), rtol=1e-4, atol=1e-5)
+
+
 class MaskedPictures(nn.Module):
     """Blocks on images that get a mask with a row for each input, made of the images themselves."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from abnn.bayes.layers import MeanField, bayesian_layers
 from abnn.model.attachments import Attachment
 from abnn.model.beside import beside
-from abnn.model.blocks import Block, first_argument, first_tensor
+from abnn.model.blocks import Block, first_argument, first_tensor, with_items
 from abnn.model.bounded import Bounded
 from abnn.model.features import meaning, note
 from abnn.model.graft import StandIn
@@ -149,7 +150,7 @@ class WatchedBlock(StandIn):
     is_place = True  # whether its features are noted
     unfolds = False  # whether one row per input becomes one row per draw and input here
     remembers = False  # whether a second run can skip it, see Twice
-    batch_arguments: frozenset[int | str] = frozenset()  # see repeat_rows; attach() finds them
+    batch_arguments: Mapping[int | str, int] = MappingProxyType({})  # see repeat_rows; attach() finds them
     state: PassState
 
     def __init__(self, block: Block) -> None:
@@ -170,7 +171,7 @@ class WatchedBlock(StandIn):
             items = (total, *output[1:])
             if isinstance(self.block, nn.RNNBase):
                 items = (total, _last_states(self.block, output[1], total))
-            return _with_items(output, items)
+            return with_items(output, items)
         return total
 
     def _output(self, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -278,30 +279,27 @@ def _copy(output: Any) -> Any:
     if isinstance(output, Tensor):
         return output.clone()
     if isinstance(output, tuple | list):
-        return _with_items(output, [_copy(each) for each in output])
+        return with_items(output, [_copy(each) for each in output])
     return output
 
 
-def _with_items(output: Any, items: Sequence[Any]) -> Any:
-    """Return a tuple, a named one or a list, of the same type as ``output``."""
-    return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
-
-
 def repeat_rows(
-    args: tuple[Any, ...], kwargs: dict[str, Any], batch_arguments: Collection[int | str], views: tuple[int, ...] = ()
+    args: tuple[Any, ...], kwargs: dict[str, Any], batch_arguments: Mapping[int | str, int], views: tuple[int, ...] = ()
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return a block's arguments, all with as many rows as the first one, which has a row for each draw and input.
+    """Return a block's arguments, all for as many inputs as the first one, which has a row for each draw and input.
 
-    batch_arguments  positions and names of the others that have a row for each input, such as padding masks
-    views            which view each draw looks at, where these have a row for each view and input
+    batch_arguments  positions and names of the others that have rows for each input, and how many: a padding mask has
+                     one, a bias of attention may have one for each head
+    views            which view each draw looks at, where these have rows for each view and input
     """
     if not batch_arguments:
         return args, kwargs
     rows = first_argument(args, kwargs).shape[0]
 
     def repeat(place: int | str, value: Any) -> Any:
-        if place not in batch_arguments or not isinstance(value, Tensor) or value.shape[0] == rows:
+        wanted = rows * batch_arguments.get(place, 0)
+        if not wanted or not isinstance(value, Tensor) or value.shape[0] == wanted:
             return value
-        return spread(value, views or (0,) * (rows // value.shape[0]))
+        return spread(value, views or (0,) * (wanted // value.shape[0]))
 
     return tuple(repeat(*each) for each in enumerate(args)), {name: repeat(name, each) for name, each in kwargs.items()}

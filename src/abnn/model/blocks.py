@@ -36,12 +36,14 @@ class Block:
 
 @dataclass
 class _Call:
-    """How often a module was called in a pass, its place in the order of calls, and the shapes of input and output."""
+    """How often a module was called in a pass, its place in the order of calls, the shapes of input and output, and
+    whether the output is several tensors."""
 
     count: int
     order: int
     input: tuple[int, ...] | None
     output: tuple[int, ...] | None
+    has_more: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,44 @@ class Probe:
         if not whole or len(flops_so_far) < len(blocks):
             return [1 - (number + 1) / len(blocks) for number in range(len(blocks))]
         return [1 - flops_so_far[block.name] / whole for block in blocks]
+
+    def that_reach_the_output(self, blocks: Sequence[Block], example: Batch) -> list[Block]:
+        """Return the blocks without those whose first output leads nowhere: an attachment there would change nothing.
+
+        Only blocks with several outputs are asked, by the gradients of one more pass. Where these tell of none, all
+        blocks are returned.
+        """
+        asked = [block for block in blocks if self.calls[block.name].has_more]
+        if not asked:
+            return list(blocks)
+        additions: dict[str, Tensor] = {}
+
+        def add_zero(name: str) -> Any:
+            def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+                main = first_tensor(output)
+                assert main is not None
+                additions[name] = torch.zeros_like(main, requires_grad=True)
+                return with_items(output, (main + additions[name], *output[1:]))
+
+            return hook
+
+        network = self.modules[""]
+        try:
+            with (
+                contextlib.ExitStack() as hooks,
+                evaluating(network),
+                without_shortcuts(network),
+                torch.enable_grad(),
+            ):
+                for block in asked:
+                    hooks.enter_context(block.module.register_forward_hook(add_zero(block.name)))
+                logits = logits_of(call(network, example))
+                assert logits is not None
+                gradients = torch.autograd.grad(logits.sum(), [*additions.values()], allow_unused=True)
+        except Exception:  # noqa: BLE001 - not every network can have gradients
+            return list(blocks)
+        unreached = {name for name, gradient in zip(additions, gradients) if gradient is None}
+        return [block for block in blocks if block.name not in unreached] or list(blocks)
 
     def blocks(self, at: str | Sequence[str] | None = None) -> list[Block]:
         """Return the network's blocks in the order of their calls.
@@ -236,6 +276,10 @@ def probe(network: nn.Module, example: Batch) -> Probe:
             tensor = first_tensor(output) if name else logits_of(output)
             if tensor is not None:
                 calls[name].output = tuple(tensor.shape)
+                # Of recurrent layers an attachment changes the last states, too.
+                calls[name].has_more = (
+                    isinstance(output, tuple | list) and not isinstance(module, nn.RNNBase) and len(output) > 1
+                )
                 read = sum(value.numel() for value in args if isinstance(value, Tensor))
                 largest = max(largest, read + tensor.numel())
                 if isinstance(module, nn.Linear) and tensor.ndim == 2:
@@ -291,6 +335,11 @@ def first_tensor(output: Any) -> Tensor | None:
     if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
         return output[0]
     return None
+
+
+def with_items(output: Any, items: Sequence[Any]) -> Any:
+    """Return a tuple, a named one or a list, of the same type as ``output``."""
+    return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
 
 
 def logits_of(output: Any) -> Tensor | None:

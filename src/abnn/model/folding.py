@@ -131,7 +131,8 @@ def _counting_calls(model: AttachedNetwork) -> Iterator[dict[str, int]]:
 
 
 def _find_batch_arguments(model: AttachedNetwork, noise: Noise, inputs: Batch) -> None:
-    """Set ``batch_arguments`` of all blocks: the further arguments that have more rows for more inputs."""
+    """Set ``batch_arguments`` of all blocks: the further arguments that have more rows for more inputs, and how many
+    rows for each."""
     blocks = [block for block in model.net.modules() if isinstance(block, WatchedBlock)]
     shapes: dict[int, list[dict[int | str, torch.Size]]] = {index: [] for index in range(len(blocks))}
 
@@ -155,7 +156,7 @@ def _find_batch_arguments(model: AttachedNetwork, noise: Noise, inputs: Batch) -
         one, three = shapes[index]
         first = next(iter(one))
         longer = (each for each in one if each in three and one[each][:1] != three[each][:1])
-        block.batch_arguments = frozenset(each for each in longer if each != first)
+        block.batch_arguments = {each: one[each][0] for each in longer if each != first}
 
 
 def _check_reached(calls: dict[str, int], expected: int) -> None:
