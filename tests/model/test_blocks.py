@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import abnn
 from abnn.errors import AttachError, InputError
 from abnn.model.blocks import check_example, evaluating, first_tensor, logits_of, probe
 from abnn.networks.by_name import PaperResNet, build_backbone
@@ -212,3 +213,57 @@ def test_examples_on_which_the_network_fails(shape: tuple[int, ...]) -> None:
 def test_wrong_dtype_is_explained() -> None:
     with pytest.raises(InputError, match="example: got shape .* and dtype torch.float64"):
         probe(paper(), IMAGE.double())
+
+
+class Streams(nn.Module):
+    """Blocks of one stream, then blocks that pass on two of them, of which the network's output takes one."""
+
+    class Single(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.two(self.one(x).relu())
+
+    class Pair(Single):
+        def forward(self, one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            return one + self.one(one).relu(), two + self.two(two).relu()
+
+    def __init__(self, takes: int) -> None:
+        super().__init__()
+        self.single = nn.ModuleList([self.Single() for _ in range(2)])
+        self.pairs = nn.ModuleList([self.Pair() for _ in range(2)])
+        self.head, self.takes = nn.Linear(6, 3), takes
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.single:
+            x = block(x)
+        streams = x, x
+        for block in self.pairs:
+            streams = block(*streams)
+        return self.head(streams[self.takes])
+
+
+@pytest.mark.parametrize("takes", [0, 1])
+def test_blocks_whose_first_output_leads_nowhere_get_no_attachment(takes: int) -> None:
+    network, example = Streams(takes).eval(), torch.randn(1, 6)
+    structure = probe(network, example)
+    blocks = structure.blocks(["single.*", "pairs.*"])
+    names = [block.name for block in structure.that_reach_the_output(blocks, example)]
+    assert names == ["single.0", "single.1", *(["pairs.0", "pairs.1"] if takes == 0 else [])]
+    assert all(parameter.grad is None for parameter in network.parameters())
+    model = abnn.attach(network, example, last=1)
+    assert model.block_names == (["pairs.1"] if takes == 0 else ["single.1"])
+
+
+def test_blocks_are_kept_where_gradients_tell_nothing() -> None:
+    class Closed(Streams):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                return super().forward(x)
+
+    example = torch.randn(1, 6)
+    structure = probe(Closed(0).eval(), example)
+    blocks = structure.blocks("pairs.*")
+    assert structure.that_reach_the_output(blocks, example) == blocks

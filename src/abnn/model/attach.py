@@ -66,6 +66,8 @@ def choose_blocks(
         if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
             raise InputError(explain(argument, repr(number), "a whole number, or None"))
     blocks = structure.blocks(at)
+    if at is None:
+        blocks = structure.that_reach_the_output(blocks, example)
     bounded = spec.kind == "bounded"
     if last is not None:
         if not 1 <= last <= len(blocks):
