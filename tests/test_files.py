@@ -324,6 +324,17 @@ def test_places_where_nothing_can_be_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "file"] and (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.parametrize("folder", [True, False])
+def test_behind_a_link_the_place_it_leads_to_must_be_writable(tmp_path: Path, folder: bool) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "file" / "deep" / "model")
+    with pytest.raises(InputError, match=r"--output: got .*nowhere, where .*file is a file; accepted: a place"):
+        files.check_writable("--output", tmp_path / "nowhere", folder)
+    (tmp_path / "new").symlink_to(tmp_path / "later" / "model")
+    files.check_writable("--output", tmp_path / "new", folder)
+    assert not (tmp_path / "later").exists()
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder where not even root may write")
 @pytest.mark.parametrize("folder", [True, False])
 def test_folders_of_nobody(folder: bool) -> None:

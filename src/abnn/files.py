@@ -100,7 +100,7 @@ def check_writable(argument: str, target: Path, folder: bool = False) -> None:
 
     folder  ``target`` is a folder for several files, there or not; else a file
     """
-    whole = target.absolute()
+    whole = Path(os.path.realpath(target))  # where a link leads to, as writing does
     if not folder and whole.exists() and not whole.is_file():
         kind = "a folder" if whole.is_dir() else "no ordinary file"
         raise InputError(explain(argument, f"{target}, which is {kind}", "a file, new or to replace"))
