@@ -196,6 +196,18 @@ def test_intervals_say_where_inputs_are_too_few_for_them() -> None:
             assert Intervals((width, width)).quantiles(most + 1e-3) == [inputs - 1.0] * 2
 
 
+@pytest.mark.parametrize("inputs", [1, 30, 2999])
+def test_the_coverage_that_is_said_to_be_possible_is(inputs: int) -> None:
+    intervals = Intervals((Width(0.0, 1.0, 0.0, 1.0, (), tuple(map(float, range(inputs))), inputs),))
+    with pytest.warns(AbnnWarning) as record:
+        intervals.quantiles(0.9999)
+    most = float(str(record[0].message).partition("at most ")[2].split()[0])
+    assert inputs / (inputs + 1) - 1e-4 < most < 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert intervals.quantiles(most) == [inputs - 1.0]
+
+
 def test_classes_are_not_asked_of_numbers(models: dict[str, abnn.Attached]) -> None:
     p = models["flat"].predict(torch.zeros(3, 4))
     for name in ("label", "probs", "stated"):

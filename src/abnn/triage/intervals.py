@@ -75,10 +75,8 @@ class Intervals:
         """Return :meth:`Width.quantile` of each number; warn where there were too few inputs for this coverage."""
         count = min(each.inputs for each in self.widths)
         if conformal_rank(count, 1 - coverage) > count:
-            actual, accepted = (
-                f"{coverage} with {count} calibration inputs",
-                f"at most {count / (count + 1):.3g} with so many",
-            )
+            most = 10_000 * count // (count + 1) / 10_000  # rounded down, or it would be too many again
+            actual, accepted = f"{coverage} with {count} calibration inputs", f"at most {most} with so many"
             fix = f"The interval holds as often as that. Calibrate on at least {least_count(1 - coverage)} inputs."
             warnings.warn(explain("coverage", actual, accepted, fix), AbnnWarning, stacklevel=3)  # of interval()
         return [each.quantile(coverage) for each in self.widths]
