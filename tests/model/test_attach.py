@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,6 +22,7 @@ from abnn.config import Spec
 from abnn.errors import AbnnWarning, AttachError, InputError
 from abnn.model.attachments import fit_size
 from abnn.networks.by_name import PaperResNet
+from abnn.predict import Plain
 from tests.conftest import (
     SmallBatchNormNet,
     attach_with,
@@ -493,6 +496,25 @@ def test_hooks_may_keep_features_in_dicts(way: str) -> None:
     for rows in (x, x[:2]):  # features of this batch, not of the last one
         torch.testing.assert_close(model.predict(rows).samples[0], network(rows).softmax(1))
         torch.testing.assert_close(model.predict(rows, draws=3).samples[1:], model.draw_logits(rows)[1:].softmax(2))
+
+
+@pytest.mark.parametrize("way", ["closure", "method"])
+def test_threads_take_turns_where_hooks_keep_features(way: str) -> None:
+    """Another thread's features may come in between; a break of a hundredth of a second lets them."""
+
+    class Slow(Hooked):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.body(x)
+            time.sleep(0.01)
+            return self.head(torch.cat([x, self.kept["features"]], dim=1))
+
+    network, x = Slow(way).eval(), torch.randn(8, 5, 4, generator=generator(1))
+    model = attach_with(network, x[0, :1], at="body.2")
+    for predictor in (model, Plain(network, x[0, :1])):
+        alone = [predictor.predict(rows).samples for rows in x]
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(lambda rows, predictor=predictor: predictor.predict(rows).samples, x))
+        assert all(torch.equal(one, other) for one, other in zip(alone, together))
 
 
 def test_networks_with_hooks_are_left_alone_where_they_keep_modules_in_lists_and_dicts() -> None:

@@ -16,7 +16,7 @@ from abnn.model.attachments import ChainLink
 from abnn.model.beside import is_possible, join
 from abnn.model.blocks import logits_of
 from abnn.model.inputs import Batch, call, main_input, measured_inputs, rows_of
-from abnn.model.shadow import shadow
+from abnn.model.shadow import shadow, turn_of
 from abnn.model.threads import PerThread
 from abnn.model.views import spread
 
@@ -56,6 +56,7 @@ class Pass:
         self.net, self.state = twins[id(root)], state
         self.layers: list[MeanField] = [twins[id(layer)] for layer in network.layers]  # type: ignore[misc]
         self.folds_at_input = network.folds_at_input
+        self.turn = turn_of(root)
         hold(self.layers, no_noise(network.layers) if noise is None else noise)
 
     def keep_weights(self) -> None:
@@ -70,7 +71,8 @@ class Pass:
 
     def __call__(self, x: Batch) -> Tensor:
         """Return the network's output for every draw, [S, B, ...]."""
-        return run_draws(self.net, self.state, self.folds_at_input, x)[0]
+        with self.turn:
+            return run_draws(self.net, self.state, self.folds_at_input, x)[0]
 
     def take_features(self, wait: bool = True) -> tuple[list[Tensor], Tensor | None]:
         """Return the features that were noted since the last call, at every place, and the input of the last layer.

@@ -5,13 +5,14 @@ lists, dicts and the noise that it holds are its own. So a pass can be in eval m
 features while the network is used elsewhere, and nothing has to be locked or put back.
 
 Hooks are the network's own. Lists and dicts in which a hook may store features stay shared, or the pass would not find
-them; those that hold modules do not. Such a network can run in one thread at a time only.
+them; those that hold modules do not. Passes of such networks take turns, see :func:`turn_of`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import types
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ SHARED = frozenset(
 )
 CONTAINERS = (dict, OrderedDict, list)
 Twins = dict[int, nn.Module]
+_TURN = threading.RLock()
 
 
 def shadow(root: nn.Module, swaps: Mapping[int, Any] | None = None) -> Twins:
@@ -38,6 +40,11 @@ def shadow(root: nn.Module, swaps: Mapping[int, Any] | None = None) -> Twins:
     copies = _Copies({**_written_by_hooks(root), **(swaps or {})})
     copies.add(root)
     return copies.twins
+
+
+def turn_of(root: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    """Return what a pass runs in: where hooks may store features, a lock; else nothing."""
+    return _TURN if _written_by_hooks(root) else contextlib.nullcontext()
 
 
 class _Copies:
@@ -118,7 +125,8 @@ def _holds_modules(value: Any, seen: set[int]) -> bool:
     """Return whether a value is or holds a module, or a function of one; ``seen``: containers that were looked into."""
     if type(value) in (*CONTAINERS, tuple) and id(value) not in seen:
         seen.add(id(value))
-        return any(_holds_modules(each, seen) for each in (value.values() if isinstance(value, dict) else value))
+        items = tuple(value.values() if isinstance(value, dict) else value)  # a hook may write to it meanwhile
+        return any(_holds_modules(each, seen) for each in items)
     return isinstance(value, nn.Module | types.MethodType | functools.partial)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from abnn.errors import InputError, explain
 from abnn.model.blocks import check_example, logits_of
 from abnn.model.inputs import Batch, call, forms_of
-from abnn.model.shadow import shadow
+from abnn.model.shadow import shadow, turn_of
 from abnn.predict.inputs import check_inputs
 from abnn.predict.prediction import Prediction
 
@@ -44,7 +44,8 @@ class Plain:
 
     def _logits(self, x: Batch) -> Tensor:
         network = shadow(self.network)[id(self.network)]
-        logits = logits_of(call(network, x.to(device_of(self.network, x.device))))
+        with turn_of(self.network):
+            logits = logits_of(call(network, x.to(device_of(self.network, x.device))))
         if logits is None:
             actual = "one whose output has no tensor"
             raise InputError(explain("network", actual, "one that returns logits", "Wrap it."))

@@ -26,7 +26,7 @@ from abnn.model.features import Recorder, sketch, sketch_factor, widths_of
 from abnn.model.graft import graft
 from abnn.model.inputs import Batch, Inputs, call, join, rows_of
 from abnn.model.passes import Pass
-from abnn.model.shadow import shadow
+from abnn.model.shadow import shadow, turn_of
 from abnn.predict import Plain
 from abnn.predict.chunks import MEMORY_LIMIT
 from abnn.predict.plain import device_of
@@ -144,7 +144,8 @@ class Reader:
             recorder.mask = x.mask if isinstance(x, Inputs) else None
         if self.attached is None:
             twins = shadow(view)
-            output = logits_of(call(twins[id(view)], x))
+            with turn_of(view):
+                output = logits_of(call(twins[id(view)], x))
             assert output is not None
             logits = output[None]
         else:
