@@ -152,12 +152,12 @@ def test_the_readout_is_told_from_blocks_whose_name_it_begins_with(blocks: int) 
 
 
 class TwoHeads(nn.Module):
-    """Two heads of one width. The first output is that of the head that is named."""
+    """Two heads, of one width or not. The first output is that of the head that is named."""
 
-    def __init__(self, first: str) -> None:
+    def __init__(self, first: str, width: int = 3) -> None:
         super().__init__()
         self.body, self.first = mlp(6, 8, 8), first
-        self.one, self.two = nn.Linear(8, 3), nn.Linear(8, 3)
+        self.one, self.two = nn.Linear(8, 3), nn.Linear(8, width)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         features = self.body(x)
@@ -165,9 +165,10 @@ class TwoHeads(nn.Module):
         return (one, two) if self.first == "one" else (two, one)
 
 
+@pytest.mark.parametrize("width", [3, 4])
 @pytest.mark.parametrize("first", ["one", "two"])
-def test_of_two_heads_the_readout_makes_the_output_and_no_attachment_lies_behind_it(first: str) -> None:
-    model = abnn.attach(TwoHeads(first).eval(), torch.zeros(1, 6))
+def test_of_two_heads_the_readout_makes_the_output_and_no_attachment_lies_behind_it(first: str, width: int) -> None:
+    model = abnn.attach(TwoHeads(first, width).eval(), torch.zeros(1, 6))
     replaced = [name for name, part in model.net.named_modules() if isinstance(part, WatchedBlock | Readout)]
     assert isinstance(model.net.get_submodule(first), Readout) and replaced[-1] == first
 

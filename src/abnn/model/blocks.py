@@ -372,24 +372,17 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 def find_readout(structure: Probe, classes: int) -> Block | None:
     """Return the last linear layer that is called, or None if it does not turn one vector per input into the output.
 
-    Of several that do, as in a network with two heads, it is the one that made the network's output.
+    Of a network with several outputs, layers that are called after the one that makes the first output do not count.
     """
     linear = [name for name in structure.calls if isinstance(structure.modules[name], nn.Linear)]
-    linear.sort(key=lambda name: structure.calls[name].order)
-    fits = [name for name in linear if _makes_vectors(structure, name, classes)]
-    if not fits or fits[-1] != linear[-1]:
+    linear = [name for name in linear if structure.calls[name].order <= structure.end]
+    name = max(linear, key=lambda name: structure.calls[name].order, default=None)
+    if name is None:
         return None
-    name = next((name for name in reversed(fits) if name in structure.heads), fits[-1])
     call = structure.calls[name]
-    assert call.input is not None and call.output is not None
+    if call.count > 1 or call.input is None or len(call.input) != 2 or call.output != (structure.batch, classes):
+        return None
     return Block(name, structure.modules[name], call.input, call.output, "flat")
-
-
-def _makes_vectors(structure: Probe, name: str, width: int) -> bool:
-    """Return whether a module is called once, and turns one vector for each input into one of this width."""
-    call = structure.calls[name]
-    one_vector = call.input is not None and len(call.input) == 2
-    return call.count == 1 and one_vector and call.output == (structure.batch, width)
 
 
 def check_example(network: nn.Module, example: object) -> Any:
