@@ -155,10 +155,13 @@ def test_what_cannot_be_learnt_is_named() -> None:
     [
         ({"module": "resnet18"}, "module: got str; accepted: a network"),
         ({"hidden": 50}, r"hidden: got 50; accepted: the sizes of layers, such as \(50, 50\)"),
+        ({"hidden": np.array([50, 50])}, r"hidden: got array\(\[50, 50\]\); accepted: .* Pass a tuple or list"),
+        ({"hidden": iter((50, 50))}, "hidden: got <tuple_iterator"),
         ({"hidden": (20, 0)}, "hidden: got 0; accepted: a whole number of at least 1"),
         ({"epochs": -1}, "epochs: got -1; accepted: a whole number of at least 0"),
         ({"epochs": 2.5}, "epochs: got 2.5"),
         ({"epochs": "5"}, "epochs: got '5'"),
+        ({"fit_epochs": -1}, "^fit_epochs: got -1; accepted: a whole number of at least 0, or None"),
     ],
 )
 def test_wrong_settings_are_named(setting: dict[str, Any], message: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any
@@ -109,11 +109,14 @@ class _Estimator(BaseEstimator):
             raise InputError(
                 explain("module", type(self.module).__name__, "a network of torch, or None for an own one")
             )
-        if not isinstance(self.hidden, Iterable) or isinstance(self.hidden, str):
-            raise InputError(explain("hidden", repr(self.hidden), "the sizes of layers, such as (50, 50)"))
+        if not isinstance(self.hidden, Sequence) or isinstance(self.hidden, str):
+            accepted = "the sizes of layers, such as (50, 50)"
+            raise InputError(explain("hidden", repr(self.hidden), accepted, "Pass a tuple or list."))
         for size in self.hidden:
             at_least_one("hidden", size)
         not_negative("epochs", self.epochs)
+        if self.fit_epochs is not None:
+            not_negative("fit_epochs", self.fit_epochs, ", or None")
         if not (isinstance(self.held_out, Real) and 0 <= self.held_out < 1):
             raise InputError(explain("held_out", repr(self.held_out), "a share of the rows, from 0 to less than 1"))
 
