@@ -133,6 +133,38 @@ class Extractor(nn.Module):
         return self.head(x.detach() if self.stop == "detach" else x)
 
 
+class Sentences(nn.Module):
+    """A network of padded sentences, whose blocks are run once more in the backward pass if ``again``."""
+
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.again, self.embed, self.head = again, nn.Embedding(20, 8, padding_idx=0), nn.Linear(8, 3)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        x = self.embed(input_ids)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.again else block(x)
+        return self.head(x.mean(1))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_blocks_that_run_again_in_the_backward_pass_know_the_padding(masked: bool) -> None:
+    random = generator(1)
+    tokens, y = torch.randint(1, 20, (64, 6), generator=random), torch.arange(64) % 3
+    tokens = tokens.masked_fill(torch.arange(6) > 1 + torch.arange(64)[:, None] % 5, 0)
+    batches: list = [(part, goal) for part, goal in zip(tokens.split(32), y.split(32))]
+    if masked:
+        batches = [{"input_ids": x, "attention_mask": (x > 0).long(), "labels": goal} for x, goal in batches]
+    example = {"input_ids": tokens[:1], "attention_mask": (tokens[:1] > 0).long()} if masked else tokens[:1]
+    models = [abnn.attach(Sentences(again).eval(), example, at="blocks.*") for again in (False, True)]
+    for model in models:
+        abnn.fit(model, batches, epochs=2, progress=False)
+    for (_, one), (_, other) in zip(*(model.attachment_parameters() for model in models)):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize("stop", ["no_grad", "detach", "checkpoint"])
 def test_networks_that_stop_gradients_are_explained(stop: str) -> None:

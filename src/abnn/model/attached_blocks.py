@@ -37,6 +37,7 @@ class PassState:
     table          embeddings of the input tokens; tokens are noted with their meaning. None: inputs are no tokens
     padding        the token that is padding where no mask says so; None: there is none
     mask           true where a token of the inputs is no padding, [B, L]; None: there is no mask
+    last_mask      that of the last pass with gradients: blocks under checkpointing run once more in its backward pass
     features       features of the inputs and the blocks, of the first draw; None: nothing is noted
     last           input of the last linear layer, of the first draw
     allows_beside  whether features may be noted on a second stream, see :mod:`abnn.model.beside`
@@ -56,16 +57,20 @@ class PassState:
         self.last: Tensor | None = None
         self.allows_beside = self.beside = False
         self.reads: list[tuple[Tensor, int | None]] | None = None
+        self.last_mask: Tensor | None = None
         self._mask: PerThread[Tensor] = PerThread()
 
     @property
     def mask(self) -> Tensor | None:
-        return self._mask.get()
+        mask = self._mask.get()
+        return self.last_mask if mask is None else mask
 
     @contextlib.contextmanager
     def masked(self, mask: Tensor) -> Iterator[None]:
         """Inside, ``mask`` is the mask of the inputs, for this thread."""
         self._mask.put(mask)
+        if torch.is_grad_enabled():
+            self.last_mask = mask
         try:
             yield
         finally:

@@ -93,9 +93,15 @@ def run_draws(net: torch.nn.Module, state: PassState, folds_at_input: bool, x: B
     Where the plain network comes along, its logits are the first. The whole output is that of all draws; where the
     network runs twice, that of the plain network.
     """
-    if state.mask is None and (mask := state.mask_of(x)) is not None:
-        with state.masked(mask):
-            return run_draws(net, state, folds_at_input, x)
+    mask = state.mask_of(x)
+    if mask is None:
+        state.last_mask = None
+        return _run_draws(net, state, folds_at_input, x)
+    with state.masked(mask):
+        return _run_draws(net, state, folds_at_input, x)
+
+
+def _run_draws(net: torch.nn.Module, state: PassState, folds_at_input: bool, x: Batch) -> tuple[Tensor, Any]:
     draws, batch = state.groups, x.shape[0] // state.batches
     if state.features is not None and not state.twice.running:
         state.rows = batch
@@ -108,7 +114,7 @@ def run_draws(net: torch.nn.Module, state: PassState, folds_at_input: bool, x: B
         with state.twice.begin():
             output = call(net, x)
             state.twice.go_on()
-            attached, _ = run_draws(net, state, True, x)
+            attached, _ = _run_draws(net, state, True, x)
         plain = logits_of(output)
         assert plain is not None
         return torch.cat([plain[None], attached]), output
