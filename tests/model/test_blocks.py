@@ -267,3 +267,13 @@ def test_blocks_are_kept_where_gradients_tell_nothing() -> None:
     structure = probe(Closed(0).eval(), example)
     blocks = structure.blocks("pairs.*")
     assert structure.that_reach_the_output(blocks, example) == blocks
+
+
+def test_branches_of_other_outputs_get_no_attachment_wherever_they_are_called() -> None:
+    class Branched(Streams):
+        def forward(self, x: Tensor) -> Any:  # type: ignore[override]
+            one = self.single[0](x)
+            other = self.single[1](one)
+            return self.head(one), other
+
+    assert abnn.attach(Branched(0).eval(), torch.randn(1, 6)).block_names == ["single.0"]

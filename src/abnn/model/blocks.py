@@ -105,10 +105,16 @@ class Probe:
     def that_reach_the_output(self, blocks: Sequence[Block], example: Batch) -> list[Block]:
         """Return the blocks without those whose first output leads nowhere: an attachment there would change nothing.
 
-        Only blocks with several outputs are asked, by the gradients of one more pass. Where these tell of none, all
-        blocks are returned.
+        Only blocks with several outputs are asked, or all of a network with several, by the gradients of one more pass.
+        Where these tell of none, all blocks are returned.
         """
-        asked = [block for block in blocks if self.calls[block.name].has_more]
+        several = self.calls[""].has_more
+        # Of recurrent layers an attachment changes the last states, too.
+        asked = [
+            block
+            for block in blocks
+            if (several or self.calls[block.name].has_more) and not isinstance(block.module, nn.RNNBase)
+        ]
         if not asked:
             return list(blocks)
         additions: dict[str, Tensor] = {}
@@ -118,7 +124,8 @@ class Probe:
                 main = first_tensor(output)
                 assert main is not None
                 additions[name] = torch.zeros_like(main, requires_grad=True)
-                return with_items(output, (main + additions[name], *output[1:]))
+                total = main + additions[name]
+                return total if isinstance(output, Tensor) else with_items(output, (total, *output[1:]))
 
             return hook
 
@@ -276,10 +283,7 @@ def probe(network: nn.Module, example: Batch) -> Probe:
             tensor = first_tensor(output) if name else logits_of(output)
             if tensor is not None:
                 calls[name].output = tuple(tensor.shape)
-                # Of recurrent layers an attachment changes the last states, too.
-                calls[name].has_more = (
-                    isinstance(output, tuple | list) and not isinstance(module, nn.RNNBase) and len(output) > 1
-                )
+                calls[name].has_more = isinstance(output, tuple | list) and len(output) > 1
                 read = sum(value.numel() for value in args if isinstance(value, Tensor))
                 largest = max(largest, read + tensor.numel())
                 if isinstance(module, nn.Linear) and tensor.ndim == 2:
