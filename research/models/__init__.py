@@ -1,1 +1,1 @@
-"""Thirty networks that others wrote, each through everything that a user does; see ``run``."""
+"""Sixty networks that others wrote, each through everything that a user does; see ``run``."""

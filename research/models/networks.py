@@ -145,6 +145,11 @@ T5: dict[str, Any] = {
     "eos_token_id": END, "decoder_start_token_id": 0,
 }  # fmt: skip
 VILT: dict[str, Any] = {**BERT, "image_size": 32, "patch_size": 8}
+DECODER: dict[str, Any] = {**BERT, "num_key_value_heads": 2}
+STAGES: dict[str, Any] = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 2, 1]}
+WINDOWS: dict[str, Any] = {
+    "image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4,
+}  # fmt: skip
 
 
 def of_timm(name: str, **settings: Any) -> Callable[[], nn.Module]:
@@ -166,6 +171,20 @@ CASES = [
     Case("GPT-2", "transformers", transformer("GPT2", **GPT), text()),
     Case("Llama", "transformers", transformer("Llama", **BERT, num_key_value_heads=2), text()),
     Case("T5", "transformers", transformer("T5", **T5), text()),
+    Case("XLNet", "transformers", transformer("XLNet", vocab_size=WORDS, d_model=32, n_layer=3, n_head=2, d_inner=64, pad_token_id=0), text()),
+    Case("XLM", "transformers", transformer("XLM", vocab_size=WORDS, emb_dim=32, n_layers=3, n_heads=2, pad_index=0), text()),
+    Case("MPNet", "transformers", transformer("MPNet", **{**BERT, "pad_token_id": 1}), text(pad=1)),
+    Case("Longformer", "transformers", transformer("Longformer", **BERT, attention_window=4), text()),
+    Case("ConvBERT", "transformers", transformer("ConvBert", **BERT, embedding_size=32), text()),
+    Case("FNet", "transformers", transformer("FNet", **BERT), text()),
+    Case("RoFormer", "transformers", transformer("RoFormer", **BERT), text()),
+    Case("SqueezeBERT", "transformers", transformer("SqueezeBert", **BERT, embedding_size=32), text()),
+    Case("MobileBERT", "transformers", transformer("MobileBert", **BERT, embedding_size=16, intra_bottleneck_size=32), text()),
+    Case("Bloom", "transformers", transformer("Bloom", **GPT, hidden_size=32), text()),
+    Case("Falcon", "transformers", transformer("Falcon", **BERT), text()),
+    Case("OPT", "transformers", transformer("OPT", **BERT, ffn_dim=64, word_embed_proj_dim=32), text()),
+    Case("Qwen3", "transformers", transformer("Qwen3", **DECODER, head_dim=16), text()),
+    Case("Gemma", "transformers", transformer("Gemma", **DECODER, head_dim=16), text()),
     Case("resnet10t", "timm", of_timm("resnet10t"), images(32)),
     Case("tinynet_e", "timm", of_timm("tinynet_e"), images(32)),
     Case("lcnet_035", "timm", of_timm("lcnet_035"), images(32)),
@@ -178,7 +197,23 @@ CASES = [
     Case(
         "vit_tiny_patch16_224, 3 layers", "timm", of_timm("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=3), images(32)
     ),
+    Case("coat_tiny", "timm", of_timm("coat_tiny", img_size=64, embed_dims=(16, 32, 32, 32)), images(64)),
+    Case("efficientformerv2_s0", "timm", of_timm("efficientformerv2_s0", img_size=64), images(64)),
+    Case("fastvit_t8", "timm", of_timm("fastvit_t8"), images(64)),
+    Case("swiftformer_xs", "timm", of_timm("swiftformer_xs"), images(64)),
+    Case("pvt_v2_b0", "timm", of_timm("pvt_v2_b0"), images(64)),
+    Case("efficientvit_b0", "timm", of_timm("efficientvit_b0"), images(64)),
+    Case("repghostnet_050", "timm", of_timm("repghostnet_050"), images(32)),
+    Case("test_nfnet", "timm", of_timm("test_nfnet"), images(32)),
+    Case("test_mambaout", "timm", of_timm("test_mambaout"), images(32)),
+    Case("gmlp_ti16_224", "timm", of_timm("gmlp_ti16_224", img_size=64), images(64)),
     Case("ViT", "transformers", transformer("ViT", "ImageClassification", **VILT), images(32, "pixel_values")),
+    Case("BEiT", "transformers", transformer("Beit", "ImageClassification", **VILT), images(32, "pixel_values")),
+    Case("DINOv2", "transformers", transformer("Dinov2", "ImageClassification", **VILT), images(32, "pixel_values")),
+    Case("Swin v2", "transformers", transformer("Swinv2", "ImageClassification", **WINDOWS), images(32, "pixel_values")),
+    Case("ConvNeXt v2", "transformers", transformer("ConvNextV2", "ImageClassification", **STAGES), images(32, "pixel_values")),
+    Case("PoolFormer", "transformers", transformer("PoolFormer", "ImageClassification", **STAGES), images(32, "pixel_values")),
+    Case("SegFormer", "transformers", transformer("Segformer", "ImageClassification", **STAGES, num_attention_heads=[1, 2, 2, 2]), images(32, "pixel_values")),
     Case("VisualBERT, an image and a sentence", "transformers", transformer("VisualBert", "VisualReasoning", **BERT, visual_embedding_dim=12), image_and_text),
     Case("LayoutLM, words and boxes", "transformers", transformer("LayoutLM", **BERT, max_2d_position_embeddings=128), text(boxes=True)),
     Case("LSTM, 2 layers", "torch", lambda: Recurrent(nn.LSTM(8, 16, 2, batch_first=True), True), signals(True)),

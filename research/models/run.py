@@ -1,4 +1,4 @@
-"""Thirty networks that others wrote: attach, fit, predict, calibrate, save, load on a fresh copy, detach.
+"""Sixty networks that others wrote: attach, fit, predict, calibrate, save, load on a fresh copy, detach.
 
     python -m research.models            measure what has no record yet; --table: only put the table into the document
 
