@@ -256,9 +256,12 @@ def by_network(output: Path) -> dict[str, list[Record]]:
 
 def summary(output: Path) -> str:
     """One row for each network: the columns of abnn, and in brackets the best of all other scores of each column."""
-    networks = beside_the_best(output)
-    body = [[name, *map(in_brackets, pairs.values())] for name, pairs in networks.items()]
-    return markdown_table(["network", *NAMES], body) if body else NOTHING
+    networks, records = beside_the_best(output), by_network(output)
+    body = [
+        [name, str(len(splits_of(records[name]))), *map(in_brackets, pairs.values())]
+        for name, pairs in networks.items()
+    ]
+    return markdown_table(["network", "splits", *NAMES], body) if body else NOTHING
 
 
 def overview(output: Path) -> str:
@@ -274,14 +277,23 @@ def overview(output: Path) -> str:
 
 
 def beside_the_best(output: Path) -> dict[str, dict[str, tuple[float, float]]]:
-    """Of each network and column: the mean of abnn over all splits, and the largest of any other score, in percent."""
+    """Of each network and column: the mean of abnn, and the largest of any other score, in percent.
+
+    Means are over the splits that abnn has.
+    """
     networks = {}
     for network, records in by_network(output).items():
-        means = means_of(records)
+        splits = splits_of(records)
+        means = means_of([record for record in records if record.seed in splits])
         others = [numbers for row, numbers in means.items() if row not in ATTACHED]
         if "abnn" in means and others:
             networks[network] = {name: (means["abnn"][name], max(each[name] for each in others)) for name in NAMES}
     return networks
+
+
+def splits_of(records: Sequence[Record]) -> set[int]:
+    """Return the splits in which abnn was measured."""
+    return {record.seed for record in records if record.name == "abnn"}
 
 
 def means_of(records: Sequence[Record]) -> dict[str, dict[str, float]]:
