@@ -66,3 +66,31 @@ def test_a_network_that_mixes_inputs_is_refused_in_half_precision() -> None:
     with pytest.raises(AttachError, match="mix the inputs"):
         abnn.attach(Mixing(0.3).bfloat16().eval(), torch.randn(1, 6).bfloat16())
     abnn.attach(Mixing(0.0).bfloat16().eval(), torch.randn(1, 6).bfloat16())
+
+
+class Hungry(nn.Module):
+    """A network for which memory ends in one of its passes."""
+
+    def __init__(self, last: int, error: type[Exception]) -> None:
+        super().__init__()
+        self.error, self.passes = error, iter([True] * last)
+        self.layers = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not next(self.passes, False):
+            raise self.error("full")
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
+def test_running_out_of_memory_is_said_as_it_is(error: type[Exception]) -> None:
+    last = 0
+    while True:
+        torch.manual_seed(0)
+        network = Hungry(last, error).eval()
+        try:
+            abnn.attach(network, torch.randn(1, 6))
+            break
+        except error:
+            last += 1
+    assert last > 10  # passes: none of them made it an error about the network

@@ -21,6 +21,7 @@ from abnn.model.inputs import Batch, Inputs, call, check_tied, read
 _OF_ANY_OUTPUT: ContextVar[bool] = ContextVar("of_any_output", default=False)  # see of_any_output()
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)  # says nothing about a network
 
 
 @dataclass(frozen=True)
@@ -297,6 +298,8 @@ def probe(network: nn.Module, example: Batch) -> Probe:
                 hooks.enter_context(module.register_forward_pre_hook(before(name), with_kwargs=True))
                 hooks.enter_context(module.register_forward_hook(after(name)))
             logits = logits_of(call(network, example))
+    except OUT_OF_MEMORY:
+        raise
     except Exception as error:
         raise InputError(
             explain(

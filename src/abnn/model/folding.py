@@ -14,7 +14,7 @@ from torch import Tensor
 from abnn.bayes.noise import Noise, map_noise, pick_draws, seeded_noise
 from abnn.errors import AbnnWarning, AttachError
 from abnn.model.attached_blocks import ReplacedBlock, WatchedBlock
-from abnn.model.blocks import evaluating, summary
+from abnn.model.blocks import OUT_OF_MEMORY, evaluating, summary
 from abnn.model.graft import StandIn
 from abnn.model.inputs import MASK, TIED, Batch, Inputs, rows_of
 from abnn.model.network import AttachedNetwork
@@ -76,7 +76,7 @@ def _explained() -> Iterator[None]:
     """Inside, an error of the network becomes one that says that attachments made it fail."""
     try:
         yield
-    except AttachError:
+    except (AttachError, *OUT_OF_MEMORY):
         raise
     except Exception as error:
         raise AttachError(
@@ -150,6 +150,8 @@ def _find_batch_arguments(model: AttachedNetwork, noise: Noise, inputs: Batch) -
                 hooks.enter_context(block.register_forward_pre_hook(note_shapes(index), with_kwargs=True))
             single(inputs[-1:])
             single(inputs)
+    except OUT_OF_MEMORY:
+        raise
     except Exception:  # noqa: BLE001 - a network that takes one input at a time is refused later, with its reason
         return
     for index, block in enumerate(blocks):
@@ -184,6 +186,8 @@ def _disagreement(model: AttachedNetwork, noise: Noise, inputs: Batch, reference
     """Return how folded draws differ from the reference, or None if they agree up to rounding."""
     try:
         folded = Pass(model, noise, plain=False)(inputs)
+    except OUT_OF_MEMORY:
+        raise
     except Exception as error:  # noqa: BLE001 - any failure of the user's network means the same here
         return summary(error)
     difference = _difference(folded, reference)
