@@ -287,6 +287,9 @@ def test_sub_folders_are_classes(tmp_path: Path) -> None:
     save_images(tmp_path / "zoo", GREY[:1])
     with pytest.raises(InputError, match="1 images directly in"):
         FolderSource(tmp_path / "zoo")
+    for wrong in ("missing", "zoo/README.md"):
+        with pytest.raises(InputError, match="which is no folder"):
+            FolderSource(tmp_path / wrong)
 
 
 def test_links_to_folders_are_classes_as_well(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ class FolderSource(Source):
     def __init__(self, path: str | Path, name: str | None = None) -> None:
         self.path = Path(path)
         self.name = name or self.path.resolve().name
+        if not self.path.is_dir():
+            raise InputError(explain("source", f"{self.path}, which is no folder", "an existing folder of images"))
         self.files, others = _listing(self.path)
         if not self.files:
             accepted = f"a folder with images ({', '.join(sorted(EXTENSIONS))})"
