@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from abnn.baselines import TrainConfig, Trained, load_trained, make_method, train_method
 from abnn.errors import FileFormatError, InputError
@@ -80,6 +80,34 @@ def test_last_layer_methods_need_a_last_layer(method: str) -> None:
 def test_an_ensemble_needs_different_members() -> None:
     with pytest.raises(InputError, match="different initial weights for every member"):
         quick("deep-ensemble", backbone=SmallBatchNormNet(10))
+
+
+class AndMore(nn.Module):
+    """A network that returns its features behind its logits if ``more``."""
+
+    def __init__(self, more: bool) -> None:
+        super().__init__()
+        self.more, self.head = more, nn.Linear(16, 10)
+        self.features = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Any:
+        features = self.features(x)
+        return (self.head(features), features) if self.more else self.head(features)
+
+
+@pytest.mark.parametrize("method", ["abnn", "bbp"])
+def test_of_several_outputs_attachments_take_the_first(method: str) -> None:
+    one, other = (quick(method, 2, backbone=partial(AndMore, more)) for more in (False, True))
+    for single, several in zip(one.network.parameters(), other.network.parameters(), strict=True):
+        assert torch.equal(single, several)
+    x = digits().x[:4]
+    assert torch.equal(one.predict(x).probs, other.predict(x).probs)
+
+
+@pytest.mark.parametrize("method", ["threshold", "oe", "deep-ensemble", "p-sgld", "woods"])
+def test_other_methods_refuse_several_outputs(method: str) -> None:
+    with pytest.raises(InputError, match="backbone: got one that returns tuple for method.*logits alone"):
+        quick(method, 2, backbone=partial(AndMore, True))
 
 
 def test_arguments_of_training() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from abnn.attached import Attached
 from abnn.baselines._trained import Backbone, Trained, backbone_maker
 from abnn.baselines.base import Method, Run, make_method
 from abnn.config import FitConfig
@@ -135,16 +136,21 @@ def training_steps(
 def _build(method: Method, backbone: Backbone, example: Tensor, classes: int | None) -> Trained:
     """Return the method with its network, not yet trained."""
     make = backbone_maker(backbone, example, classes, method)
-    first: list[tuple[int, dict[str, Any] | None]] = []
+    first: list[tuple[int, type, dict[str, Any] | None]] = []
 
     def make_and_note() -> nn.Module:
         network = make()
         if not first:
-            first.append((_count_classes(network, example), getattr(network, "abnn_recipe", None)))
+            first.append((*_probe(network, example), getattr(network, "abnn_recipe", None)))
         return network
 
     network = method.build(make_and_note, example)
-    return Trained(method, network, example, *first[0])
+    classes, output, recipe = first[0]
+    if output is not Tensor and not isinstance(network, Attached):
+        actual = f"one that returns {output.__name__} for method {method.name!r}"
+        fix = "Wrap it in a module that returns its logits alone."
+        raise InputError(explain("backbone", actual, "a network that returns a tensor of logits", fix))
+    return Trained(method, network, example, classes, recipe)
 
 
 def choose_outliers(method: Method, outliers: Any, example: Tensor) -> Outliers | None:
@@ -176,10 +182,12 @@ def first_inputs(loader: Iterable[Any]) -> Tensor:
     return x[:1]
 
 
-def _count_classes(backbone: nn.Module, example: Tensor) -> int:
+def _probe(backbone: nn.Module, example: Tensor) -> tuple[int, type]:
+    """Return the number of classes, and the type of the backbone's output."""
     try:
         with torch.no_grad(), evaluating(backbone):
-            logits = logits_of(backbone(example.to(device_of(backbone, example.device))))
+            whole = backbone(example.to(device_of(backbone, example.device)))
+            logits = logits_of(whole)
     except Exception as error:
         refused = f"inputs of shape {tuple(example.shape[1:])}, on which the backbone fails: {summary(error)}"
         fix = "Check that backbone(x) works for x, _ = next(iter(loader))."
@@ -187,4 +195,4 @@ def _count_classes(backbone: nn.Module, example: Tensor) -> int:
     if logits is None or logits.ndim != 2 or logits.shape[1] < 2:
         output = "no tensor" if logits is None else f"shape {tuple(logits.shape)}"
         raise InputError(explain("backbone", f"an output of {output}", "one logit for each of two or more classes"))
-    return logits.shape[1]
+    return logits.shape[1], Tensor if isinstance(whole, Tensor) else type(whole)

@@ -28,7 +28,7 @@ from abnn import config
 from abnn.attached import Attached
 from abnn.baselines.options import check_choice, check_options, check_positive, register
 from abnn.errors import InputError, explain
-from abnn.model.blocks import evaluating
+from abnn.model.blocks import evaluating, logits_of
 from abnn.networks.by_name import PaperResNet
 from abnn.outliers import OutlierBatch, Outliers
 from abnn.predict import Prediction
@@ -57,13 +57,14 @@ class Run:
     size: int  # the number of training inputs
     held_out: Iterable[Any] | None = None  # data that was kept out of the batches
 
-    def logits(self, x: Tensor, network: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    def logits(self, x: Tensor, network: Callable[[Tensor], Any] | None = None) -> Tensor:
         """Return the output of the network, or of a part of it, in the run's precision, as float32."""
         with self.fabric.autocast():
-            output = (network or self.network)(x)
+            output = logits_of((network or self.network)(x))
+        assert output is not None
         return output.float()
 
-    def outlier_logits(self, x: Tensor, network: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    def outlier_logits(self, x: Tensor, network: Callable[[Tensor], Any] | None = None) -> Tensor:
         """Return the same for outliers, which normalisation statistics must never see."""
         with evaluating(self.network):
             return self.logits(x, network)
