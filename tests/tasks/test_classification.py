@@ -31,6 +31,7 @@ from abnn.tasks.classification import (
     mean_cross_entropy,
     mean_logits,
     mean_logs,
+    of_loss,
     ordinary_target,
 )
 from tests.conftest import generator
@@ -204,6 +205,26 @@ def test_hidden_loss_is_finite_with_finite_gradients() -> None:
             loss = hidden_loss(z, F.one_hot(y, CLASSES).float(), y)
             loss.backward()
             assert loss.isfinite() and z.grad is not None and z.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["default", "paper", "authors"])
+@pytest.mark.parametrize("offset", [0.0, -500.0])
+def test_losses_are_finite_where_probabilities_were_rounded_to_zero(name: str, offset: float) -> None:
+    """Or where a network rules classes out. What they are worth else, and what inputs without them say, stays."""
+    goal, y = preset(name).objective, torch.tensor([0, 1, 2, 3, 0])
+    z = (logits().float() + offset).requires_grad_()
+    low = torch.zeros(z.shape, dtype=torch.bool)
+    low[:, 0, 1] = low[0, 1, :2] = low[:, 2, 1:] = True
+    ruled_out = z.masked_fill(low, -torch.inf)
+    for _ in range(10):
+        torch.manual_seed(0)
+        loss = TASK.id_loss(goal, ruled_out, y, ruled_out[0].detach())
+        loss = loss + TASK.outlier_loss(goal, ruled_out, y, torch.linspace(0, 1, 5), None, ruled_out[0].detach())
+        (gradient,) = torch.autograd.grad(loss, z, retain_graph=True)
+        assert loss.isfinite() and gradient.isfinite().all() and not gradient[low].any()
+    target, possible = F.one_hot(y, CLASSES).float(), ruled_out.softmax(2).mean(0).log()
+    torch.testing.assert_close(mean_cross_entropy(of_loss(ruled_out[:, [0]]), target[:1]), -possible[0, 0])
+    assert torch.equal(of_loss(z), z)
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 99))

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 import abnn
 from abnn.config import Objective
 from abnn.errors import AttachError, InputError
+from abnn.model.evidence import Evidence
 from abnn.predict import LabelPrediction
 from abnn.tasks import Multilabel
+from abnn.tasks.base import Usual
 from tests.conftest import generator
 
 
@@ -89,6 +91,23 @@ def test_losses_are_those_of_torch() -> None:
     plain = torch.randn(5, 4, generator=random)
     kept = task.id_loss(Objective(distil=1.0), outputs, y, plain)
     torch.testing.assert_close(kept, F.binary_cross_entropy(mean, plain.sigmoid()))
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_probabilities_that_were_rounded_leave_losses_and_parts_finite(draws: int) -> None:
+    random = generator(4)
+    outputs, y = torch.randn(draws, 5, 4, generator=random), torch.randint(2, (5, 4), generator=random).float()
+    outputs[:, 0, :2], outputs[0, 1] = torch.tensor([-torch.inf, torch.inf]), -torch.inf
+    outputs.requires_grad_()
+    task, plain = Multilabel(), outputs[0].detach()
+    loss = task.id_loss(Objective(), outputs, y, plain) + task.outlier_loss(
+        Objective(), outputs, y, y[:, 0], None, plain
+    )
+    loss.backward()
+    assert loss.isfinite() and outputs.grad is not None and outputs.grad.isfinite().all()
+    none = torch.zeros(5, 0)
+    parts = task.parts(Evidence(plain, plain, None, None, None, none, none), Usual(none, none, none))
+    assert parts.isfinite().all()
 
 
 def test_what_does_not_fit_is_named(model: abnn.Attached) -> None:

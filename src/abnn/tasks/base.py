@@ -7,6 +7,7 @@ file adds it to :data:`TASKS` by its name.
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,6 +19,7 @@ from abnn.errors import AttachError, InputError, explain, unknown
 from abnn.model.evidence import Evidence
 
 TASKS: dict[str, Task] = {}
+LEAST_LOG = -149 * math.log(2)  # ln of the smallest number in float32
 
 
 class Usual(NamedTuple):

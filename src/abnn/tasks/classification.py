@@ -31,7 +31,7 @@ from abnn.bayes.claims import claims_of
 from abnn.config import Objective
 from abnn.errors import AbnnWarning, InputError, explain
 from abnn.model.evidence import Evidence
-from abnn.tasks.base import Task, Usual, wrong_outputs
+from abnn.tasks.base import LEAST_LOG, Task, Usual, wrong_outputs
 
 ONE_OUTPUT = (
     'Numbers, not classes? Pass task="regression". For one logit z of a yes-or-no question, wrap it in a module that '
@@ -40,7 +40,6 @@ ONE_OUTPUT = (
 FEWEST_CLASSES = 4  # of which some can be hidden
 HIDDEN_SHARE = 0.2  # of the classes, while the score is learnt
 SMALL = 1e-3  # is added to entropies and divergences, so that their logarithms are finite
-LEAST_LOG = -149 * math.log(2)  # ln of the smallest number in float32
 LEAST_CLAIMED = 1e-6  # the least share of the last features that is claimed, and the least that is not
 PARTS = [
     "energy", "odds", "entropy",
@@ -77,6 +76,14 @@ def above_zero(logits: Tensor) -> Tensor:
     """Return logits in which -inf, ln p of a probability that was rounded to zero, is that of the smallest one that is
     not."""
     return logits.nan_to_num(nan=math.nan, posinf=math.inf, neginf=LEAST_LOG)
+
+
+def of_loss(logits: Tensor) -> Tensor:
+    """Return logits in which -inf is so far below the largest one that its probability is still rounded to zero.
+
+    So losses are finite, whatever the target. No gradient goes there.
+    """
+    return logits.where(logits != -torch.inf, logits.detach().amax(-1, keepdim=True) + LEAST_LOG)
 
 
 def mean_cross_entropy(draw_logits: Tensor, target: Tensor) -> Tensor:
@@ -148,7 +155,7 @@ class Classification(Task):
     def _loss(
         self, goal: Objective, outputs: Tensor, target: Tensor, plain: Tensor | None, severity: Any, generator: Any
     ) -> Tensor:
-        classes = outputs.shape[2]
+        outputs, classes = of_loss(outputs), outputs.shape[2]
         ordinary = ordinary_target(goal, target, classes, plain)
         if severity is None:
             loss = LOSSES[goal.id_loss](outputs, ordinary.to(outputs.dtype))

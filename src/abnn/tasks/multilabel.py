@@ -9,6 +9,7 @@ The energy is that of all labels together, - sum_l ln(1 + exp z_l) (Wang et al. 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from abnn.config import Objective
 from abnn.errors import InputError, explain
 from abnn.model.evidence import Evidence
-from abnn.tasks.base import Task, Usual, wrong_outputs
+from abnn.tasks.base import LEAST_LOG, Task, Usual, wrong_outputs
 
 SMALL = 1e-3  # is added to entropies and divergences, so that their logarithms are finite
 PARTS = [
@@ -26,6 +27,12 @@ PARTS = [
     "attached energy", "attached odds", "attached entropy", "change of mind",
 ]  # fmt: skip
 READOUT_PARTS = ["smallness"]
+
+
+def finite(logits: Tensor) -> Tensor:
+    """Return logits in which infinite ones, of probabilities that were rounded to 0 or 1, are those of the smallest
+    probability that is not, or of one minus that."""
+    return logits.nan_to_num(nan=math.nan, posinf=-LEAST_LOG, neginf=LEAST_LOG)
 
 
 def joint_energy(logits: Tensor) -> Tensor:
@@ -92,6 +99,7 @@ class Multilabel(Task):
         if severity is not None:
             target = torch.lerp(target, torch.full_like(target, 0.5), severity[:, None].float())
         draws, _, labels = outputs.shape
+        outputs = finite(outputs)
         if draws == 1:
             return F.binary_cross_entropy_with_logits(outputs[0], target)
         scale = torch.tensor(float(draws), device=outputs.device).log()
@@ -102,7 +110,7 @@ class Multilabel(Task):
         return PARTS + READOUT_PARTS if readout else PARTS
 
     def parts(self, evidence: Evidence, usual: Usual, visible: Tensor | None = None) -> Tensor:
-        plain, attached = evidence.plain, evidence.attached
+        plain, attached = finite(evidence.plain), finite(evidence.attached)
         columns = [joint_energy(plain), mean_odds(plain), log_entropy(plain)]
         columns += [joint_energy(attached), mean_odds(attached), log_entropy(attached)]
         columns.append((divergence(plain, attached) + SMALL).log())

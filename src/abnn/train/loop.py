@@ -217,7 +217,7 @@ def _stop_if_diverged(run: Run, losses: dict[str, Tensor], look: bool = False, w
     values = ", ".join(f"{name} {value.item():.4g}" for name, value in losses.items())
     advice = (
         "Lower lr, raise kl_weight, or check that inputs are scaled; maximised outlier losses have no bound and can "
-        "always do this."
+        "always do this. A network that returns log(p) needs log_softmax: the log of zero has no gradient."
     )
     if [name for name, value in losses.items() if not value.isfinite()] == ["outliers"]:
         advice = "On ordinary data they are: check that outliers are finite, and lie where the network is defined."
