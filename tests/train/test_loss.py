@@ -165,6 +165,27 @@ def test_blocks_that_run_again_in_the_backward_pass_know_the_padding(masked: boo
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("freeze", [True, False])
+@pytest.mark.parametrize(("at", "works"), [("blocks.*", False), ("blocks.0", False), ("head", True)])
+def test_blocks_that_run_again_after_a_loss_are_explained(at: str, works: bool, freeze: bool) -> None:
+    """What its passes have set is put back by then. Blocks that this does not change may run again."""
+    tokens, y = torch.randint(1, 20, (32, 6), generator=generator(1)), torch.arange(32) % 3
+    models = [abnn.attach(Sentences(again).eval(), tokens[:1], at=at) for again in (False, True)]
+    for model in models:
+        torch.manual_seed(0)
+        value = loss(model, tokens, y, generator=generator(1), freeze_backbone=freeze)
+        if works or model is models[0]:
+            value.backward()
+        else:
+            with pytest.raises(
+                InputError, match="model: .*once more in the backward pass of abnn.loss.*checkpointing off"
+            ):
+                value.backward()
+            model(tokens).sum().backward()  # with the draws that the model holds
+    for one, other in zip(*map(gradients, models)) if works else ():
+        assert torch.equal(one, other)
+
+
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize("stop", ["no_grad", "detach", "checkpoint"])
 def test_networks_that_stop_gradients_are_explained(stop: str) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from abnn.bayes.layers import MeanField, bayesian_layers
+from abnn.errors import InputError, explain
 from abnn.model.attachments import Attachment
 from abnn.model.beside import beside
 from abnn.model.blocks import Block, first_argument, first_tensor, with_items
@@ -38,6 +39,8 @@ class PassState:
     padding        the token that is padding where no mask says so; None: there is none
     mask           true where a token of the inputs is no padding, [B, L]; None: there is no mask
     last_mask      that of the last pass with gradients: blocks under checkpointing run once more in its backward pass
+    put_back       None: blocks may run. Else :func:`abnn.loss` has put back the draws of its passes, so attachments may
+                   not run again in its backward pass; True: nor other blocks, since which parameters learn is put back
     features       features of the inputs and the blocks, of the first draw; None: nothing is noted
     last           input of the last linear layer, of the first draw
     allows_beside  whether features may be noted on a second stream, see :mod:`abnn.model.beside`
@@ -58,6 +61,7 @@ class PassState:
         self.allows_beside = self.beside = False
         self.reads: list[tuple[Tensor, int | None]] | None = None
         self.last_mask: Tensor | None = None
+        self.put_back: bool | None = None
         self._mask: PerThread[Tensor] = PerThread()
 
     @property
@@ -82,6 +86,16 @@ class PassState:
         if isinstance(x, Inputs) and x.mask is not None:
             return x.mask
         return None if self.padding is None else main_input(x) != self.padding
+
+    def check_runs(self, is_attached: bool) -> None:
+        """Raise an error where a block runs once more and what its pass has set is gone."""
+        if self.put_back or (self.put_back is not None and is_attached):
+            actual = "a network that computes blocks once more in the backward pass of abnn.loss(), as in checkpointing"
+            fix = (
+                "Switch checkpointing off for blocks from the first attachment on, with gradient_checkpointing_disable() "
+                "in transformers, or use abnn.fit()."
+            )
+            raise InputError(explain("model", actual, "one whose blocks run once in each pass", fix))
 
     @property
     def groups(self) -> int:
@@ -163,6 +177,7 @@ class WatchedBlock(StandIn):
         self.layout = block.layout
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.state.check_runs(isinstance(self, AttachedBlock))
         x = first_argument(args, kwargs)
         output = self._output(x, args, kwargs)
         main = first_tensor(output)
@@ -246,6 +261,7 @@ class ReplacedBlock(nn.Module):
         self.state = PassState(bayesian_layers(attachment)[0])
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        self.state.check_runs(True)
         x = first_argument(args, kwargs)
         views = self.state.views if self.unfolds else ()
         return self.attachment(spread(x, views) if views else x, self.shape, folded=bool(views) or not self.unfolds)

@@ -93,7 +93,7 @@ def run_draws(net: torch.nn.Module, state: PassState, folds_at_input: bool, x: B
     Where the plain network comes along, its logits are the first. The whole output is that of all draws; where the
     network runs twice, that of the plain network.
     """
-    mask = state.mask_of(x)
+    state.put_back, mask = None, state.mask_of(x)
     if mask is None:
         state.last_mask = None
         return _run_draws(net, state, folds_at_input, x)

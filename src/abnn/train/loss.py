@@ -74,13 +74,15 @@ def loss(
         ):
             data_loss, kl, _, plain = losses.data_loss(x, y, True, plain)
         check_learns(model, data_loss)
-        if chosen_outliers is None:
-            return data_loss + kl
-        generate = chosen_outliers.prepared_for(model, value_range, partial(measure_range, [x]))
-        batch = generate(x, y, generator)
-        with fresh_draws(model, goal.draws[2]), evaluating(model):
-            outlier_loss, outlier_kl = losses.outlier_loss(batch.x, batch.y, batch.severity, generator, plain)
-    return data_loss + kl + goal.alpha * (outlier_loss + outlier_kl)
+        total = data_loss + kl
+        if chosen_outliers is not None:
+            generate = chosen_outliers.prepared_for(model, value_range, partial(measure_range, [x]))
+            batch = generate(x, y, generator)
+            with fresh_draws(model, goal.draws[2]), evaluating(model):
+                outlier_loss, outlier_kl = losses.outlier_loss(batch.x, batch.y, batch.severity, generator, plain)
+            total = total + goal.alpha * (outlier_loss + outlier_kl)
+    model.state.put_back = freeze
+    return total
 
 
 class Losses:
