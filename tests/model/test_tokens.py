@@ -12,7 +12,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import abnn
 from abnn.baselines import TrainConfig, load_trained, train_method
+from abnn.baselines.posthoc import PostHocModel
 from abnn.config import FitConfig
+from abnn.predict import Plain
 from abnn.triage import Triage
 from tests.conftest import alter, randomise_attachments, with_score
 
@@ -126,6 +128,23 @@ def test_a_sentence_has_one_score_however_far_it_is_padded() -> None:
     one, other = model.predict(x), model.predict(nn.functional.pad(x, (0, 5)))
     torch.testing.assert_close(other.score, one.score, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(other.samples, one.samples)
+
+
+@pytest.mark.parametrize("of", ["model", "backbone", None])
+def test_post_hoc_scores_do_not_count_padding(of: str | None, tmp_path: Path) -> None:
+    """Those that were fitted when it counted still say what they said."""
+    model, x = padded_model()
+    network = Plain(model.backbone, x[:1]) if of is None else model
+    batches, longer = [(x, torch.arange(60) % 3)], nn.functional.pad(x, (0, 5))
+    now, before = (PostHocModel(network, ["mahalanobis-blocks", "energy"], of or "model") for _ in range(2))
+    before.reader.padding = None
+    scores = []
+    for kind, scorer in (("now", now), ("before", before)):
+        path = scorer.fit(batches).save(tmp_path / kind)
+        scores.append(scorer.predict(x).score)
+        assert torch.equal(PostHocModel.load(path, network).predict(x).score, scores[-1])
+    torch.testing.assert_close(now.predict(longer).score, scores[0], rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(before.predict(longer).score, scores[1], atol=0.1)
 
 
 def test_models_in_which_padding_counted_say_what_they_said(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from abnn.model.blocks import Block, first_argument, first_tensor, with_items
 from abnn.model.bounded import Bounded
 from abnn.model.features import meaning, note
 from abnn.model.graft import StandIn
-from abnn.model.inputs import Batch, Inputs, main_input
 from abnn.model.threads import PerThread
 from abnn.model.views import batches_in, spread
 
@@ -79,13 +78,6 @@ class PassState:
             yield
         finally:
             self._mask.clear()
-
-    def mask_of(self, x: Batch) -> Tensor | None:
-        """Return true where a token is no padding, [B, L]: as the batch's mask says, else by ``padding``; None without
-        both."""
-        if isinstance(x, Inputs) and x.mask is not None:
-            return x.mask
-        return None if self.padding is None else main_input(x) != self.padding
 
     def check_runs(self, is_attached: bool) -> None:
         """Raise an error where a block runs once more and what its pass has set is gone."""

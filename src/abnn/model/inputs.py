@@ -142,6 +142,14 @@ def main_input(x: Batch) -> Tensor:
     return x.first if isinstance(x, Inputs) else x
 
 
+def mask_of(x: Batch, padding: int | None) -> Tensor | None:
+    """Return true where a token is no padding, [B, L]: as the batch's mask says, else by the token ``padding``; None
+    without both."""
+    if isinstance(x, Inputs) and x.mask is not None:
+        return x.mask
+    return None if padding is None else main_input(x) != padding
+
+
 def rows_of(x: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
     """Return a batch in which ``change`` is applied to all tensors with rows."""
     return x.map(change) if isinstance(x, Inputs) else change(x)

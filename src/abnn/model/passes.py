@@ -15,7 +15,7 @@ from abnn.model.attached_blocks import PassState
 from abnn.model.attachments import ChainLink
 from abnn.model.beside import is_possible, join
 from abnn.model.blocks import logits_of
-from abnn.model.inputs import Batch, call, main_input, measured_inputs, rows_of
+from abnn.model.inputs import Batch, call, main_input, mask_of, measured_inputs, rows_of
 from abnn.model.shadow import shadow, turn_of
 from abnn.model.threads import PerThread
 from abnn.model.views import spread
@@ -93,7 +93,7 @@ def run_draws(net: torch.nn.Module, state: PassState, folds_at_input: bool, x: B
     Where the plain network comes along, its logits are the first. The whole output is that of all draws; where the
     network runs twice, that of the plain network.
     """
-    state.put_back, mask = None, state.mask_of(x)
+    state.put_back, mask = None, mask_of(x, state.padding)
     if mask is None:
         state.last_mask = None
         return _run_draws(net, state, folds_at_input, x)

@@ -129,7 +129,7 @@ class SavedScore(Strict):
 class PostHocScores(Description):
     """Post-hoc scores of a model that is saved by its own means. Up to version 2 there were no thresholds.
 
-    ``first_output`` is that of :class:`WithNetwork`.
+    ``skips_padding`` and ``first_output`` are those of :class:`WithNetwork`.
     """
 
     FILE, FORMAT, OLDEST, NEWEST, SEALED = "posthoc.json", "abnn-posthoc", 1, 3, 2
@@ -140,5 +140,6 @@ class PostHocScores(Description):
     of: str
     at: str | list[str] | None
     fingerprint: Digest
+    skips_padding: bool = False
     first_output: bool = False
     triage: Triage | None = None

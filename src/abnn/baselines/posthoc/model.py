@@ -111,15 +111,16 @@ class PostHocModel:
 
     def save(self, path: str | Path) -> Path:
         """Write the scores and what they learned into the folder ``path``; the model itself is saved by its own means."""
-        fields = {
+        fields: dict[str, Any] = {
             "scores": [{"name": name, "settings": each.settings} for name, each in self.scores.items()],
             "score": self.score,
             "of": self.of,
             "at": self.at if self.at is None or isinstance(self.at, str) else list(self.at),
             "fingerprint": fingerprint(self.reader.network),
             "triage": None if self.triage is None else self.triage.to_dict(),
-            **({"first_output": True} if self.reader.is_of_first_output else {}),
         }
+        rules = {"skips_padding": self.reader.padding is not None, "first_output": self.reader.is_of_first_output}
+        fields |= {name: True for name, holds in rules.items() if holds}  # they are newer than format 3
         tensors = {f"{name}/{key}": value for name, each in self.scores.items() for key, value in each.state.items()}
         return write_folder(path, PostHocScores, fields, {"scores.safetensors": tensors})
 
@@ -133,6 +134,8 @@ class PostHocModel:
             scores = [build_posthoc(each.name, **each.settings) for each in saved.scores]
             with of_any_output(not saved.first_output):
                 loaded = cls(model, scores, saved.of, saved.at, saved.score)
+            if not saved.skips_padding:
+                loaded.reader.padding = None
             loaded.triage = saved.triage
             if saved.triage is not None:
                 loaded.check_score("triage.score", saved.triage.score)

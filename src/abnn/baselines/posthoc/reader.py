@@ -24,9 +24,10 @@ from abnn.model.attached_blocks import Readout
 from abnn.model.blocks import Block, Probe, find_readout, logits_of, probe
 from abnn.model.features import Recorder, sketch, sketch_factor, widths_of
 from abnn.model.graft import graft
-from abnn.model.inputs import Batch, Inputs, call, join, rows_of
+from abnn.model.inputs import Batch, Inputs, call, join, mask_of, rows_of
 from abnn.model.passes import Pass
 from abnn.model.shadow import shadow, turn_of
+from abnn.model.tokens import are_tokens, token_table
 from abnn.predict import Plain
 from abnn.predict.chunks import MEMORY_LIMIT
 from abnn.predict.plain import device_of
@@ -62,6 +63,8 @@ class Reader:
         if isinstance(self.example, Tensor) and self.example.is_floating_point():  # noise: zeros would hide a last ReLU
             noise = torch.randn(self.example.shape, generator=torch.Generator().manual_seed(0))
             self.example = noise.to(self.example)
+        table = token_table(plain) if are_tokens(self.example.dtype, tuple(self.example.shape[1:])) else None
+        self.padding = None if table is None else table.padding_idx  # does not count, see abnn.model.inputs.mask_of
         structure = probe(plain, self.example)
         self.is_of_first_output = structure.has_later_outputs  # see abnn.store.schema.WithNetwork
         self._head, self._blocks = find_readout(structure, model.classes), self._find_blocks(structure, at)
@@ -141,7 +144,7 @@ class Reader:
         """Return the logits of every draw, [S, B, K], while the recorders of the view note what passes them."""
         recorders = [module for module in view.modules() if isinstance(module, Recorder)]
         for recorder in recorders:
-            recorder.mask = x.mask if isinstance(x, Inputs) else None
+            recorder.mask = mask_of(x, self.padding)
         if self.attached is None:
             twins = shadow(view)
             with turn_of(view):
