@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -461,6 +462,23 @@ def test_unreachable_blocks_are_refused() -> None:
             abnn.attach(network, example)
 
 
+def keep_in(network: Any, module: nn.Module, args: Any, output: Tensor) -> None:
+    network.kept["features"] = output
+
+
+class Keeper:
+    """A hook that is an object."""
+
+    def __init__(self, kept: dict[str, Tensor]) -> None:
+        self.kept = kept
+
+    def __call__(self, module: nn.Module, args: Any, output: Tensor) -> None:
+        self.kept["features"] = output
+
+
+WAYS = ["closure", "method", "default", "partial", "object", "nested"]
+
+
 class Hooked(nn.Module):
     """A hook keeps features of a block, and the last layer reads them."""
 
@@ -472,8 +490,13 @@ class Hooked(nn.Module):
         def closure(module: nn.Module, args: Any, output: Tensor) -> None:
             self.kept["features"] = output
 
-        hook = {"closure": closure, "method": self.keep, "attribute": self.keep_as_attribute}[way]
-        self.body[0].register_forward_hook(hook)
+        def default(module: nn.Module, args: Any, output: Tensor, kept: Any = self.kept) -> None:
+            kept["features"] = output
+
+        hooks = {"closure": closure, "method": self.keep, "attribute": self.keep_as_attribute, "default": default}
+        hooks |= {"partial": functools.partial(keep_in, self), "object": Keeper(self.kept)}
+        hooks["nested"] = functools.partial(lambda keep, *call: keep(*call), self.keep)
+        self.body[0].register_forward_hook(hooks[way])
         self.way = way
 
     def keep(self, module: nn.Module, args: Any, output: Tensor) -> None:
@@ -488,7 +511,7 @@ class Hooked(nn.Module):
         return self.head(torch.cat([x, kept], dim=1))
 
 
-@pytest.mark.parametrize("way", ["closure", "method"])
+@pytest.mark.parametrize("way", WAYS)
 def test_hooks_may_keep_features_in_dicts(way: str) -> None:
     network, x = Hooked(way).eval(), torch.randn(5, 4, generator=generator(1))
     model = attach_with(network, x[:1], at="body.2", draws=3)
@@ -496,9 +519,10 @@ def test_hooks_may_keep_features_in_dicts(way: str) -> None:
     for rows in (x, x[:2]):  # features of this batch, not of the last one
         torch.testing.assert_close(model.predict(rows).samples[0], network(rows).softmax(1))
         torch.testing.assert_close(model.predict(rows, draws=3).samples[1:], model.draw_logits(rows)[1:].softmax(2))
+        torch.testing.assert_close(Plain(network, x[:1]).predict(rows).samples[0], network(rows).softmax(1))
 
 
-@pytest.mark.parametrize("way", ["closure", "method"])
+@pytest.mark.parametrize("way", WAYS)
 def test_threads_take_turns_where_hooks_keep_features(way: str) -> None:
     """Another thread's features may come in between; a break of a hundredth of a second lets them."""
 

@@ -115,9 +115,14 @@ class _Copies:
 
 
 def _written_by_hooks(root: nn.Module) -> dict[int, Any]:
-    """Return the lists and dicts of all modules that hooks refer to, by their id."""
-    owners = {each for module in root.modules() for each in _owners_of_hooks(module)}
-    values = (value for owner in owners for value in owner.__dict__.values())
+    """Return the lists and dicts of all modules that hooks refer to, and those that they refer to themselves, by their
+    id."""
+    modules = list(root.modules())
+    reached = {id(each): each for module in modules for each in _reached_by_hooks(module)}
+    held = {id(value) for module in modules for value in module.__dict__.values()} if reached else set()
+    values = [value for key, value in reached.items() if key in held]
+    for owner in reached.values():
+        values += owner.__dict__.values() if isinstance(owner, nn.Module) else ()
     return {id(value): value for value in values if type(value) in CONTAINERS and not _holds_modules(value, set())}
 
 
@@ -130,15 +135,24 @@ def _holds_modules(value: Any, seen: set[int]) -> bool:
     return isinstance(value, nn.Module | types.MethodType | functools.partial)
 
 
-def _owners_of_hooks(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules that hooks of ``module`` are methods of, or have in their closures."""
-    for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
-        for cell in getattr(hook, "__closure__", None) or ():
-            with contextlib.suppress(ValueError):  # an empty cell
-                if isinstance(cell.cell_contents, nn.Module):
-                    yield cell.cell_contents
-        if isinstance(owner := getattr(hook, "__self__", None), nn.Module):
-            yield owner
+def _reached_by_hooks(module: nn.Module) -> Iterator[Any]:
+    """Yield the modules, lists and dicts that hooks of ``module`` refer to: as methods, in closures, as defaults, as
+    arguments of a partial function, or as attributes of a callable object."""
+    waiting: list[Any] = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    seen: set[int] = set()
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, nn.Module) or type(each) in CONTAINERS:
+            yield each
+        elif callable(each) and not isinstance(each, type) and id(each) not in seen:
+            seen.add(id(each))
+            if isinstance(each, functools.partial):
+                waiting += [each.func, *each.args, *each.keywords.values()]
+            for cell in getattr(each, "__closure__", None) or ():
+                with contextlib.suppress(ValueError):  # an empty cell
+                    waiting.append(cell.cell_contents)
+            waiting += [getattr(each, "__self__", None), *(getattr(each, "__defaults__", None) or ())]
+            waiting += getattr(each, "__dict__", {}).values()
 
 
 def _is_compiled(module: nn.Module) -> bool:
