@@ -86,13 +86,7 @@ class Probe:
             return lambda *_: flops_so_far.update({name: counter.get_total_flops()})
 
         try:
-            with (
-                contextlib.ExitStack() as hooks,
-                evaluating(network),
-                without_shortcuts(network),
-                torch.no_grad(),
-                counter,
-            ):
+            with _hooking(network) as hooks, torch.no_grad(), counter:
                 for block in blocks:
                     hooks.enter_context(block.module.register_forward_hook(note(block.name)))
                 call(network, example)
@@ -132,12 +126,7 @@ class Probe:
 
         network = self.modules[""]
         try:
-            with (
-                contextlib.ExitStack() as hooks,
-                evaluating(network),
-                without_shortcuts(network),
-                torch.enable_grad(),
-            ):
+            with _hooking(network) as hooks, torch.enable_grad():
                 for block in asked:
                     hooks.enter_context(block.module.register_forward_hook(add_zero(block.name)))
                 logits = logits_of(call(network, example))
@@ -293,7 +282,7 @@ def probe(network: nn.Module, example: Batch) -> Probe:
         return hook
 
     try:
-        with contextlib.ExitStack() as hooks, evaluating(network), without_shortcuts(network), torch.no_grad():
+        with _hooking(network) as hooks, torch.no_grad():
             for name, module in modules.items():
                 hooks.enter_context(module.register_forward_pre_hook(before(name), with_kwargs=True))
                 hooks.enter_context(module.register_forward_hook(after(name)))
@@ -374,6 +363,13 @@ def evaluating(network: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+@contextlib.contextmanager
+def _hooking(network: nn.Module) -> Iterator[contextlib.ExitStack]:
+    """Inside, the network is in eval mode and calls all its modules. Hooks that the stack gets are taken off at the end."""
+    with contextlib.ExitStack() as hooks, evaluating(network), without_shortcuts(network):
+        yield hooks
 
 
 def find_readout(structure: Probe, classes: int) -> Block | None:
