@@ -14,7 +14,7 @@ import work
 from timing import Plan, Work, interleaved
 from torch import Tensor
 
-from abnn.model.blocks import summary
+from abnn.model.calls import summary
 
 
 @dataclass(frozen=True)

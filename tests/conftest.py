@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import abnn
 from abnn.attached import Attached
 from abnn.bayes.noise import held_noise, pick_draws
-from abnn.model.blocks import logits_of
+from abnn.model.calls import logits_of
 from abnn.model.passes import Pass
 from abnn.networks.by_name import PaperResNet
 from abnn.networks.vision import torchvision

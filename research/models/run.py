@@ -24,7 +24,7 @@ import abnn
 from abnn.config import FitConfig
 from abnn.evaluate.provenance import provenance
 from abnn.files import write_json
-from abnn.model.blocks import logits_of
+from abnn.model.calls import logits_of
 from abnn.model.inputs import Batch, call, read
 from research.models.networks import CASES, Case
 from research.tables import markdown_table, update_between_markers

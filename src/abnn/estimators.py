@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from abnn.attached import Attached, attach
 from abnn.errors import AbnnWarning, InputError, NotFittedError, at_least_one, explain, not_negative
-from abnn.model.blocks import summary
+from abnn.model.calls import summary
 from abnn.predict import NumberPrediction, Prediction
 from abnn.train.fit import fit
 from abnn.triage import TriageConfig, calibrate

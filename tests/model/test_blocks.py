@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import abnn
 from abnn.errors import AttachError, InputError
-from abnn.model.blocks import check_example, evaluating, first_tensor, logits_of, probe
+from abnn.model.blocks import check_example, probe
+from abnn.model.calls import evaluating, first_tensor, logits_of
 from abnn.networks.by_name import PaperResNet, build_backbone
 from tests.conftest import SmallBatchNormNet, mlp
 

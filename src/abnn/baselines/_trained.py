@@ -22,7 +22,8 @@ from abnn.baselines.base import Method, make_method, state_of
 from abnn.baselines.options import check_choice
 from abnn.config import DRAWS
 from abnn.errors import AbnnError, FileFormatError, InputError, at_least_one, explain, not_negative
-from abnn.model.blocks import evaluating, of_any_output
+from abnn.model.blocks import of_any_output
+from abnn.model.calls import evaluating
 from abnn.networks.by_name import build_backbone
 from abnn.networks.recipe import rebuild
 from abnn.predict import Prediction

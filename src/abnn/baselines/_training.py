@@ -16,7 +16,7 @@ from abnn.baselines._trained import Backbone, Trained, backbone_maker
 from abnn.baselines.base import Method, Run, make_method
 from abnn.config import FitConfig
 from abnn.errors import InputError, at_least_one, explain, whole_seed
-from abnn.model.blocks import evaluating, logits_of, summary
+from abnn.model.calls import evaluating, logits_of, summary
 from abnn.outliers import PRESET, Outliers, make_outliers
 from abnn.outliers.mixtures import CONTENT
 from abnn.predict.compiling import compiled

@@ -28,7 +28,7 @@ from abnn import config
 from abnn.attached import Attached
 from abnn.baselines.options import check_choice, check_options, check_positive, register
 from abnn.errors import InputError, explain
-from abnn.model.blocks import evaluating, logits_of
+from abnn.model.calls import evaluating, logits_of
 from abnn.networks.by_name import PaperResNet
 from abnn.outliers import OutlierBatch, Outliers
 from abnn.predict import Prediction

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from abnn.baselines.base import Method
 from abnn.baselines.options import check_share, option
 from abnn.errors import InputError, explain
-from abnn.model.blocks import evaluating, probe
+from abnn.model.blocks import probe
+from abnn.model.calls import evaluating
 from abnn.model.graft import graft
 from abnn.train.randomness import seeded
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from abnn.baselines.base import AUTHORS_NOISE, Method, Minimise, Run, Stage, check_paper_resnet
 from abnn.baselines.options import check_count, check_positive, option
-from abnn.model.blocks import evaluating
+from abnn.model.calls import evaluating
 from abnn.networks.by_name import PaperResNet, group_norm
 from abnn.predict import Prediction
 from abnn.predict.compiling import with_network

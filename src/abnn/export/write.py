@@ -25,7 +25,7 @@ from abnn.export.learnt import Learnt
 from abnn.export.proof import ExportError, compare, longer, trial_inputs
 from abnn.export.schema import TYPES, ExportedModel
 from abnn.files import as_json
-from abnn.model.blocks import summary
+from abnn.model.calls import summary
 from abnn.model.inputs import TIED, Batch, Inputs, read
 from abnn.store.folder import write_folder
 from abnn.triage.calibrate import usual_draws

@@ -14,8 +14,9 @@ from abnn.bayes.layers import MeanField, bayesian_layers
 from abnn.errors import InputError, explain
 from abnn.model.attachments import Attachment
 from abnn.model.beside import beside
-from abnn.model.blocks import Block, first_argument, first_tensor, with_items
+from abnn.model.blocks import Block
 from abnn.model.bounded import Bounded
+from abnn.model.calls import first_argument, first_tensor, with_items
 from abnn.model.features import meaning, note
 from abnn.model.graft import StandIn
 from abnn.model.threads import PerThread

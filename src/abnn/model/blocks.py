@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from abnn.errors import AttachError, InputError, explain
+from abnn.model.calls import OUT_OF_MEMORY, evaluating, first_tensor, logits_of, summary, with_items
 from abnn.model.graft import without_shortcuts
 from abnn.model.inputs import Batch, Inputs, call, check_tied, read
 
 _OF_ANY_OUTPUT: ContextVar[bool] = ContextVar("of_any_output", default=False)  # see of_any_output()
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)  # says nothing about a network
 
 
 @dataclass(frozen=True)
@@ -317,52 +317,6 @@ def of_any_output(yes: bool = True) -> Iterator[None]:
 def _is_same(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors that both exist are one, also where one of them is a view of the other."""
     return one.shape == other.shape and one.data_ptr() == other.data_ptr()
-
-
-def first_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the first argument of a call, whether it came by place or by name."""
-    return args[0] if args else next(iter(kwargs.values()))
-
-
-def first_tensor(output: Any) -> Tensor | None:
-    """Return a module's output if it is a tensor, or the first item of a tuple or list; else None."""
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
-        return output[0]
-    return None
-
-
-def with_items(output: Any, items: Sequence[Any]) -> Any:
-    """Return a tuple, a named one or a list, of the same type as ``output``."""
-    return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
-
-
-def logits_of(output: Any) -> Tensor | None:
-    """Return the logits in a network's output: its ``logits`` if it has any, else its first tensor, or None."""
-    logits = getattr(output, "logits", None)
-    if isinstance(output, Mapping) and logits is None:
-        logits = output.get("logits", next((each for each in output.values() if isinstance(each, Tensor)), None))
-    return logits if isinstance(logits, Tensor) else first_tensor(output)
-
-
-def summary(error: Exception) -> str:
-    """Return an error's type and message in one line."""
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-
-
-@contextlib.contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
-    """Inside, the network is in eval mode. Afterwards each module has its own mode again."""
-    # An attached network also sets the mode of its backbone, whose containers are not among its modules.
-    parts = [network, network.__dict__.get("_backbone")]
-    modes = [(module, module.training) for part in parts if part is not None for module in part.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 @contextlib.contextmanager

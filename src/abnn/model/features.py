@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from abnn.model.blocks import Block, first_argument, first_tensor
+from abnn.model.blocks import Block
+from abnn.model.calls import first_argument, first_tensor
 from abnn.model.graft import StandIn
 
 MAX_FEATURES = 1024

@@ -14,7 +14,7 @@ from torch import Tensor
 from abnn.bayes.noise import Noise, map_noise, pick_draws, seeded_noise
 from abnn.errors import AbnnWarning, AttachError
 from abnn.model.attached_blocks import ReplacedBlock, WatchedBlock
-from abnn.model.blocks import OUT_OF_MEMORY, evaluating, summary
+from abnn.model.calls import OUT_OF_MEMORY, evaluating, summary
 from abnn.model.graft import StandIn
 from abnn.model.inputs import MASK, TIED, Batch, Inputs, rows_of
 from abnn.model.network import AttachedNetwork

@@ -14,7 +14,7 @@ from abnn.errors import InputError, explain
 from abnn.model.attached_blocks import PassState
 from abnn.model.attachments import ChainLink
 from abnn.model.beside import is_possible, join
-from abnn.model.blocks import logits_of
+from abnn.model.calls import logits_of
 from abnn.model.inputs import Batch, call, main_input, mask_of, measured_inputs, rows_of
 from abnn.model.shadow import shadow, turn_of
 from abnn.model.threads import PerThread

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from abnn.bayes.noise import Noise, hold
 from abnn.errors import AbnnWarning
-from abnn.model.blocks import summary
+from abnn.model.calls import summary
 from abnn.model.network import AttachedNetwork
 from abnn.predict.compiling import options as layout_options
 from abnn.predict.compiling import separate_copy

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import InputError, explain
-from abnn.model.blocks import summary
+from abnn.model.calls import summary
 from abnn.model.inputs import TIED, Batch, Forms, Inputs, Name, check_tied, main_input, measured_inputs, read
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from abnn.bayes.noise import Noise
 from abnn.errors import InputError, explain
-from abnn.model.blocks import summary
+from abnn.model.calls import summary
 from abnn.model.evidence import Evidence
 from abnn.model.inputs import Batch, rows_of
 from abnn.model.network import AttachedNetwork

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from abnn.errors import InputError, explain
-from abnn.model.blocks import check_example, logits_of
+from abnn.model.blocks import check_example
+from abnn.model.calls import logits_of
 from abnn.model.inputs import Batch, call, forms_of
 from abnn.model.shadow import shadow, turn_of
 from abnn.predict.inputs import check_inputs

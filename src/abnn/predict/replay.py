@@ -25,7 +25,7 @@ from abnn.bayes.convolutions import VARIABLE
 from abnn.bayes.layers import MeanField, is_nothing
 from abnn.bayes.noise import Noise, map_noise, tensors_of
 from abnn.errors import AbnnWarning
-from abnn.model.blocks import summary
+from abnn.model.calls import summary
 from abnn.model.network import AttachedNetwork
 from abnn.predict.capturing import capture
 from abnn.predict.passes import Outputs, to_device

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 from abnn.config import DEFAULT_TASK
 from abnn.errors import AbnnWarning, InputError, explain
-from abnn.model.blocks import evaluating
+from abnn.model.calls import evaluating
 from abnn.model.inputs import LABELS, Inputs, call, main_input
 from abnn.outliers import measure_range
 from abnn.predict.inputs import check_channels, check_inputs, split_batch, without_embedding

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import AbnnWarning
-from abnn.model.blocks import summary
+from abnn.model.calls import summary
 from abnn.predict.capturing import capture
 from abnn.train.trainable import Trainable
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from abnn.errors import AbnnWarning, explain
-from abnn.model.blocks import evaluating, logits_of
+from abnn.model.calls import evaluating, logits_of
 from abnn.model.inputs import Batch, call
 from abnn.model.network import AttachedNetwork
 from abnn.model.passes import Pass

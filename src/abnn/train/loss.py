@@ -14,7 +14,7 @@ from abnn.bayes.layers import kl_of, with_weights_ready
 from abnn.bayes.noise import held_noise, hold, map_noise
 from abnn.config import Objective, check_bounds, preset
 from abnn.errors import InputError, explain
-from abnn.model.blocks import evaluating, logits_of
+from abnn.model.calls import evaluating, logits_of
 from abnn.model.inputs import Batch, call
 from abnn.model.network import AttachedNetwork
 from abnn.outliers import PRESET, Outliers, make_outliers, measure_range

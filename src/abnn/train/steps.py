@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from abnn.config import Objective
-from abnn.model.blocks import evaluating
+from abnn.model.calls import evaluating
 from abnn.model.network import AttachedNetwork
 from abnn.outliers import OutlierBatch, Outliers
 from abnn.train.loss import Losses, check_learns, plain_along, touching

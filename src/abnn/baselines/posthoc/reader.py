@@ -21,7 +21,8 @@ from abnn.bayes.noise import NoiseCache
 from abnn.config import DRAWS
 from abnn.errors import AttachError, InputError, explain, not_negative
 from abnn.model.attached_blocks import Readout
-from abnn.model.blocks import Block, Probe, find_readout, logits_of, probe
+from abnn.model.blocks import Block, Probe, find_readout, probe
+from abnn.model.calls import logits_of
 from abnn.model.features import Recorder, sketch, sketch_factor, widths_of
 from abnn.model.graft import graft
 from abnn.model.inputs import Batch, Inputs, call, join, mask_of, rows_of
