@@ -239,6 +239,7 @@ def test_a_cut_head_gives_the_same_logits() -> None:
 @pytest.mark.parametrize("name", ["timm/lcnet_035", "timm/vit_tiny_patch16_224", "squeezenet1_1", "mobilenet_v3_small"])
 def test_any_network_of_timm_and_torchvision_by_name(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
+    networks.torchvision()  # which timm imports
     pytest.importorskip("timm")
     whole = networks.timm().create_model(name[5:]) if name.startswith("timm/") else None
     whole = (networks.torchvision().models.get_model(name) if whole is None else whole).eval()
