@@ -76,8 +76,8 @@ class Swapped(nn.Module):
 def test_series_of_other_lengths_are_read_where_time_is_last_and_else_refused() -> None:
     """The score reads channels, which are the second dimension. Shorter series had scores of zeros that filled them up."""
     torch.manual_seed(0)
-    network, x, y = Recurrent(nn.GRU, "state").eval(), torch.randn(120, 7, 5), torch.arange(120) % 3
-    model = abnn.attach(network, x[:1])
+    x, y = torch.randn(120, 7, 5), torch.arange(120) % 3
+    model = abnn.attach(Recurrent(nn.GRU, "state").eval(), x[:1])
     message = r"x: got shape \(\d+, {}, 5\); accepted: 7 in the second dimension, as in the example.*\[batch, features, time\]"
     with pytest.raises(InputError, match=message.format(6) + r".*batch 1 of the loader"):
         abnn.fit(model, [(x[:60], y[:60]), (x[60:, :6], y[60:])], progress=False)
@@ -86,7 +86,7 @@ def test_series_of_other_lengths_are_read_where_time_is_last_and_else_refused() 
     for other in (x[:60, :6], torch.cat([x, x], 1)[:60, :8]):
         with pytest.raises(InputError, match=message.format(other.shape[1])):
             model.predict(other)
-    swapped = abnn.attach(Swapped(network), x[:1].mT)
+    swapped = abnn.attach(Swapped(Recurrent(nn.GRU, "state").eval()), x[:1].mT)
     abnn.fit(swapped, [(x[:60].mT, y[:60]), (x[60:, :6].mT, y[60:])], epochs=0, progress=False)
     alone = torch.cat([swapped.predict(row[None]).score for row in x[:4, :6].mT])
     torch.testing.assert_close(swapped.predict(x[:4, :6].mT).score, alone, rtol=1e-4, atol=1e-4)

@@ -190,8 +190,7 @@ def test_blocks_that_run_again_after_a_loss_are_explained(at: str, works: bool, 
 @pytest.mark.parametrize("stop", ["no_grad", "detach", "checkpoint"])
 def test_networks_that_stop_gradients_are_explained(stop: str) -> None:
     x, y = torch.randn(64, 6, generator=generator(1)), torch.arange(64) % 3
-    network = Extractor(stop).eval()
-    model = abnn.attach(network, x[:1], at="body.2")
+    model = abnn.attach(Extractor(stop).eval(), x[:1], at="body.2")
     batches = [(x[:32], y[:32]), (x[32:], y[32:])]
     for call in (lambda: loss(model, x, y), lambda: abnn.fit(model, batches, epochs=1, progress=False)):
         with pytest.raises(InputError, match="model: .*no gradient through to its attachments, at body.2.*epochs=0"):
@@ -199,7 +198,7 @@ def test_networks_that_stop_gradients_are_explained(stop: str) -> None:
     with warnings.catch_warnings(action="ignore"):
         abnn.fit(model, batches, epochs=0, progress=False)
     assert model.is_judge
-    behind = abnn.attach(network, x[:1], at="head")
+    behind = abnn.attach(Extractor(stop).eval(), x[:1], at="head")
     loss(behind, x, y).backward()
     assert any(gradient.any() for gradient in gradients(behind))
 
