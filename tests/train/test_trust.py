@@ -122,3 +122,19 @@ def test_changed_inputs_are_excused_as_far_as_the_network_does(order: float, ove
     assert weights["changed", "near"] == pytest.approx(weight, abs=0.05)
     others = members.pair_weights(combined, {}, overlap, 1000)
     assert all(weights[pair] == others[pair] for pair in others if pair != ("changed", "near"))
+
+
+@pytest.mark.parametrize(
+    ("right", "readable", "overlap", "weight"),
+    [(80, 60, 0, 8), (80, 44, 0, 8), (80, 40, 0, 5), (80, 36, 0, 2), (50, 10, 0, 2), (0, 0, 0, 8), (80, 10, 1, 4)],
+)
+def test_changed_inputs_are_excused_as_far_as_the_network_reads_them(
+    right: int, readable: int, overlap: float, weight: float
+) -> None:
+    """Of 100 ordinary and of 100 changed inputs so many are right. The network's own scores order
+    changed and near inputs well."""
+    combined = SimpleNamespace(names=["energy", "odds"])
+    sizes = {"ordinary": 100, "changed": 100, "near": 10, "right": right, "readable": readable}
+    groups = {name: torch.full((count, 2), float(name == "near")) for name, count in sizes.items()}
+    weights = members.pair_weights(combined, groups, overlap, 1000)
+    assert weights["changed", "near"] == pytest.approx(weight)
