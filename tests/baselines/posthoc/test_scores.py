@@ -247,6 +247,14 @@ def test_features_of_zeros_are_not_scaled(name: str) -> None:
     torch.testing.assert_close(build_posthoc(name).score(nothing), energy(test.head.bias[None]).expand(2))
 
 
+@pytest.mark.parametrize("name", ["ash", "scale"])
+def test_negative_features_get_finite_scores(name: str) -> None:
+    """Those of hard-swish can be negative: what ASH keeps can then sum up to nearly nothing, and its scale to infinity."""
+    test, last = made_up(3), torch.full((3, WIDTH), -1.0)
+    last[:, : WIDTH // 2] = torch.tensor([[1.0], [1e-3], [-1e-3]])
+    assert build_posthoc(name).score(dataclasses.replace(test, last=100 * last)).isfinite().all()
+
+
 @pytest.mark.parametrize("neighbours", [1, 10, 500])
 def test_nnguide(neighbours: int) -> None:
     train, test = made_up(), made_up(30, seed=7)

@@ -23,6 +23,9 @@ from abnn.baselines.options import check_count, check_not_negative, check_positi
 from abnn.baselines.posthoc.base import Features, PostHoc, add_score, library
 
 
+LARGEST = 1e30  # of scaled features: sums of their products with weights are still numbers in float32
+
+
 def detectors() -> Any:
     """The module pytorch_ood.detector."""
     return library("pytorch_ood", "pytorch-ood").detector
@@ -60,8 +63,11 @@ class LibraryScore(PostHoc):
         if self.reads == "features":
             return last, head
 
-        def on_maps(maps: Tensor) -> Tensor:  # features that are all zero have no scale, 0 / 0, and stay zero
-            return head(maps.flatten(1).masked_fill(maps.flatten(1).isnan(), 0.0))
+        def on_maps(maps: Tensor) -> Tensor:
+            # Features that are all zero have no scale, 0 / 0, and stay zero. Where features can be negative, the scale
+            # of ASH can be infinite: its logits stay numbers.
+            rows = maps.flatten(1).nan_to_num(nan=0.0, posinf=LARGEST, neginf=-LARGEST)
+            return head(rows.clamp(-LARGEST, LARGEST))
 
         return last[:, :, None, None], on_maps
 
