@@ -256,12 +256,8 @@ def by_network(output: Path) -> dict[str, list[Record]]:
 
 def summary(output: Path) -> str:
     """One row for each network: the columns of abnn, and in brackets the best of all other scores of each column."""
-    networks, records = beside_the_best(output), by_network(output)
-    body = [
-        [name, str(len(splits_of(records[name]))), *map(in_brackets, pairs.values())]
-        for name, pairs in networks.items()
-    ]
-    return markdown_table(["network", "splits", *NAMES], body) if body else NOTHING
+    body = [[name, *map(in_brackets, pairs.values())] for name, pairs in beside_the_best(output).items()]
+    return markdown_table(["network", *NAMES], body) if body else NOTHING
 
 
 def overview(output: Path) -> str:

@@ -22,7 +22,6 @@ from torch import Tensor
 from abnn.baselines.options import check_count, check_not_negative, check_positive, check_share, option
 from abnn.baselines.posthoc.base import Features, PostHoc, add_score, library
 
-
 LARGEST = 1e30  # of scaled features: sums of their products with weights are still numbers in float32
 
 
