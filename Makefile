@@ -73,10 +73,7 @@ tables: $(VENV)/.installed-dev  ## the tables of README and docs, from the recor
 	$(VENV)/bin/python benchmarks/late.py --table
 	$(VENV)/bin/python benchmarks/ways.py --table
 	$(VENV)/bin/python benchmarks/speed.py --table
-	$(VENV)/bin/python benchmarks/speed.py --table
 	$(VENV)/bin/python benchmarks/where.py --table
-	$(VENV)/bin/python benchmarks/late.py --table
-	$(VENV)/bin/python benchmarks/ways.py --table
 	$(VENV)/bin/python benchmarks/score.py --table
 	$(VENV)/bin/python -m research reproduce page
 

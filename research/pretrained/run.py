@@ -279,17 +279,12 @@ def beside_the_best(output: Path) -> dict[str, dict[str, tuple[float, float]]]:
     """
     networks = {}
     for network, records in by_network(output).items():
-        splits = splits_of(records)
+        splits = {record.seed for record in records if record.name == "abnn"}
         means = means_of([record for record in records if record.seed in splits])
         others = [numbers for row, numbers in means.items() if row not in ATTACHED]
         if "abnn" in means and others:
             networks[network] = {name: (means["abnn"][name], max(each[name] for each in others)) for name in NAMES}
     return networks
-
-
-def splits_of(records: Sequence[Record]) -> set[int]:
-    """Return the splits in which abnn was measured."""
-    return {record.seed for record in records if record.name == "abnn"}
 
 
 def means_of(records: Sequence[Record]) -> dict[str, dict[str, float]]:

@@ -131,8 +131,7 @@ def test_changed_inputs_are_excused_as_far_as_the_network_does(order: float, ove
 def test_changed_inputs_are_excused_as_far_as_the_network_reads_them(
     right: int, readable: int, overlap: float, weight: float
 ) -> None:
-    """Of 100 ordinary and of 100 changed inputs so many are right. The network's own scores order
-    changed and near inputs well."""
+    """Of 100 ordinary and of 100 changed inputs so many are right. The network's own scores have these below near ones."""
     combined = SimpleNamespace(names=["energy", "odds"])
     sizes = {"ordinary": 100, "changed": 100, "near": 10, "right": right, "readable": readable}
     groups = {name: torch.full((count, 2), float(name == "near")) for name, count in sizes.items()}

@@ -65,8 +65,7 @@ class LibraryScore(PostHoc):
         def on_maps(maps: Tensor) -> Tensor:
             # Features that are all zero have no scale, 0 / 0, and stay zero. Where features can be negative, the scale
             # of ASH can be infinite: its logits stay numbers.
-            rows = maps.flatten(1).nan_to_num(nan=0.0, posinf=LARGEST, neginf=-LARGEST)
-            return head(rows.clamp(-LARGEST, LARGEST))
+            return head(maps.flatten(1).nan_to_num(nan=0.0).clamp(-LARGEST, LARGEST))
 
         return last[:, :, None, None], on_maps
 

@@ -88,9 +88,9 @@ EXCUSE_READ = Ramp(0.45, 0.55)
 """The weight also grows with how often the network is right on changed inputs, relative to ordinary ones; the smaller
 growth counts.
 
-Networks for ImageNet whose weight is above the least are right 0.55 times as often or more. Networks of 40 to 52 %
+Networks for ImageNet whose weight is above the least are right 0.55 times as often or more. Networks of 39 to 52 %
 accuracy on small pictures, of three architectures, are 0.41 to 0.47 times. With a weight of 4 to 8, the score of these
-put drawings that they cannot read below ordinary images, and far images with them."""
+lost far images, and two of them had drawings that they cannot read below ordinary images."""
 PLAIN_ENERGY = ["energy"]
 BOTH_ENERGIES = ["energy", "attached energy"]
 WIDENED_ENERGIES = ["widened energy", "widened attached energy"]
